@@ -1,0 +1,51 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup jars run check test bench docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.installed jars ## make .venv with the headrace command and fetch the jars
+
+jars: $(VENV)/.installed
+	@$(BIN)/headrace jars --quiet
+
+run: setup ## run the quickstart (make run ARGS="--for 60s")
+	@$(BIN)/headrace run examples/quickstart $(ARGS)
+
+check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m headrace.project.reference --check
+	$(BIN)/python -m pytest -q -m "not spark and not service and not cluster" $(ARGS)
+
+test: setup check ## everything, real services included
+	$(BIN)/headrace services install
+	$(BIN)/python -m pytest -q -m "spark or service or cluster" $(ARGS)
+
+bench: setup ## compare with hand-written PySpark, side by side
+	$(BIN)/headrace services install kafka
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.installed ## regenerate the reference pages and the JSON schema
+	$(BIN)/python -m headrace.project.reference
+
+lock: ## pin the dependencies again
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --generate-hashes --group dev pyproject.toml -o requirements.txt
+
+clean: ## remove what was built
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

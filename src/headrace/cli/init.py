@@ -1,0 +1,90 @@
+"""`headrace init`: a project that runs as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.output import printer
+from headrace.cli.project_args import Json
+from headrace.core.errors import Exit, ProjectError
+
+_PLACEHOLDER = "my_project"
+_LONGEST_NAME = 60
+# a file of that name among the templates would hide its neighbours from git
+_RENAMED = {"gitignore": ".gitignore"}
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it; created when it is not there.")],
+    force: Annotated[bool, typer.Option("--force", help="Also into a folder that is not empty.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    json: Json = False,
+) -> None:
+    """Make a project that runs as it is.
+
+    Made-up orders as JSON, windowed SQL, a lake table and the terminal: no service is needed.
+    """
+    _refuse_occupied(folder, force)
+    project = project_name(folder)
+    contents = {name: text.replace(_PLACEHOLDER, project) for name, text in _templates()}
+    if not dry_run:
+        _write(folder, contents)
+    if json:
+        printer.document({"project": project, "folder": str(folder), "files": sorted(contents), "written": not dry_run})
+        return
+    for name in sorted(contents):
+        printer.data(f"{'would write' if dry_run else 'wrote'} {folder / name}")
+    if not dry_run:
+        printer.note(f"\nNext:\n  cd {folder}\n  headrace run --for 60s\n  headrace plan")
+
+
+def project_name(folder: Path) -> str:
+    """The folder's name as a project can have it."""
+    words = re.sub(r"[^a-z0-9]+", "_", folder.absolute().name.lower()).strip("_")
+    name = words if words[:1].isalpha() else f"project_{words}".rstrip("_")
+    return name[:_LONGEST_NAME]
+
+
+def _refuse_occupied(folder: Path, force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ProjectError(
+            "not-a-folder", f"{folder} is a file", hint="name a folder that is new or empty", exit_code=Exit.CONFLICT
+        )
+    if folder.is_dir() and not force and any(folder.iterdir()):
+        raise ProjectError(
+            "folder-not-empty",
+            f"{folder} is not empty",
+            hint="name a new folder, or write into this one with --force (files of the same name are replaced)",
+            exit_code=Exit.CONFLICT,
+        )
+
+
+def _templates() -> Iterator[tuple[str, str]]:
+    return _texts(files("headrace.cli") / "templates", "")
+
+
+def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _texts(entry, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + _RENAMED.get(entry.name, entry.name), entry.read_text(encoding="utf-8")
+
+
+def _write(folder: Path, contents: dict[str, str]) -> None:
+    try:
+        for name, text in contents.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ProjectError(
+            "not-writable", f"{error.filename} cannot be written: {error.strerror}", hint="choose another folder"
+        ) from error

@@ -1,0 +1,164 @@
+"""The `headrace` command: which commands there are, and what becomes of their errors.
+
+Each command's module is imported when it is called, so `--help` needs neither Spark nor a project.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headrace import __version__
+from headrace.cli.output import never_fail_on_a_character, printer, usage_error
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+
+_PROGRAM = "headrace"
+_STDOUT = 1
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command is, and its line in the help."""
+
+    module: str
+    help: str
+    attribute: str = ""
+
+    def load(self, name: str) -> Any:
+        """The command itself: a function of its module, or a Typer app with commands of its own."""
+        found = getattr(importlib.import_module(f"headrace.cli.{self.module}"), self.attribute or name)
+        if isinstance(found, typer.Typer):
+            group = typer.main.get_group(found)
+            group.no_args_is_help = False  # a missing subcommand is a usage error like any other
+            return group
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name)(found)
+        return typer.main.get_command(single)
+
+
+SECTIONS: dict[str, dict[str, Command]] = {
+    "Projects": {
+        "init": Command("init", "Make a project that runs as it is."),
+        "lint": Command("lint", "Check a project without starting anything."),
+        "plan": Command("plan", "Show what a project's flows read, keep, write and guarantee."),
+        "run": Command("run", "Run a project's flows."),
+        "sql": Command("sql", "Ask a project's streams and lake tables, or just Spark."),
+        "test": Command("test", "Run a project's own tests."),
+        "schema": Command("schema", "Print the JSON schema of headrace.yaml, for editors."),
+    },
+    "Environment": {
+        "doctor": Command("doctor", "Find what is wrong here and say how to mend it."),
+        "jars": Command("jars", "Fetch the jars that Spark needs."),
+        "services": Command("services", "Real local servers for development.", "app"),
+        "version": Command("version", "Print the versions of headrace and what it stands on."),
+    },
+}
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+
+
+class CommandGroup(TyperGroup):
+    """A group that lists its commands from the table above and imports only the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All commands, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name."""
+        if cmd_name in COMMANDS:
+            return COMMANDS[cmd_name].load(cmd_name)
+        if ctx.resilient_parsing:  # the shell is completing a line that is not finished
+            return None
+        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, COMMANDS, "commands"))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by section."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, command.help) for name, command in commands.items()], col_max=12)
+
+
+app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        printer.data(f"{_PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+_Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _headrace(
+    context: typer.Context,
+    _version: _Version = False,
+) -> None:
+    """Streams, SQL and sinks in one project file, run by Apache Spark."""
+    if context.invoked_subcommand is None:
+        printer.data(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. The only place where errors are turned into output."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    printer.begin(json_errors="--json" in given)
+    never_fail_on_a_character()
+    try:
+        _run(given)
+        sys.stdout.flush()
+        return Exit.OK
+    except typer.Exit as request:
+        return request.exit_code
+    except ProjectError as error:
+        printer.error(error)
+        return error.exit_code
+    except typer.TyperException as error:
+        printer.error(_as_usage_error(error))
+        return Exit.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except Exception as error:  # the last resort: whatever it is, the user must learn that it is not their fault
+        if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
+            return Exit.FAILED
+        printer.crash(error, __version__)
+        return Exit.FAILED
+
+
+def _run(arguments: list[str]) -> None:
+    command = typer.main.get_command(app)
+    if f"_{_PROGRAM.upper()}_COMPLETE" in os.environ:
+        command.main(arguments, prog_name=_PROGRAM)
+    # not command.main(): it takes every broken pipe, also one of a socket, for the end of stdout
+    with command.make_context(_PROGRAM, arguments) as context:
+        result = command.invoke(context)
+    if result is not None:
+        raise TypeError(f"a command gave back {result!r}, which no shell sees; raise typer.Exit(code) instead")
+
+
+def _as_usage_error(error: typer.TyperException) -> ProjectError:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    hint = f"see: {context.command_path} --help" if context else None
+    return usage_error(message[:1].lower() + message[1:], hint)
+
+
+def _nobody_reads_stdout() -> bool:
+    pipe = select.poll()
+    pipe.register(_STDOUT, 0)
+    closed = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if closed:
+        # Python flushes once more at its end and would complain then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return closed

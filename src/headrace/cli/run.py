@@ -1,0 +1,198 @@
+"""`headrace run`: start a project's flows, say what they do, stop cleanly."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.output import printer
+from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.core.errors import Exit, ProjectError
+
+if TYPE_CHECKING:
+    from headrace.engine.runner import FlowRun
+    from headrace.plan.model import Plan
+    from headrace.project.loader import Project
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def run(
+    names: Names = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Process what is there now, then end.")
+    ] = False,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="End by itself after this time, e.g. 30s.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a project's flows, all or those named.
+
+    Rows of console sinks go to stdout, what happens goes to stderr. Ctrl-C finishes the running batches and stops.
+    """
+    path, flows = split(names, project)
+    seconds = _seconds(for_)
+    loaded = load_project(path, profile, overrides)
+    from headrace.engine.state import StateDir
+
+    state = StateDir(Path(loaded.context.state))
+    with state.lock(), _stop_on_signal() as stopping:
+        plan = _plan(loaded, state, flows)
+        runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, json)
+    _finish(runs, loaded, json)
+
+
+def _seconds(text: str | None) -> float | None:
+    from headrace.core.durations import parse_duration
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise ProjectError("usage", f"--for: {error}", exit_code=Exit.USAGE) from None
+
+
+def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
+    from headrace.engine.schemas import infer_schema
+    from headrace.plan.planner import make_plan
+
+    plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
+    if not plan.flows:
+        raise ProjectError(
+            "nothing-to-run", "no flow has a sink", hint="add 'sinks: [console]' to a flow", exit_code=Exit.NOT_FOUND
+        )
+    return plan
+
+
+def _run(
+    project: Project,
+    plan: Plan,
+    state: Any,
+    stopping: threading.Event,
+    until_caught_up: bool,
+    seconds: float | None,
+    json: bool,
+) -> list[FlowRun]:
+    from headrace.engine.flow import FlowStarter
+    from headrace.engine.runner import Runner
+    from headrace.engine.session import start_session
+
+    names = ", ".join(flow.name for flow in plan.flows)
+    printer.note(f"starting Spark on {project.spec.spark.master} for {names} …")
+    spark = start_session(project.spec.spark, project.spec.project, state.logs)
+    try:
+        runner = Runner(FlowStarter(project, state, spark, until_caught_up), plan, stopping)
+        runner.check()
+        printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
+        return runner.run(seconds=seconds, report=_Reporter(json))
+    finally:
+        printer.note("stopping …")
+        spark.stop()
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM ask for an orderly stop; a second Ctrl-C ends at once."""
+    stopping = threading.Event()
+
+    def handle(_number: int, _frame: Any) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+class _Reporter:
+    """Says every few seconds how far each flow is."""
+
+    def __init__(self, json: bool) -> None:
+        self._json = json
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self._failed: set[str] = set()
+
+    def __call__(self, runs: Sequence[FlowRun]) -> None:
+        for run in runs:
+            if run.error is not None and run.plan.name not in self._failed:
+                self._failed.add(run.plan.name)
+                printer.error(run.error)
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        for run in runs:
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
+
+
+def _document(run: FlowRun) -> dict[str, Any]:
+    return {"flow": run.plan.name, "state": _state(run), "rows_in": run.rows_in, "batches": run.batches, **run.last}
+
+
+def _state(run: FlowRun) -> str:
+    if run.error is not None:
+        return "failed"
+    if run.query is None:
+        return "waiting"
+    return "running" if run.query.isActive else "done"
+
+
+def _line(run: FlowRun) -> str:
+    parts = [f"{run.plan.name}: {_state(run)}, {run.rows_in:,} rows in, {run.batches} batches"]
+    if run.last.get("rows_per_s") is not None:
+        parts.append(f"{run.last['rows_per_s']:,.0f} rows/s")
+    if run.last.get("watermark"):
+        parts.append(f"watermark {run.last['watermark']}")
+    return ", ".join(parts)
+
+
+def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
+    from headrace.engine.deadletters import read_letters
+
+    letters = read_letters(Path(project.context.state) / "dead_letters")
+    counts = dict.fromkeys((run.plan.name for run in runs), 0)
+    for flow in letters["flow"].to_pylist():
+        if flow in counts:
+            counts[flow] += 1
+    if json:
+        printer.document({"flows": [{**_document(run), "dead_letters": counts[run.plan.name]} for run in runs]})
+    else:
+        for run in runs:
+            bad = counts[run.plan.name]
+            printer.note(_line(run) + (f", {bad:,} dead letters" if bad else ""))
+        for text in _where_to_look(runs, project):
+            printer.note(text)
+    if any(run.error is not None for run in runs):
+        raise typer.Exit(int(Exit.FAILED))  # each error was printed when it happened
+
+
+def _where_to_look(runs: Sequence[FlowRun], project: Project) -> Iterator[str]:
+    """Where the results are, and a question to ask them."""
+    for run in runs:
+        path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
+        if path is not None:
+            question = f"headrace sql -p {_relative(project)} 'SELECT * FROM {run.plan.name} LIMIT 10'"
+            yield f"{run.plan.name} is in {path}; ask it: {question}"
+
+
+def _relative(project: Project) -> str:
+    try:
+        return str(project.root.relative_to(Path.cwd()))
+    except ValueError:
+        return str(project.root)

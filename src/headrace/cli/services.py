@@ -1,0 +1,105 @@
+"""`headrace services`: real servers for development, kept under `.headrace/services` of the current folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.core.errors import Exit, ProjectErrors
+from headrace.testing import services
+
+app = typer.Typer(help="Real local servers for development.", no_args_is_help=True, rich_markup_mode=None)
+
+_NAMES = ", ".join(services.KINDS)
+_Kinds = Annotated[list[str] | None, typer.Argument(metavar="KIND", help=f"Which: {_NAMES}.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# A cluster is three JVMs: only started when it is asked for by name.
+_BY_DEFAULT = [kind for kind in services.KINDS if kind != "spark"]
+
+
+@app.command()
+def install(kinds: _Kinds = None, json: _Json = False) -> None:
+    """Install what the services need (all by default): Debian packages when run as root, jars through Ivy."""
+    wanted = services.named(kinds or services.KINDS)
+    problems = services.install(wanted, report=_progress)
+    for problem in problems.values():
+        _progress(str(problem))
+    states = {service.kind: "unavailable" if service.kind in problems else "ready" for service in wanted}
+    _print([{"kind": kind, "state": state} for kind, state in states.items()], json)
+    if problems and os.environ.get("CI", "").lower() in {"true", "1"}:
+        raise typer.Exit(Exit.FAILED)
+
+
+@app.command()
+def up(kinds: _Kinds = None, json: _Json = False) -> None:
+    """Start services (all but spark by default); they run until `down`."""
+    wanted = services.named(kinds or _BY_DEFAULT)
+    problems = [problem for service in wanted if (problem := service.problem()) is not None]
+    if problems:
+        raise ProjectErrors(problems)
+    chosen = [_here(service) for service in wanted]
+    for service in chosen:
+        if not service.is_running():
+            _progress(f"starting {service.kind} (log: {service.log_file})")
+        service.start()
+    _print([_row(service) for service in chosen], json)
+
+
+@app.command()
+def down(kinds: _Kinds = None, json: _Json = False) -> None:
+    """Stop services (all by default); their data stays, `up` goes on with it."""
+    chosen = _known_here(kinds)
+    for service in chosen:
+        if service.is_running():
+            _progress(f"stopping {service.kind}")
+        service.stop()
+    _print([_row(service) for service in chosen], json)
+
+
+@app.command()
+def status(kinds: _Kinds = None, json: _Json = False) -> None:
+    """What runs, where, and what a client must know."""
+    _print([_row(service) for service in _known_here(kinds)], json)
+
+
+def _here(service: type[services.Service]) -> services.Service:
+    return service(folder=Path(".headrace") / "services" / service.kind)
+
+
+def _known_here(kinds: Sequence[str] | None) -> list[services.Service]:
+    """Those named, or all that were ever started here."""
+    found = [_here(service) for service in services.named(kinds or services.KINDS)]
+    return [service for service in found if kinds or service.home.is_dir()]
+
+
+def _row(service: services.Service) -> dict[str, object]:
+    state = service.server.state() if service.is_running() else None
+    return {
+        "kind": service.kind,
+        "state": "running" if state else "stopped",
+        "address": service.address if state else None,
+        "port": state.port if state else None,
+        "pid": state.pid if state else None,
+        "started_at": state.started_at if state else None,
+        "env": service.env if state else {},
+        "folder": str(service.home),
+    }
+
+
+def _progress(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _print(rows: Sequence[Mapping[str, object]], json: bool) -> None:
+    if json:
+        typer.echo(dumps(rows, indent=2))
+        return
+    for row in rows:
+        env = row.get("env")
+        settings = " ".join(f"{name}={value}" for name, value in env.items()) if isinstance(env, dict) else ""
+        typer.echo(f"{row['kind']:<9} {row['state']:<8} {row.get('address') or '':<16} {settings}".rstrip())

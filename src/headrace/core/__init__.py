@@ -1,0 +1,1 @@
+"""The words and contracts that everything else is made of."""

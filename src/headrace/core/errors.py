@@ -1,0 +1,117 @@
+"""Errors a user can mend: each has a code, a place and a hint.
+
+Programming errors are not wrapped here: they keep their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the command's exit code says to a script."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    TRANSIENT = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    TIMEOUT = 124
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place in a project's files that a value came from."""
+
+    file: str
+    line: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place} ({self.path})" if self.path else place
+
+
+class ProjectError(Exception):
+    """Something the user can mend. Tests assert on `code`, people read the rest."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        where: Origin | None = None,
+        hint: str | None = None,
+        exit_code: Exit = Exit.FAILED,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        if self.where is not None:
+            lines.append(f"  --> {self.where}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def at(self, where: Origin | None) -> ProjectError:
+        """The same error with a place, unless it already knows one."""
+        if self.where is None:
+            self.where = where
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The shape every command prints with --json."""
+        where = self.where
+        return {
+            "code": self.code,
+            "message": self.message,
+            "where": None
+            if where is None
+            else {"file": where.file, "line": where.line, "path": where.path},
+            "hint": self.hint,
+            "exit": int(self.exit_code),
+        }
+
+
+class ProjectErrors(ProjectError):
+    """All that is wrong with a project, so that it can be mended in one go."""
+
+    def __init__(self, errors: Sequence[ProjectError]) -> None:
+        first = errors[0]
+        super().__init__(
+            first.code,
+            first.message,
+            where=first.where,
+            hint=first.hint,
+            exit_code=first.exit_code,
+        )
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    candidates = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=0.6)
+    return candidates[close[0]] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str], label: str = "known") -> str:
+    """A hint that names the nearest of `known` and lists them all."""
+    names = sorted(set(known))
+    guess = nearest(name, names)
+    listing = f"{label}: {', '.join(names)}" if names else f"{label}: none"
+    return f"did you mean '{guess}'? {listing}" if guess else listing

@@ -1,0 +1,79 @@
+"""Rows to records: the last step of sinks that write bytes, and of streams that are generated in a format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.context import Context
+from headrace.core.format import Encoder, Format
+from headrace.core.schema import from_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def spark_schema(rows: DataFrame) -> pa.Schema:
+    """The Arrow schema of a DataFrame."""
+    return from_ddl(", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema))
+
+
+def nested(names: Sequence[str]) -> Column:
+    """A struct of these columns in which `driver.name` becomes the field `name` of the struct `driver`."""
+    from pyspark.sql import functions as F
+
+    tree: dict[str, object] = {}
+    for name in names:
+        *parents, leaf = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})  # type: ignore[assignment]
+        node[leaf] = F.col(f"`{name}`")
+
+    def build(node: dict[str, object]) -> Column:
+        parts = [(build(part) if isinstance(part, dict) else part).alias(name) for name, part in node.items()]  # type: ignore[attr-defined]
+        return F.struct(*parts)
+
+    return build(tree)
+
+
+def encode_rows(rows: DataFrame, format: Format, context: Context, keep: Sequence[str] = ()) -> DataFrame:
+    """A binary `value` made of all columns but those in `keep`, which stay beside it.
+
+    A null struct of dotted columns is not distinguished from a struct of nulls.
+    """
+    from pyspark.sql import functions as F
+
+    columns = [name for name in rows.columns if name not in keep]
+    kept = [F.col(f"`{name}`") for name in keep]
+    native = format.native_encode(nested(columns))
+    if native is not None:
+        return rows.select(native.cast("binary").alias("value"), *kept)
+    shaped = rows.select(nested(columns).alias("row"), *kept)
+    schema = spark_schema(shaped.select("row.*"))
+    step = _EncodeStep(format.encoder(context, schema), schema.names, tuple(keep))
+    kept_ddl = [f"`{field.name}` {field.dataType.simpleString()}" for field in shaped.schema if field.name != "row"]
+    flat = shaped.select("row.*", *kept)
+    return flat.mapInArrow(step, ", ".join(["value binary", *kept_ddl]))
+
+
+class _EncodeStep:
+    """Runs an encoder over Arrow batches in a Python worker."""
+
+    def __init__(self, encoder: Encoder, columns: Sequence[str], keep: Sequence[str]) -> None:
+        self._encoder = encoder
+        self._columns = list(columns)
+        self._keep = list(keep)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        width = len(self._columns)
+        for batch in batches:
+            # by position: a kept column may bear the name of an encoded one
+            rows = pa.RecordBatch.from_arrays(batch.columns[:width], names=self._columns)
+            values = self._encoder.encode(rows).cast(pa.binary())
+            yield pa.RecordBatch.from_arrays([values, *batch.columns[width:]], names=["value", *self._keep])
+
+
+

@@ -1,0 +1,134 @@
+"""Arrow schemas as the one language of columns: to and from DDL text, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import TokenType, exp
+
+from headrace.core.errors import ProjectError
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+_SIMPLE: dict[Any, pa.DataType] = {
+    exp.DataType.Type.BOOLEAN: pa.bool_(),
+    exp.DataType.Type.TINYINT: pa.int8(),
+    exp.DataType.Type.SMALLINT: pa.int16(),
+    exp.DataType.Type.INT: pa.int32(),
+    exp.DataType.Type.BIGINT: pa.int64(),
+    exp.DataType.Type.FLOAT: pa.float32(),
+    exp.DataType.Type.DOUBLE: pa.float64(),
+    exp.DataType.Type.TEXT: pa.string(),
+    exp.DataType.Type.VARCHAR: pa.string(),
+    exp.DataType.Type.CHAR: pa.string(),
+    exp.DataType.Type.BINARY: pa.binary(),
+    exp.DataType.Type.VARBINARY: pa.binary(),
+    exp.DataType.Type.DATE: pa.date32(),
+    exp.DataType.Type.TIMESTAMP: TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPTZ: TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPLTZ: TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPNTZ: pa.timestamp("us"),
+}
+
+
+def from_ddl(ddl: str) -> pa.Schema:
+    """The schema that `id bigint, at timestamp, tags map<string, string>` describes."""
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE t ({_with_quoted_names(ddl)})", dialect="spark")
+        columns = list(table.find(exp.Schema).expressions)  # type: ignore[union-attr]
+        fields = [(column.name, _arrow(column.args["kind"])) for column in columns]
+        _refuse_repeated([name for name, _ in fields])
+        return pa.schema(fields)
+    except (sqlglot.errors.SqlglotError, KeyError, AttributeError, ValueError) as error:
+        raise ProjectError(
+            "bad-schema",
+            f"not a list of columns: '{ddl.strip()[:200]}' ({str(error).splitlines()[0][:200]})",
+            hint="write name and type, separated by commas: id bigint, amount double, at timestamp",
+        ) from error
+
+
+def _with_quoted_names(ddl: str) -> str:
+    """The same text with names quoted: `any string` and `case int` are columns to Spark, but not to the parser."""
+    pieces: list[str] = []
+    position, name_follows, previous = 0, True, None
+    in_struct: list[bool] = []
+    for token in sqlglot.tokenize(ddl, read="spark"):
+        if name_follows and token.text.isidentifier() and token.token_type is not TokenType.IDENTIFIER:
+            pieces += [ddl[position : token.start], quoted(token.text)]
+            position = token.end + 1
+        if token.token_type in (TokenType.LT, TokenType.L_PAREN):
+            in_struct.append(previous is TokenType.STRUCT)
+        elif token.token_type in (TokenType.GT, TokenType.R_PAREN) and in_struct:
+            in_struct.pop()
+        opens = token.token_type in (TokenType.LT, TokenType.COMMA)
+        name_follows = opens and (not in_struct or in_struct[-1])
+        previous = token.token_type
+    return "".join(pieces) + ddl[position:]
+
+
+def _refuse_repeated(names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"'{repeated[0]}' is there more than once")
+
+
+def _arrow(kind: exp.DataType) -> pa.DataType:
+    match kind.this:
+        case exp.DataType.Type.DECIMAL:
+            precision, scale = ([int(p.name) for p in kind.expressions] + [10, 0])[:2] if kind.expressions else (10, 0)
+            return pa.decimal128(precision, scale if len(kind.expressions) > 1 else 0)
+        case exp.DataType.Type.ARRAY:
+            return pa.list_(_arrow(kind.expressions[0]))
+        case exp.DataType.Type.MAP:
+            return pa.map_(_arrow(kind.expressions[0]), _arrow(kind.expressions[1]))
+        case exp.DataType.Type.STRUCT:
+            return pa.struct([(part.name, _arrow(part.args["kind"])) for part in kind.expressions])
+        case simple if simple in _SIMPLE:
+            return _SIMPLE[simple]
+    raise ValueError(f"type {kind.sql('spark')} is not supported")
+
+
+def to_ddl(schema: pa.Schema) -> str:
+    """The DDL text of a schema, as Spark reads it."""
+    return ", ".join(f"{quoted(field.name)} {ddl_type(field.type)}" for field in schema)
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL takes it whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def ddl_type(kind: pa.DataType) -> str:
+    """The Spark SQL name of an Arrow type."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{quoted(part.name)}: {ddl_type(part.type)}' for part in kind)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_type(kind.key_type)}, {ddl_type(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{ddl_type(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return _NAMES[str(kind)]
+
+
+_NAMES = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "uint32": "bigint",
+    "uint64": "decimal(20,0)",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+    "null": "string",
+}

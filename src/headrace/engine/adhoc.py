@@ -1,0 +1,109 @@
+"""Ad-hoc batch SQL over what a project has: its streams as they stand, lake tables of its flows, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlglot
+from sqlglot import exp
+
+from headrace.core.errors import ProjectError
+from headrace.engine.deadletters import read_letters
+from headrace.engine.inputs import Reading, read_stream
+from headrace.engine.schemas import infer_schema
+from headrace.engine.sqlerrors import from_analysis
+from headrace.engine.state import StateDir
+from headrace.plan.model import StreamInput
+from headrace.plan.planner import declared_schema
+from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+DEAD_LETTERS = "dead_letters"
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a script: cut at semicolons that are not inside quotes or comments."""
+    found, start = [], 0
+    try:
+        pieces = sqlglot.tokenize(text, dialect="spark")
+    except sqlglot.errors.TokenError:
+        return [text]  # Spark will say what is wrong with it
+    for token in pieces:
+        if token.token_type.name == "SEMICOLON":
+            found.append(text[start : token.start])
+            start = token.end + 1
+    found.append(text[start:])
+    return [statement.strip() for statement in found if statement.strip()]
+
+
+@dataclass
+class AdHoc:
+    """A session for questions. Outside a project it is plain Spark with our settings."""
+
+    spark: SparkSession
+    project: Project | None
+    state: StateDir
+
+    def run(self, statement: str) -> pa.Table:
+        """The answer to one statement."""
+        from pyspark.errors import AnalysisException, PySparkException
+
+        if self.project is not None:
+            for name in self._mentioned(statement):
+                self._register(name)
+        try:
+            return self.spark.sql(statement).toArrow()
+        except AnalysisException as error:
+            raise from_analysis(error) from error
+        except PySparkException as error:
+            raise ProjectError("sql-failed", str(error).splitlines()[0][:400]) from error
+
+    def _mentioned(self, statement: str) -> Iterator[str]:
+        assert self.project is not None
+        known = {*self.project.spec.streams, *self.project.spec.flows, DEAD_LETTERS}
+        try:
+            trees = [tree for tree in sqlglot.parse(statement, dialect="spark") if tree is not None]
+            names = {table.name.lower() for tree in trees for table in tree.find_all(exp.Table)}
+        except sqlglot.errors.SqlglotError:
+            names = {name for name in known if name in statement.lower()}
+        yield from sorted(name for name in known if name.lower() in names)
+
+    def _register(self, name: str) -> None:
+        assert self.project is not None
+        if name == DEAD_LETTERS:
+            self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
+        elif name in self.project.spec.streams:
+            self._register_stream(self.project, name)
+        else:
+            self._register_flow(self.project, name)
+
+    def _register_stream(self, project: Project, name: str) -> None:
+        spec = project.spec.streams[name]
+        schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
+        reading = Reading(flow="sql", context=project.context, streaming=False, until_caught_up=True)
+        spec.source.check(project.context)
+        frame = read_stream(self.spark, StreamInput(name, spec, schema, None, ()), reading, self.state)
+        frame.createOrReplaceTempView(name)
+
+    def _register_flow(self, project: Project, name: str) -> None:
+        path = next((sink.lake_path for sink in project.spec.flows[name].sinks if sink.lake_path is not None), None)
+        if path is None:
+            raise ProjectError(
+                "flow-without-table",
+                f"flow '{name}' keeps no lake table to ask",
+                where=project.origin("flows", name),
+                hint="give it a sink of type lake, or put its SQL into your question",
+            )
+        self.spark.read.format("delta").load(project.context.path(path)).createOrReplaceTempView(name)
+
+
+def to_document(table: pa.Table) -> dict[str, Any]:
+    """`{"columns": […], "rows": [[…]]}` with values as they are; the printer turns them into JSON."""
+    columns = [column.to_pylist() for column in table.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)] if columns else []
+    return {"columns": table.column_names, "rows": rows}

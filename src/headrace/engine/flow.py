@@ -1,0 +1,120 @@
+"""One flow as one Spark query: inputs, SQL, sinks, checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.core.context import Batch, Context
+from headrace.core.durations import spark_interval
+from headrace.core.errors import ProjectError
+from headrace.core.records import spark_schema
+from headrace.core.sink import StreamingSink
+from headrace.engine.inputs import Reading, register
+from headrace.engine.sqlerrors import from_analysis
+from headrace.engine.state import StateDir
+from headrace.plan.model import FlowPlan, Input, StreamInput
+from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# short batches stall at their boundaries; see DESIGN, latency modes
+_REALTIME_BATCH = "5 minutes"
+
+
+@dataclass(frozen=True)
+class FlowStarter:
+    """Turns plans of flows into running queries of one project."""
+
+    project: Project
+    state: StateDir
+    spark: SparkSession
+    until_caught_up: bool = False
+
+    def start(self, flow: FlowPlan) -> StreamingQuery:
+        """Start a flow from where its current generation is."""
+        rows = self.rows(flow)
+        self._check_sinks(flow, rows)
+        writer = self._writer(flow, rows)
+        checkpoint = str(self.state.checkpoint(flow.name))
+        return self._triggered(writer, flow).queryName(flow.name).option("checkpointLocation", checkpoint).start()
+
+    def rows(self, flow: FlowPlan) -> DataFrame:
+        """What the flow's SQL gives."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._query(flow, flow.inputs)
+        except AnalysisException as narrow:
+            try:
+                # the SQL may use a column in a way that only Spark understands
+                return self._query(flow, tuple(_widened(one) for one in flow.inputs))
+            except AnalysisException:
+                error = from_analysis(narrow)
+                raise error.at(self.project.sql_origin(flow.name, error.line)) from narrow
+
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...]) -> DataFrame:
+        # temporary views and settings belong to the flow alone
+        session = self.spark.newSession()
+        session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
+        for key, value in flow.spec.spark.items():
+            session.conf.set(key, value)
+        reading = Reading(
+            flow=flow.name,
+            context=self.project.context,
+            until_caught_up=self.until_caught_up or flow.spec.mode == "batch",
+            realtime=flow.spec.mode == "realtime",
+            max_records=flow.max_records,
+        )
+        for one in inputs:
+            register(session, one, reading, self.state)
+        return session.sql(flow.sql)
+
+    def _check_sinks(self, flow: FlowPlan, rows: DataFrame) -> None:
+        schema = spark_schema(rows)
+        for index, step in enumerate(flow.sinks):
+            try:
+                step.sink.check_rows(self.project.context, rows.columns, flow.spec.output, schema)
+            except ProjectError as error:
+                raise error.at(self.project.origin("flows", flow.name, "sinks", index)) from None
+
+    def _writer(self, flow: FlowPlan, rows: DataFrame) -> DataStreamWriter:
+        if flow.spec.mode == "realtime":
+            sink = flow.sinks[0].sink
+            assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
+            return sink.writer(rows, self.project.context)
+        write = batch_writer(flow, self.state.generation(flow.name), self.project.context)
+        return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
+
+    def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
+        if self.until_caught_up or flow.spec.mode == "batch":
+            return writer.trigger(availableNow=True)
+        if flow.spec.mode == "realtime":
+            return writer.trigger(realTime=_REALTIME_BATCH)  # type: ignore[call-overload,no-any-return]
+        return writer.trigger(processingTime=spark_interval(flow.trigger))
+
+
+def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[[DataFrame, int], None]:
+    """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        shared = len(flow.sinks) > 1
+        if shared:
+            rows.persist()
+        try:
+            for step in flow.sinks:
+                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context)
+                step.sink.write_batch(rows, batch)
+        finally:
+            if shared:
+                rows.unpersist()
+
+    return write
+
+
+def _widened(one: Input) -> Input:
+    return replace(one, columns=None) if isinstance(one, StreamInput) else one

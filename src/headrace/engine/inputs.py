@@ -1,0 +1,154 @@
+"""The inputs of a flow as views of a Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.context import Context, ReadContext
+from headrace.core.durations import spark_interval
+from headrace.core.format import Format
+from headrace.core.records import encode_rows
+from headrace.core.schema import to_ddl
+from headrace.core.source import RowSource
+from headrace.engine.deadletters import LetterBox
+from headrace.engine.decode import DecodeStep
+from headrace.engine.state import StateDir
+from headrace.plan.model import FlowInput, Input, LakeInput, StreamInput
+from headrace.project.model import EventTime
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the inputs of one flow are read."""
+
+    flow: str
+    context: Context
+    streaming: bool = True
+    until_caught_up: bool = False
+    realtime: bool = False
+    max_records: int | None = None
+
+    def of(self, stream: str) -> ReadContext:
+        """The context of one of its streams."""
+        return ReadContext(
+            root=self.context.root,
+            state=self.context.state,
+            stream=stream,
+            streaming=self.streaming,
+            until_caught_up=self.until_caught_up,
+            max_records=self.max_records,
+        )
+
+
+def register(spark: SparkSession, one: Input, reading: Reading, state: StateDir) -> None:
+    """Make an input a view under its own name."""
+    match one:
+        case StreamInput():
+            frame = read_stream(spark, one, reading, state)
+        case LakeInput():
+            frame = _watermarked(_read_lake(spark, one, reading), one.event_time, reading)
+        case FlowInput():
+            for inner in one.inputs:
+                register(spark, inner, reading, state)
+            frame = spark.sql(one.sql)
+    frame.createOrReplaceTempView(one.name)
+
+
+def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: StateDir) -> DataFrame:
+    """A stream's rows: the columns the flow uses, with their event time."""
+    source, form = one.spec.source, one.spec.format
+    context = reading.of(one.name)
+    frame = source.read(spark, context)
+    if form is None:
+        columns = [f"`{name}`" for name in (*one.wanted.names, *one.metadata)]
+        return _watermarked(_with_event_time(frame.select(*columns), one.spec.event_time), one.spec.event_time, reading)
+    if isinstance(source, RowSource):
+        frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
+    rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
+    return _watermarked(rows, one.spec.event_time, reading)
+
+
+def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading, state: StateDir) -> DataFrame:
+    source = one.spec.source
+    step = DecodeStep(
+        decoder=form.decoder(reading.context, one.wanted),
+        position=source.position,
+        metadata=one.metadata,
+        filters=one.filters,
+        event_time=one.spec.event_time,
+        on_error=one.spec.on_error,
+        letters=LetterBox(
+            folder=str(state.dead_letters),
+            flow=reading.flow,
+            stream=one.name,
+            generation=state.generation(reading.flow) if reading.streaming else "adhoc",
+            keep_value=one.spec.on_error == "dead_letter",
+        ),
+    )
+    ddl = to_ddl(step.output_schema())
+    for name in one.metadata:
+        ddl += f"{', ' if ddl else ''}`{name}` {source.metadata[name]}"
+    passed = [name for name in source.metadata if name in (*source.position, *one.metadata)]
+    return frame.select("value", *passed).mapInArrow(step, ddl)
+
+
+def _decoded_natively(frame: DataFrame, one: StreamInput, form: Format) -> DataFrame:
+    """Decoding by Spark's own expressions, for real-time flows. A bad record is skipped or fails the flow."""
+    from pyspark.sql import functions as F
+
+    schema = one.wanted.append(pa.field("_corrupt_record", pa.string()))
+    row = form.native_decode(F.col("value").cast("string"), schema)
+    assert row is not None, "the planner lets only formats with a native decoder through"
+    decoded = frame.select(row.alias("_row"), *one.metadata)
+    bad = F.col("_row").isNull() | F.col("_row._corrupt_record").isNotNull()
+    if one.spec.on_error == "fail":
+        message = F.concat(F.lit(f"bad record in stream '{one.name}': "), F.col("_row._corrupt_record"))
+        decoded = decoded.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
+    else:
+        decoded = decoded.where(~bad)
+    columns = [F.col(f"_row.`{name}`").alias(name) for name in one.wanted.names]
+    return _with_event_time(decoded.select(*columns, *one.metadata), one.spec.event_time)
+
+
+def _with_event_time(frame: DataFrame, event_time: EventTime | None) -> DataFrame:
+    if event_time is None:
+        return frame
+    return frame.withColumn(event_time.column, _as_timestamp(frame, event_time))
+
+
+def _as_timestamp(frame: DataFrame, event_time: EventTime) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, TimestampType
+
+    column = F.col(f"`{event_time.column}`")
+    kind = frame.schema[event_time.column].dataType
+    if isinstance(kind, TimestampType):
+        return column
+    if isinstance(kind, StringType):
+        return column.cast("timestamp")
+    match event_time.unit:
+        case "s":
+            return F.timestamp_seconds(column)
+        case "ms":
+            return F.timestamp_millis(column.cast("bigint"))
+        case "us":
+            return F.timestamp_micros(column.cast("bigint"))
+        case "ns":
+            return F.timestamp_micros((column / 1000).cast("bigint"))
+
+
+def _watermarked(frame: DataFrame, event_time: EventTime | None, reading: Reading) -> DataFrame:
+    if event_time is None or not reading.streaming or reading.realtime:
+        return frame
+    return frame.withWatermark(event_time.column, spark_interval(event_time.watermark))
+
+
+def _read_lake(spark: SparkSession, one: LakeInput, reading: Reading) -> DataFrame:
+    reader = spark.readStream if reading.streaming else spark.read
+    return reader.format("delta").load(one.path)

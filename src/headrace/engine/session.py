@@ -1,0 +1,126 @@
+"""One Spark session for a whole project, with defaults that suit a laptop and hold on a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import headrace
+from headrace.core.errors import ProjectError
+from headrace.engine.jars import engine_jars, require_java
+from headrace.project.model import SparkSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG4J = Path(__file__).parent / "log4j2.properties"
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # a table of a few files must not be planned like a warehouse: commits took 12 s without it
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Delta's second reader has known wrong answers on restart
+    "spark.databricks.delta.v2.enableMode": "NONE",
+    # the number of partitions is part of what a replayed batch must repeat
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    # what a long-running driver remembers about finished work
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.sql.streaming.ui.retainedProgressUpdates": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "50",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+}
+
+
+def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
+    """All Spark settings of a project. Pure, so a test needs no Spark."""
+    java_options = [
+        # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
+        "-XX:+UseParallelGC",
+        f"-Dlog4j2.configurationFile=file:{_LOG4J}",
+        f"-Dheadrace.log={log_file}",
+        "-Dderby.system.home=" + str(log_file.parent),
+    ]
+    own = {
+        **DEFAULTS,
+        "spark.driver.memory": spec.memory,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.jars": ",".join(str(jar) for jar in engine_jars()),
+    }
+    if spec.master.startswith("local"):
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    merged = {**own, **spec.conf}
+    if "spark.driver.extraJavaOptions" in spec.conf:
+        merged["spark.driver.extraJavaOptions"] += " " + spec.conf["spark.driver.extraJavaOptions"]
+    return merged
+
+
+def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
+    """The session, its JVM's own messages going to `engine.log` in `log_dir`."""
+    require_java()
+    log_dir.mkdir(parents=True, exist_ok=True)
+    log_file = (log_dir / "engine.log").absolute()
+    options = settings(spec, log_file)
+    from pyspark.sql import SparkSession
+
+    # PySpark asks the environment, not its settings, which Python runs the workers
+    os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", sys.executable)
+    builder = SparkSession.builder.appName(f"headrace {name}").master(spec.master)
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(log_dir.absolute() / "warehouse"))
+    try:
+        with _stderr_to(log_file):
+            spark = builder.getOrCreate()
+    except Exception as error:
+        raise ProjectError(
+            "spark-not-started",
+            f"Spark did not start on {spec.master}: {str(error).splitlines()[0][:300]}",
+            hint=f"see {log_file}, and run: headrace doctor",
+        ) from error
+    if not spec.master.startswith("local"):
+        _ship_package(spark)
+    return spark
+
+
+@contextmanager
+def _stderr_to(log_file: Path) -> Iterator[None]:
+    """Let a child process that is started inside inherit the log file as its standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log_file.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _ship_package(spark: SparkSession) -> None:
+    """Send this package to the executors, so that a worker needs only the libraries it builds on."""
+    folder = Path(headrace.__file__).parent
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "root" / "headrace"
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        archive = shutil.make_archive(str(Path(scratch) / "headrace"), "zip", copy.parent)
+        kept = Path(tempfile.mkdtemp()) / "headrace.zip"
+        shutil.move(archive, kept)
+    spark.sparkContext.addPyFile(str(kept))

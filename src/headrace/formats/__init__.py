@@ -1,0 +1,1 @@
+"""How the bytes of a record are laid out, one kind per file."""

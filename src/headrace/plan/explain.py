@@ -1,0 +1,123 @@
+"""The plan for people and programs: as text, as JSON and as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.core.durations import format_duration
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON."""
+    return {"project": plan.project, "flows": [_flow_json(flow) for flow in plan.flows]}
+
+
+def _flow_json(flow: FlowPlan) -> dict[str, Any]:
+    return {
+        "name": flow.name,
+        "description": flow.spec.description,
+        "mode": flow.spec.mode,
+        "output": flow.spec.output,
+        "trigger": format_duration(flow.trigger),
+        "max_records": flow.max_records,
+        "partitions": flow.partitions,
+        "guarantee": flow.guarantee,
+        "state": list(flow.state),
+        "inputs": [_input_json(one) for one in flow.inputs],
+        "columns": list(flow.output_columns),
+        "sinks": [
+            {"id": s.id, "type": s.sink.kind(), "label": s.sink.label, "guarantee": s.sink.guarantee}
+            for s in flow.sinks
+        ],
+    }
+
+
+def _input_json(one: Input) -> dict[str, Any]:
+    match one:
+        case StreamInput():
+            return {
+                "name": one.name,
+                "kind": "stream",
+                "source": {"type": one.spec.source.kind(), "label": one.spec.source.label},
+                "format": one.spec.format.kind() if one.spec.format else None,
+                "columns": None if one.columns is None else list(one.columns),
+                "filters": [str(f) for f in one.filters],
+                "event_time": one.spec.event_time.column if one.spec.event_time else None,
+                "watermark": format_duration(one.spec.event_time.watermark) if one.spec.event_time else None,
+                "on_error": one.spec.on_error,
+            }
+        case LakeInput():
+            return {"name": one.name, "kind": "flow", "through": "lake"}
+        case FlowInput():
+            return {
+                "name": one.name,
+                "kind": "flow",
+                "through": "inlined",
+                "inputs": [_input_json(i) for i in one.inputs],
+            }
+
+
+def to_dot(plan: Plan) -> str:
+    """The plan as a Graphviz graph."""
+    lines = [f"digraph {plan.project} {{", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
+    for flow in plan.flows:
+        lines.append(f'  "flow {flow.name}" [label="{flow.name}\\n{flow.spec.mode}, {flow.guarantee}", style=rounded];')
+        for one in flow.inputs:
+            lines.append(f'  "{_node(one)}" -> "flow {flow.name}"{_edge(one)};')
+        for step in flow.sinks:
+            lines.append(f'  "flow {flow.name}" -> "{_escape(step.sink.label)}";')
+    return "\n".join([*dict.fromkeys(lines), "}"])
+
+
+def _node(one: Input) -> str:
+    return f"stream {one.name}" if isinstance(one, StreamInput) else f"flow {one.name}"
+
+
+def _edge(one: Input) -> str:
+    if isinstance(one, StreamInput) and one.columns is not None:
+        return f' [label="{_escape(", ".join(one.columns))}"]'
+    return ""
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def to_text(plan: Plan) -> Iterator[str]:
+    """The plan line by line."""
+    for flow in plan.flows:
+        state = f", state: {', '.join(flow.state)}" if flow.state else ", stateless"
+        pace = (
+            "once"
+            if flow.spec.mode == "batch"
+            else "in real time"
+            if flow.spec.mode == "realtime"
+            else f"every {format_duration(flow.trigger)}"
+        )
+        yield f"flow {flow.name}  ({pace}, {flow.guarantee}{state})"
+        for one in flow.inputs:
+            yield from _input_text(one, "  ")
+        yield f"  → {', '.join(flow.output_columns)}"
+        for step in flow.sinks:
+            yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
+
+
+def _input_text(one: Input, indent: str) -> Iterator[str]:
+    match one:
+        case StreamInput():
+            form = f", {one.spec.format.kind()}" if one.spec.format else ""
+            columns = "all columns" if one.columns is None else f"columns {', '.join(one.columns) or 'none'}"
+            yield f"{indent}◂ {one.name}: {one.spec.source.label}{form}; {columns}"
+            if one.filters:
+                yield f"{indent}  only rows where {' and '.join(str(f) for f in one.filters)}"
+            if one.spec.event_time:
+                wait = format_duration(one.spec.event_time.watermark)
+                yield f"{indent}  event time {one.spec.event_time.column}, waits {wait} for late records"
+        case LakeInput():
+            yield f"{indent}◂ {one.name}: the lake table of that flow"
+        case FlowInput():
+            yield f"{indent}◂ {one.name}: that flow's query, run as part of this one"
+            for inner in one.inputs:
+                yield from _input_text(inner, indent + "  ")

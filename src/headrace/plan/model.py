@@ -1,0 +1,125 @@
+"""The frozen plan: small steps that `run` and `plan` both interpret, so that they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+
+from headrace.core.filters import Filter
+from headrace.core.sink import Delivery, Sink
+from headrace.project.model import EventTime, FlowSpec, StreamSpec
+
+
+@dataclass(frozen=True)
+class StreamInput:
+    """A stream as one flow reads it: only the columns it uses, only the rows it can use."""
+
+    name: str
+    spec: StreamSpec
+    schema: pa.Schema | None
+    """All columns without metadata; None until a sample has been looked at."""
+    columns: tuple[str, ...] | None
+    filters: tuple[Filter, ...]
+
+    @property
+    def wanted(self) -> pa.Schema:
+        """The record's columns this flow uses, and its event time; never none: rows without columns do not count."""
+        assert self.schema is not None, f"schema of {self.name} is not known yet"
+        if self.columns is None:
+            return self.schema
+        needed = {*self.columns, *([self.spec.event_time.column] if self.spec.event_time else [])}
+        fields = [field for field in self.schema if field.name in needed]
+        return pa.schema(fields or _cheapest(self.schema))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        """The metadata columns this flow uses."""
+        known = tuple(self.spec.source.metadata)
+        return known if self.columns is None else tuple(name for name in known if name in self.columns)
+
+
+def _cheapest(schema: pa.Schema) -> list[pa.Field]:
+    """One column, of fixed width if there is such a one."""
+    return sorted(schema, key=lambda field: not pa.types.is_primitive(field.type))[:1]
+
+
+@dataclass(frozen=True)
+class LakeInput:
+    """Another flow, read through its lake table: the two run apart."""
+
+    name: str
+    path: str
+    event_time: EventTime | None
+    max_records: int | None = None
+
+
+@dataclass(frozen=True)
+class FlowInput:
+    """Another flow without a lake table: its query becomes part of this one."""
+
+    name: str
+    sql: str
+    inputs: tuple[Input, ...]
+
+
+Input = StreamInput | LakeInput | FlowInput
+
+
+@dataclass(frozen=True)
+class SinkStep:
+    """One sink of a flow. `id` is stable: it names the sink in every batch mark."""
+
+    id: str
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """Everything needed to run one flow."""
+
+    name: str
+    spec: FlowSpec
+    sql: str
+    inputs: tuple[Input, ...]
+    output_columns: tuple[str, ...]
+    state: tuple[str, ...]
+    sinks: tuple[SinkStep, ...]
+    trigger: timedelta
+    max_records: int
+    partitions: int
+
+    @property
+    def guarantee(self) -> Delivery:
+        """The weakest of its sinks."""
+        order: tuple[Delivery, ...] = ("best_effort", "at_least_once", "idempotent", "exactly_once")
+        return min((step.sink.guarantee for step in self.sinks), key=order.index, default="exactly_once")
+
+    def all_inputs(self) -> Iterator[Input]:
+        """All it reads, also through flows that became part of it."""
+        yield from _flattened(self.inputs)
+
+    def streams(self) -> Iterator[StreamInput]:
+        """All streams it reads, also those of flows that became part of it."""
+        return (one for one in self.all_inputs() if isinstance(one, StreamInput))
+
+
+def _flattened(inputs: tuple[Input, ...]) -> Iterator[Input]:
+    for one in inputs:
+        yield one
+        if isinstance(one, FlowInput):
+            yield from _flattened(one.inputs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All flows of a project in an order in which each comes after those it reads."""
+
+    project: str
+    flows: tuple[FlowPlan, ...]
+
+    def flow(self, name: str) -> FlowPlan:
+        """The plan of one flow."""
+        return next(flow for flow in self.flows if flow.name == name)

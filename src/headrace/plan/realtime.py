@@ -1,0 +1,25 @@
+"""What Spark's Real-Time Mode cannot run."""
+
+from __future__ import annotations
+
+from headrace.plan.model import FlowPlan, LakeInput
+
+
+def realtime_obstacles(flow: FlowPlan) -> list[str]:
+    """Why Spark's Real-Time Mode cannot run this flow; nothing when it can."""
+    found = []
+    if flow.state:
+        found.append(f"it keeps state ({', '.join(flow.state)})")
+    if len(flow.sinks) != 1 or not flow.sinks[0].sink.realtime:
+        found.append("it needs exactly one sink that can be written record by record (kafka, at_least_once)")
+    for stream in flow.streams():
+        form = stream.spec.format
+        if not stream.spec.source.realtime:
+            found.append(f"stream '{stream.name}' comes from '{stream.spec.source.kind()}', not from kafka")
+        if form is not None and not form.has_native_decoder:
+            found.append(
+                f"format '{form.kind()}' has no native decoder, and a Python step emits nothing until the batch ends"
+            )
+    if any(isinstance(one, LakeInput) for one in flow.all_inputs()):
+        found.append("it reads a lake table")
+    return found

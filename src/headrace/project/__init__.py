@@ -1,0 +1,1 @@
+"""From headrace.yaml to typed, frozen data that knows where it came from."""

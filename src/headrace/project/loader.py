@@ -1,0 +1,155 @@
+"""From a folder to a Project: read, overlay, fill in, check. All errors of a project at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from headrace.core.context import Context
+from headrace.core.errors import Exit, Origin, ProjectError, ProjectErrors, did_you_mean
+from headrace.project.layers import with_includes, with_named_sinks, with_override, with_profile, with_variables
+from headrace.project.model import ProjectSpec
+from headrace.project.problems import in_file_order, problems_of
+from headrace.project.tree import Path_, TextOrigin, Tree, load_tree
+from headrace.project.variables import Secrets
+
+FILE = "headrace.yaml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checked project, and where each of its values was written."""
+
+    root: Path
+    spec: ProjectSpec
+    tree: Tree
+    secrets: Secrets
+    profile: str | None = None
+
+    @property
+    def context(self) -> Context:
+        """What components may know about the project."""
+        context = Context(self.root, "")
+        return Context(self.root, context.path(self.spec.state))
+
+    def origin(self, *path: str | int) -> Origin | None:
+        """Where the value at this path was written."""
+        return self.tree.origin(path)
+
+    def sql_of(self, name: str) -> str:
+        """The SQL text of a flow, wherever it is kept."""
+        flow = self.spec.flows[name]
+        if flow.sql is not None:
+            return flow.sql
+        return (self.root / str(flow.sql_file)).read_text(encoding="utf-8")
+
+    def sql_origin(self, name: str, line: int, offset: int | None = None) -> Origin | None:
+        """Where line `line` (from 1) of a flow's SQL is. The offset (from 0) helps where YAML folds lines."""
+        flow = self.spec.flows[name]
+        if flow.sql_file is not None:
+            return Origin(flow.sql_file, line, f"flows.{name}")
+        written = self.tree.origins.get(("flows", name, "sql"))
+        place = f"flows.{name}.sql, line {line}"
+        if isinstance(written, TextOrigin):
+            return Origin(written.file, written.line_in_file(flow.sql or "", line, offset), place)
+        return Origin(written.file, written.line, place) if written is not None else self.origin("flows", name, "sql")
+
+
+def find_file(path: Path) -> Path:
+    """The project file at or in `path`."""
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ProjectError(
+            "no-project",
+            f"there is no {FILE} in {path}" if path.is_dir() else f"there is no file {path}",
+            hint="go to a project's folder, name it on the command line, or make one: headrace init DIR",
+            exit_code=Exit.NOT_FOUND,
+        )
+    return file
+
+
+def load(
+    path: Path,
+    *,
+    profile: str | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Project:
+    """The project at `path`; ProjectErrors lists everything that is wrong with it."""
+    file = find_file(path).absolute()
+    errors: list[ProjectError] = []
+    tree = with_includes(load_tree(file, file.name), file, errors)
+    errors.extend(_unknown_profile_keys(tree, profile))
+    tree = with_profile(tree, profile)
+    for override in overrides:
+        tree = with_override(tree, override)
+    secrets = Secrets()
+    tree = with_variables(tree, file.parent, secrets, os.environ if environment is None else environment, errors)
+    tree, named_sinks = with_named_sinks(_without_empty_sections(tree), errors)
+    spec = _validated(tree, secrets, named_sinks, errors)
+    project = None if spec is None else Project(file.parent, spec, tree, secrets, profile)
+    if project is not None:
+        errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
+    if project is None or errors:
+        raise ProjectErrors(in_file_order(errors, tree))
+    return project
+
+
+def _validated(tree: Tree, secrets: Secrets, named_sinks: set[Path_], errors: list[ProjectError]) -> ProjectSpec | None:
+    """The values, typed; what is wrong with them is added to `errors`."""
+    try:
+        return ProjectSpec.model_validate(tree.data)
+    except ValidationError as error:
+        errors.extend(problems_of(error, tree, secrets=secrets, elsewhere=named_sinks))
+    except ProjectError as error:  # a kind's own check, which does not know where it is written
+        errors.append(error)
+    return None
+
+
+def _without_empty_sections(tree: Tree) -> Tree:
+    """`streams:` with nothing below it is the same as no `streams:`."""
+    return Tree({key: value for key, value in tree.data.items() if value is not None}, tree.origins)
+
+
+def _unknown_profile_keys(tree: Tree, in_use: str | None) -> Iterator[ProjectError]:
+    """A profile that is not in use is checked too, as far as its sections go."""
+    profiles = tree.data.get("profiles")
+    for name, body in profiles.items() if isinstance(profiles, dict) else ():
+        for key in body if isinstance(body, dict) and name != in_use else ():
+            if key not in ProjectSpec.model_fields:
+                yield ProjectError(
+                    "unknown-key",
+                    f"unknown key '{key}' in profiles.{name}",
+                    where=tree.origin(("profiles", name, key)),
+                    hint=did_you_mean(key, ProjectSpec.model_fields, "keys"),
+                )
+
+
+def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:
+    for name, flow in project.spec.flows.items():
+        if flow.sql_file is None:
+            continue
+        where = project.origin("flows", name, "sql_file")
+        if not (project.root / flow.sql_file).is_file():
+            hint = "check the path; it is relative to the project's folder"
+            yield ProjectError("missing-file", f"there is no file '{flow.sql_file}'", where=where, hint=hint)
+            continue
+        try:
+            project.sql_of(name)
+        except (OSError, UnicodeDecodeError):
+            hint = "make it readable and save it as UTF-8"
+            yield ProjectError("file-unreadable", f"'{flow.sql_file}' is not readable text", where=where, hint=hint)
+
+
+def _name_clashes(project: Project) -> Iterator[ProjectError]:
+    for name in sorted(set(project.spec.streams) & set(project.spec.flows)):
+        yield ProjectError(
+            "duplicate-name",
+            f"'{name}' is both a stream and a flow",
+            where=project.origin("flows", name),
+            hint="SQL could not tell them apart: rename one of them",
+        )

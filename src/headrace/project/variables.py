@@ -1,0 +1,125 @@
+"""`${NAME:-default}` in any value of the project file, and secrets that are never printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.project.tree import Path_, Tree
+
+# `$$` is a dollar sign; the last alternative catches references that are not well written
+_REFERENCE = re.compile(r"\$\$|\$\{(secret:)?([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}|\$\{[^}\n]*\}?")
+_HIDDEN = "****"
+
+
+@dataclass
+class Secrets:
+    """The secret values met while loading, so that everything printed later can hide them."""
+
+    values: set[str] = field(default_factory=set)
+
+    def redact(self, text: str) -> str:
+        """The text with every known secret hidden."""
+        for value in sorted(self.values, key=len, reverse=True):
+            for form in (value, repr(value)[1:-1]):
+                text = text.replace(form, _HIDDEN)
+        return text
+
+    def add(self, value: str) -> None:
+        """Remember a value to hide. Nothing is too short: a hidden word too much does no harm."""
+        if value:
+            self.values.add(value)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Where names are looked up: the project's `variables:`, then the environment; secrets in files or environment."""
+
+    declared: Mapping[str, Any]
+    secret_files: Mapping[str, Any]
+    root: Path
+    secrets: Secrets
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def fill(self, tree: Tree, errors: list[ProjectError]) -> Tree:
+        """The tree with every reference replaced. What cannot be found is added to `errors`."""
+        return Tree(self._fill(tree.data, (), tree, errors), tree.origins)
+
+    def _fill(self, value: Any, path: Path_, tree: Tree, errors: list[ProjectError]) -> Any:
+        if isinstance(value, dict):
+            return {key: self._fill(child, (*path, key), tree, errors) for key, child in value.items()}
+        if isinstance(value, list):
+            return [self._fill(child, (*path, i), tree, errors) for i, child in enumerate(value)]
+        if isinstance(value, str) and "$" in value:
+            try:
+                return self._replace(value)
+            except ProjectError as error:
+                errors.append(error.at(tree.origin(path)))
+        return value
+
+    def _replace(self, text: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        if whole and whole[2] and not whole[1] and self.declared.get(whole[2]) is not None:
+            return self.declared[whole[2]]  # keeps numbers and lists what they are
+        return _REFERENCE.sub(self._one, text)
+
+    def _one(self, match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        secret, name, default = match.groups()
+        if name is None:
+            raise _malformed(match[0])
+        found = self._secret(name) if secret else self._plain(name)
+        if found is not None and secret:
+            self.secrets.add(found)
+        if found is None:
+            found = default  # stands in the file for all to read, so it is no secret
+        if found is None:
+            raise self._missing(name, bool(secret))
+        return found
+
+    def _plain(self, name: str) -> str | None:
+        value = self.declared.get(name)
+        if value is None:
+            return self.environment.get(name)
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _secret(self, name: str) -> str | None:
+        if name not in self.secret_files:
+            return self.environment.get(name)
+        file = str(self.secret_files[name])
+        try:
+            return (self.root / file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ProjectError(
+                "secret-unreadable",
+                f"secret '{name}' cannot be read from its file: {reason}",
+                hint=f"make {file} readable, or remove it from 'secrets:'",
+            ) from error
+
+    def _missing(self, name: str, secret: bool) -> ProjectError:
+        if secret:
+            return ProjectError(
+                "unknown-secret",
+                f"secret '{name}' is set neither under 'secrets:' nor in the environment",
+                hint=f"export {name}=…, or add 'secrets: {{{name}: path/to/file}}'",
+            )
+        return ProjectError(
+            "unknown-variable",
+            f"variable '{name}' is set neither under 'variables:' nor in the environment and has no default",
+            hint=f"write ${{{name}:-default}}, or export {name}=…; {did_you_mean(name, self.declared, 'variables')}",
+        )
+
+
+def _malformed(text: str) -> ProjectError:
+    return ProjectError(
+        "bad-reference",
+        f"'{text[:60]}' is not a reference to a variable",
+        hint="write ${NAME}, ${NAME:-default} or ${secret:NAME}; a plain dollar sign before a bracket is $${",
+    )

@@ -1,0 +1,88 @@
+"""A flow's rows as Kafka records: columns `value`, `key` and, when asked for, `headers` and `topic`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.context import Context
+from headrace.core.format import Format
+from headrace.core.records import encode_rows, nested
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_KEY, _ROW = "_headrace_key", "_headrace_row"
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+
+
+def to_records(
+    rows: DataFrame,
+    format: Format,
+    key: Sequence[str],
+    key_format: Format | None,
+    beside: Mapping[str, str],
+    context: Context,
+) -> DataFrame:
+    """`beside` says which record columns (`headers`, `topic`) are taken from which columns of the flow.
+
+    Those leave the value; key columns stay in it.
+    """
+    from pyspark.sql.functions import col
+
+    keyed = _with_key(rows, key, key_format, context)
+    own = [col(f"`{name}`") for name in rows.columns if name not in beside.values()]
+    extra = [col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
+    staged = keyed.select(*own, col(_KEY), *extra)
+    encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in beside)])
+    headers_or_topic = [col(f"_headrace_{name}").cast(_TYPES[name]).alias(name) for name in beside]
+    return encoded.select("value", col(_KEY).alias("key"), *headers_or_topic)
+
+
+_TYPES = {"headers": HEADERS_TYPE, "topic": "string"}
+
+
+def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, context: Context) -> DataFrame:
+    """The rows and a binary key."""
+    from pyspark.sql.functions import col, lit, struct
+
+    if not key:
+        return rows.select("*", lit(None).cast("binary").alias(_KEY))
+    if key_format is None:
+        return rows.select("*", _plain_key(rows, key[0]).alias(_KEY))
+    native = key_format.native_encode(nested(key))
+    if native is not None:
+        return rows.select("*", native.cast("binary").alias(_KEY))
+    # The key's fields bear the names of columns that the value needs as well: these wait in a struct meanwhile,
+    # by number, since not every name of a column may be that of a field.
+    waiting = struct(*(col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)))
+    packed = rows.select(*(col(f"`{name}`") for name in key), waiting.alias(_ROW))
+    encoded = encode_rows(packed, key_format, context, keep=[_ROW])
+    back = [col(f"{_ROW}.c{number}").alias(name) for number, name in enumerate(rows.columns)]
+    return encoded.select(*back, col("value").alias(_KEY))
+
+
+def _plain_key(rows: DataFrame, name: str) -> Column:
+    from pyspark.sql.functions import col
+
+    column = col(f"`{name}`")
+    # other types than bytes as their text: a number's key is its digits, as other producers write it
+    return column if dict(rows.dtypes)[name] == "binary" else column.cast("string").cast("binary")
+
+
+def nested_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema in which `driver.name` is the field `name` of the struct `driver`, as records.nested builds it."""
+    tree: dict[str, object] = {}
+    for field in schema:
+        *parents, leaf = field.name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})  # type: ignore[assignment]
+        node[leaf] = field.type
+    return pa.schema(_fields(tree))
+
+
+def _fields(tree: Mapping[str, object]) -> list[tuple[str, object]]:
+    return [(name, pa.struct(_fields(part)) if isinstance(part, dict) else part) for name, part in tree.items()]

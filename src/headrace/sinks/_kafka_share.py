@@ -1,0 +1,101 @@
+"""The rows of one writer, and how they are handed to a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+REMEMBERED_BYTES = 64 * 1024 * 1024
+_WAIT_FOR_ROOM = 0.1
+
+
+class Share:
+    """The Arrow batches of one writer, which can be gone through again as long as they are few enough to remember."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._rest = (batch for batch in batches if batch.num_rows)
+        self._remembered: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self.can_repeat = True
+        first = next(self._rest, None)
+        self.writer: int | None = None if first is None else first.column("writer")[0].as_py()
+        if first is not None:
+            self._remember(first)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._remembered:
+            self._check(batch)
+            yield batch
+        for batch in self._rest:
+            self._remember(batch)
+            self._check(batch)
+            yield batch
+
+    def drain(self) -> None:
+        """Read what is left, so that the worker can be used again."""
+        for _ in self._rest:
+            self.can_repeat = False
+
+    def _remember(self, batch: pa.RecordBatch) -> None:
+        self._bytes += batch.nbytes
+        if self._bytes > REMEMBERED_BYTES and self._remembered:
+            self.can_repeat = False
+            self._remembered.clear()
+        if self.can_repeat:
+            self._remembered.append(batch)
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        writers = batch.column("writer").unique().to_pylist()
+        if writers != [self.writer]:
+            raise RuntimeError(f"rows of writers {writers} came to writer {self.writer}: the shares are not exact")
+
+
+def send(producer: Producer, topic: str, batch: pa.RecordBatch) -> int:
+    """Queue the rows of a batch in their order; the transaction tells later whether they arrived."""
+    if "headers" in batch.schema.names or "topic" in batch.schema.names:
+        _send_one_by_one(producer, topic, batch)
+    else:
+        _send_together(producer, topic, batch)
+    return int(batch.num_rows)
+
+
+def _send_together(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
+    """One call for many rows: a third less work than a call per row."""
+    pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+    messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in pairs]
+    while messages:
+        queued = producer.produce_batch(topic, messages)
+        messages = _refused(messages, queued)
+        producer.poll(_WAIT_FOR_ROOM if messages else 0)
+
+
+def _refused(messages: list[dict[str, Any]], queued: int) -> list[dict[str, Any]]:
+    """Those for which there was no room: all after the first such one, else rows would overtake each other."""
+    left = messages[queued:]
+    reasons = [message.pop("_error", None) for message in messages]
+    if any(reasons[:queued]) or not all(reasons[queued:]):
+        raise RuntimeError("the producer queued rows out of their order")
+    for reason in reasons[queued:]:
+        if reason.code() != KafkaError._QUEUE_FULL:
+            raise KafkaException(reason)
+    return left
+
+
+def _send_one_by_one(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
+    for row in batch.to_pylist():
+        headers = row.get("headers")
+        message = {
+            "topic": row.get("topic") or topic,
+            "key": row["key"],
+            "value": row["value"],
+            "headers": [(header["key"], header["value"]) for header in headers] if headers else None,
+        }
+        while True:
+            try:
+                producer.produce(**message)
+                break
+            except BufferError:
+                producer.poll(_WAIT_FOR_ROOM)

@@ -1,0 +1,26 @@
+"""What several sinks do with the rows of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.records import nested
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def drain(rows: DataFrame) -> None:
+    """Read every partition and keep nothing.
+
+    A batch that is already written must be read all the same: Spark stops a stateful flow whose batch ends before all
+    of its state is committed.
+    """
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def structured(rows: DataFrame) -> DataFrame:
+    """The rows with columns named `driver.name` gathered into a struct `driver`."""
+    if not any("." in name for name in rows.columns):
+        return rows
+    return rows.select(nested(rows.columns).alias("row")).select("row.*")

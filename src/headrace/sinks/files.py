@@ -1,0 +1,125 @@
+"""`type: files`: Parquet, JSON or CSV files in a folder."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from headrace.core.context import Batch, Context
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.sink import Delivery, Sink
+from headrace.sinks._publish import Publication, safe_name
+from headrace.sinks._rows import drain, structured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class FilesSink(Sink):
+    """Files named `<flow>-<sink>-<generation>-<batch>-<n>` in a folder, whole from the moment they appear.
+
+    Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names. Order:
+    none between files. Scale: one file or more per task and batch; the folder must be one that all workers and the
+    driver share (a local disk, or a mounted one), since publishing is renaming: for object stores use `lake`.
+    """
+
+    type: Literal["files"] = "files"
+    path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
+    contains: Literal["parquet", "json", "csv"] = Field("parquet", description="Format of the files.")
+    compression: Literal["none", "gzip", "snappy", "zstd", "lz4", "bzip2"] | None = Field(
+        None, description="Default: zstd for parquet, none for json and csv. bzip2 is for json and csv only."
+    )
+    header: bool = Field(True, description="csv only: write the column names as the first line of each file.")
+    partition_by: list[str] = Field(
+        default=[], description="Columns that become folders, as in dt=2026-01-31.", examples=[["dt"]]
+    )
+    rows_per_file: int | None = Field(None, ge=1, description="Begin another file after this many rows.")
+
+    @property
+    def guarantee(self) -> Delivery:
+        """Staged, then published by rename."""
+        return "exactly_once"
+
+    @property
+    def label(self) -> str:
+        """What is written where."""
+        return f"{self.contains} files in {self.path}"
+
+    def check(self, context: Context) -> None:
+        """Refuse a place that is no local folder, or may not be written."""
+        folder = self._folder(context)
+        if folder.exists() and not folder.is_dir():
+            raise ProjectError(
+                "not-a-folder", f"{folder} is a file, and a folder is wanted", hint="choose another path"
+            )
+        present = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not os.access(present, os.W_OK):
+            raise ProjectError("folder-not-writable", f"{present} may not be written", hint=f"chmod u+w {present}")
+
+    def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
+        """Refuse partition columns that are not there, and rows that replace earlier ones."""
+        if output == "update":
+            raise ProjectError(
+                "files-append-only",
+                "files cannot take back rows they hold, and the flow's output is 'update'",
+                hint="set output: append on the flow, or use a lake sink with a key",
+            )
+        for name in self.partition_by:
+            if name not in columns:
+                raise ProjectError(
+                    "unknown-column", f"partition_by names '{name}'", hint=did_you_mean(name, columns, "columns")
+                )
+
+    def write_batch(self, rows: DataFrame, batch: Batch) -> None:
+        """Publish the batch, or finish publishing it."""
+        series = safe_name(batch.flow, batch.sink, batch.generation)
+        publication = Publication(self._folder(batch.context), series, batch.batch_id)
+        if publication.is_written():
+            drain(rows)
+        else:
+            publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
+        publication.finish()
+
+    def writer_options(self) -> dict[str, str]:
+        """What these options mean to Spark."""
+        options: dict[str, str] = {
+            "compression": self.compression or ("zstd" if self.contains == "parquet" else "none")
+        }
+        if self.contains == "csv":
+            options["header"] = str(self.header).lower()
+        if self.contains == "json":
+            options["ignoreNullFields"] = "false"
+        if self.rows_per_file is not None:
+            options["maxRecordsPerFile"] = str(self.rows_per_file)
+        return options
+
+    def _stage(self, rows: DataFrame, staging: Path) -> None:
+        writer = structured(rows).write.format(self.contains).options(**self.writer_options())
+        (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(staging.as_uri())
+
+    def _has_rows(self, file: Path) -> bool:
+        """A task without rows may leave an empty file, which is not worth publishing."""
+        if self.contains == "parquet":
+            import pyarrow.parquet as pq
+
+            return bool(pq.read_metadata(file).num_rows)
+        with pa.input_stream(str(file), compression="detect") as stream, io.BufferedReader(stream) as lines:
+            if self.contains == "csv" and self.header:
+                lines.readline()
+            return bool(lines.read(1))
+
+    def _folder(self, context: Context) -> Path:
+        path = context.path(self.path)
+        if "://" in path and not path.startswith("file://"):
+            raise ProjectError(
+                "files-not-local",
+                f"'{self.path}' is not a folder of this machine",
+                hint="write files to a mounted folder, or use a lake sink for object stores",
+            )
+        return Path(path.removeprefix("file://"))

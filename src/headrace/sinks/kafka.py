@@ -1,0 +1,214 @@
+"""A Kafka topic as the place where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.core.component import Options
+from headrace.core.context import Batch, Context
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.format import Format
+from headrace.core.kafka import KafkaConnection, refused
+from headrace.core.kinds import KindOf, kinds
+from headrace.core.sink import Delivery, StreamingSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value
+
+
+AnyFormat = Annotated[Format, KindOf("formats"), BeforeValidator(_named)]
+_GUARANTEED = "it follows from `delivery`"
+
+
+class NewTopic(Options):
+    """How a topic that is not there is made."""
+
+    partitions: int = Field(1, description="Number of partitions.", gt=0)
+    replication: int | None = Field(None, description="Copies of each partition; the cluster's default if left out.")
+    settings: dict[str, str] = Field(
+        default={}, description="Further settings of the topic.", examples=[{"cleanup.policy": "compact"}]
+    )
+
+
+class KafkaSink(KafkaConnection, StreamingSink):
+    """Records in one Kafka topic, or in topics that a column names.
+
+    Delivery: `at_least_once` may repeat rows after a crash. `exactly_once` writes each batch in transactions, which
+    readers with isolation level read_committed see once; it holds when a replayed batch has the same rows (no clock,
+    no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
+    Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
+    one transactional id per partition that the topic had when the generation began, about 0.15 s each per batch.
+    """
+
+    type: Literal["kafka"] = "kafka"
+    topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
+    topic_column: str | None = Field(
+        None, description="Column that names the topic of each row (null: `topic`); it is not part of the value."
+    )
+    format: AnyFormat = Field(
+        {"type": "json"},
+        description="How values are laid out. An alias such as `driver.name` fills a nested field.",
+        examples=["json", {"type": "protobuf", "descriptors": "schemas/rides.desc", "message": "rides.Count"}],
+        validate_default=True,
+    )
+    key: str | list[str] | None = Field(
+        None, description="Column or columns that make the key; they stay in the value.", examples=["order_id"]
+    )
+    key_format: AnyFormat | None = Field(
+        None, description="How keys are laid out. Left out: one column as its bytes or text, several as a JSON object."
+    )
+    headers_column: str | None = Field(
+        None,
+        description="Column of type array<struct<key:string,value:binary>> with the headers; not part of the value.",
+    )
+    create: NewTopic | None = Field(
+        None, description="Make the topic when it is missing.", examples=[{"partitions": 4}]
+    )
+    delivery: Literal["at_least_once", "exactly_once"] = Field(
+        "at_least_once", description="exactly_once writes in transactions; real-time flows can only do at_least_once."
+    )
+
+    refused_options: ClassVar[dict[str, str]] = {
+        "acks": _GUARANTEED,
+        "enable.idempotence": _GUARANTEED,
+        "key.serializer": "write `key_format`",
+        "partitioner.class": "records go where Kafka's default partitioner puts their key",
+        "transactional.id": _GUARANTEED,
+        "value.serializer": "write `format`",
+    }
+
+    @model_validator(mode="after")
+    def _key_for_format(self) -> Self:
+        if self.key_format is not None and not self.key_columns:
+            raise refused("kafka-key", "`key_format` needs `key`: the columns that make the key")
+        return self
+
+    @property
+    def guarantee(self) -> Delivery:
+        """As chosen."""
+        return self.delivery
+
+    @property
+    def realtime(self) -> bool:
+        """Transactions end with a batch, real-time flows write without end."""
+        return self.delivery == "at_least_once"
+
+    @property
+    def label(self) -> str:
+        """Topic and cluster."""
+        return f"kafka {self.topic} at {self.cluster}"
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The columns that make the key."""
+        return [self.key] if isinstance(self.key, str) else list(self.key or [])
+
+    def writer_options(self, context: Context) -> dict[str, str]:
+        """What these options mean to Spark's writer. Pure, so a test needs no broker."""
+        options = {f"kafka.{name}": value for name, value in self.java_properties(context).items()}
+        options |= {"kafka.acks": "all", "kafka.enable.idempotence": "true"}
+        # The option `topic` would win over a column of that name.
+        return options if self.topic_column else {**options, "topic": self.topic}
+
+    def check(self, context: Context) -> None:
+        """The cluster answers, lets us in and has the topic, which is made if that was asked for."""
+        from headrace.core.kafka_cluster import Cluster
+
+        cluster = Cluster(self.librdkafka_properties(context))
+        if self.create is not None and not cluster.has(self.topic):
+            cluster.create(self.topic, self.create.partitions, self.create.replication, self.create.settings)
+        cluster.partitions([self.topic])
+
+    def check_rows(
+        self,
+        context: Context,
+        columns: Sequence[str],
+        output: str,  # every mode will do: an updated row is a newer record
+        schema: pa.Schema | None,
+    ) -> None:
+        """Key, headers and topic are columns of the flow, and the formats have a place for every column."""
+        for name in [*self.key_columns, *self._beside().values()]:
+            if name not in columns:
+                raise ProjectError(
+                    "unknown-column",
+                    f"sink {self.label} uses the column '{name}', which the flow does not have",
+                    hint=did_you_mean(name, columns, label="columns of the flow"),
+                )
+        if schema is not None:
+            beside = self._beside().values()
+            _check_format(self.format, context, [name for name in columns if name not in beside], schema)
+            key_format = self._key_format()
+            if key_format is not None:
+                _check_format(key_format, context, self.key_columns, schema)
+
+    def records(self, rows: DataFrame, context: Context) -> DataFrame:
+        """The rows as Spark's Kafka writer wants them."""
+        from pyspark.sql.functions import coalesce, lit
+
+        from headrace.sinks._kafka_records import to_records
+
+        made = to_records(rows, self.format, self.key_columns, self._key_format(), self._beside(), context)
+        return made.withColumn("topic", coalesce("topic", lit(self.topic))) if self.topic_column else made
+
+    def write_batch(self, rows: DataFrame, batch: Batch) -> None:
+        """Write one batch: again if it is run again, or once, as `delivery` says."""
+        records = self.records(rows, batch.context)
+        if self.delivery == "exactly_once":
+            self._write_once(records, batch)
+        else:
+            records.write.format("kafka").options(**self.writer_options(batch.context)).save()
+
+    def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
+        """Spark's own streaming writer."""
+        if self.delivery == "exactly_once":
+            raise ProjectError(
+                "kafka-realtime-delivery",
+                f"sink {self.label}: a real-time flow cannot write exactly once to Kafka",
+                hint="write `delivery: at_least_once`, or run the flow with `mode: micro_batch`",
+            )
+        return self.records(rows, context).writeStream.format("kafka").options(**self.writer_options(context))
+
+    def _write_once(self, records: DataFrame, batch: Batch) -> None:
+        from pyspark.sql.functions import col, expr
+
+        from headrace.sinks._kafka_writers import pinned_writers
+        from headrace.sinks._transactions import SUMMARY, TransactionalWrite
+
+        writers = pinned_writers(batch, lambda: self._partitions(batch.context))
+        # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
+        writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {writers}) as int)")
+        shares = records.withColumn("writer", writer).repartitionById(writers, col("writer"))
+        properties = self.librdkafka_properties(batch.context)
+        identity = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
+        shares.mapInArrow(TransactionalWrite(properties, identity, self.topic, batch.batch_id), SUMMARY).collect()
+
+    def _partitions(self, context: Context) -> int:
+        from headrace.core.kafka_cluster import Cluster
+
+        return Cluster(self.librdkafka_properties(context)).partitions([self.topic])[self.topic]
+
+    def _beside(self) -> dict[str, str]:
+        asked = {"headers": self.headers_column, "topic": self.topic_column}
+        return {name: column for name, column in asked.items() if column is not None}
+
+    def _key_format(self) -> Format | None:
+        if self.key_format is None and len(self.key_columns) > 1:
+            return kinds("formats")["json"]()  # type: ignore[return-value]  # the registry knows only Component
+        return self.key_format
+
+
+def _check_format(format: Format, context: Context, columns: Sequence[str], schema: pa.Schema) -> None:
+    from headrace.core.records import nested
+    from headrace.sinks._kafka_records import nested_schema
+
+    if format.native_encode(nested(columns)) is None:
+        format.encoder(context, nested_schema(pa.schema([schema.field(name) for name in columns])))

@@ -1,0 +1,138 @@
+"""`type: lake`: a Delta table that grows by rows, or is kept up to date by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from headrace.core.context import Batch, Context
+from headrace.core.durations import Duration
+from headrace.core.errors import ProjectError
+from headrace.core.records import spark_schema
+from headrace.core.sink import Delivery, Sink
+from headrace.sinks._delta import compact, table_state
+from headrace.sinks._lake_schema import require_columns, require_fit
+from headrace.sinks._rows import drain, structured
+from headrace.sinks._upsert import Upsert
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class LakeSink(Sink):
+    """Rows of a Delta table: appended, or with `key` one row per key, replaced by the newest.
+
+    Delivery: exactly once per generation of the flow, by Delta transactions that carry flow, generation and batch.
+    Order: none between rows; with `sequence` the row with the greatest wins, whatever order they come in (equal ones:
+    either). Scale: a commit takes about a second, so trigger intervals of seconds; one flow per table when `key` is
+    set. Every `compact_every` batches the small files are merged, between two batches of this flow.
+    """
+
+    type: Literal["lake"] = "lake"
+    path: str = Field(
+        description="Folder or URI of the table, relative to the project. Made when missing.", examples=["lake/orders"]
+    )
+    key: list[str] = Field(default=[], description="Keep one row per value of these columns.", examples=[["order_id"]])
+    sequence: str | None = Field(
+        None, description="Column that tells the newer of two rows with one key.", examples=["updated_at"]
+    )
+    partition_by: list[str] = Field(default=[], description="Columns to partition a new table by.", examples=[["dt"]])
+    schema_evolution: Literal["add", "refuse"] = Field(
+        "add", description="Whether new columns are added to the table. A changed type is always refused."
+    )
+    change_feed: bool = Field(False, description="Keep the changes of a new table for readers with `changes: true`.")
+    compact_every: int = Field(100, ge=0, description="Merge small files after this many batches; 0 never does.")
+    retention: Duration = Field(
+        timedelta(days=7), description="How long files that are no longer used stay for readers of older versions."
+    )
+
+    @model_validator(mode="after")
+    def _a_sequence_needs_a_key(self) -> LakeSink:
+        if self.sequence is not None and not self.key:
+            raise ValueError("'sequence' chooses between rows with one key, so it needs 'key'")
+        return self
+
+    @property
+    def guarantee(self) -> Delivery:
+        """The batch is marked in the commit that holds its rows."""
+        return "exactly_once"
+
+    @property
+    def lake_path(self) -> str | None:
+        """The table itself."""
+        return self.path
+
+    @property
+    def label(self) -> str:
+        """What is written where."""
+        return f"lake {self.path}" + (f" by {', '.join(self.key)}" if self.key else "")
+
+    def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
+        """Refuse updates without a key, options that name no column, and rows the table cannot take."""
+        if output == "update" and not self.key:
+            raise ProjectError(
+                "lake-needs-key",
+                f"the flow's output is 'update', and lake sink '{self.path}' has no key to replace earlier rows by",
+                hint="set key to the columns that identify a row, e.g. those after GROUP BY",
+            )
+        top_level = [*dict.fromkeys(name.partition(".")[0] for name in columns)]
+        require_columns("key", self.key, top_level)
+        require_columns("sequence", [self.sequence] if self.sequence else [], top_level)
+        require_columns("partition_by", self.partition_by, top_level)
+        held = _held_columns(context.path(self.path))
+        if schema is not None and held is not None and not any("." in name for name in columns):
+            require_fit(self.path, held, schema, self.schema_evolution == "add")
+
+    def write_batch(self, rows: DataFrame, batch: Batch) -> None:
+        """Commit the batch unless it is committed, and look after the table now and then."""
+        spark = rows.sparkSession
+        path = batch.context.path(self.path)
+        writer = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
+        table = table_state(spark, path, writer)
+        if table.last_batch >= batch.batch_id:
+            drain(rows)
+        else:
+            self._commit(structured(rows), path, table.columns, {"txnAppId": writer, "txnVersion": str(batch.batch_id)})
+        if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
+            compact(spark, path, self.retention)
+
+    def _commit(self, rows: DataFrame, path: str, held: pa.Schema | None, mark: dict[str, str]) -> None:
+        may_add = self.schema_evolution == "add"
+        if held is not None:
+            require_fit(self.path, held, spark_schema(rows), may_add)
+        if not self.key:
+            self._append(rows, path, mark)
+            return
+        upsert = Upsert(tuple(self.key), self.sequence)
+        with upsert.explaining(self.path):
+            if held is None:
+                self._append(upsert.one_row_per_key(rows), path, mark)
+            else:
+                upsert.merge(rows, path, mark, may_add)
+
+    def _append(self, rows: DataFrame, path: str, mark: dict[str, str]) -> None:
+        options = {**mark, "mergeSchema": str(self.schema_evolution == "add").lower()}
+        if self.change_feed:
+            options["delta.enableChangeDataFeed"] = "true"
+        if self.partition_by:
+            # else every task would write a file into every partition it has rows of
+            options["optimizeWrite"] = "true"
+        writer = rows.write.format("delta").mode("append").options(**options)
+        (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(path)
+
+
+def _held_columns(path: str) -> pa.Schema | None:
+    """The columns of a local table without Spark; None when there is none, or it is elsewhere."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    if "://" in path:
+        return None
+    try:
+        return pa.schema(DeltaTable(path).schema().to_arrow())
+    except TableNotFoundError:
+        return None

@@ -1,0 +1,64 @@
+"""Which files a path of the project means: a file, a folder or a glob, as Spark would list it."""
+
+from __future__ import annotations
+
+import glob
+import re
+from pathlib import Path
+
+_GLOB = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_PARTITION = re.compile(r"([^/=]+)=([^/]*)")
+
+
+def is_local(path: str) -> bool:
+    """Whether plain Python can look at the path."""
+    return "://" not in path or path.startswith("file://")
+
+
+def is_glob(path: str) -> bool:
+    """Whether the path is a pattern."""
+    return _GLOB.search(path) is not None
+
+
+def base_folder(path: str) -> str:
+    """The part of a path before its first pattern: partition folders are counted from here."""
+    found = _GLOB.search(path)
+    return path if found is None else path[: found.start()].rpartition("/")[0]
+
+
+def matching_files(path: str, recursive: bool) -> list[Path]:
+    """The local data files, oldest first. Names that start with `_` or `.` are hidden, as they are for Spark."""
+    plain = path.removeprefix("file://")
+    hits = (Path(hit) for pattern in _without_braces(plain) for hit in glob.glob(pattern))
+    files = {file for hit in hits for file in ([hit] if hit.is_file() else _files_in(hit, recursive))}
+    return sorted((file for file in files if not _hidden(file)), key=lambda file: (file.stat().st_mtime_ns, file))
+
+
+def partition_values(file: str, base: str) -> dict[str, str]:
+    """The values in folder names such as `dt=2026-01-31` between the base folder and the file."""
+    folders = file[len(base) :].split("/")[:-1] if file.startswith(base) else []
+    return {found[1]: found[2] for found in map(_PARTITION.fullmatch, folders) if found}
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """Hadoop's `{a,b}` written out: Python's glob does not know it."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [each for choice in found[1].split(",") for each in _without_braces(before + choice + after)]
+
+
+def _files_in(folder: Path, recursive: bool) -> list[Path]:
+    found = []
+    for entry in folder.iterdir():
+        if entry.is_file():
+            found.append(entry)
+        elif not _hidden(entry) and (recursive or _PARTITION.fullmatch(entry.name)):
+            found += _files_in(entry, recursive)
+    return found
+
+
+def _hidden(entry: Path) -> bool:
+    return entry.name.startswith((".", "_"))

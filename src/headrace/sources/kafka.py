@@ -1,0 +1,194 @@
+"""Records of Kafka topics."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from headrace.core.context import Context, ReadContext
+from headrace.core.errors import ProjectError
+from headrace.core.kafka import KafkaConnection, refused
+from headrace.core.source import RecordSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.core.kafka_cluster import Cluster
+
+_BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
+
+
+class KafkaSource(KafkaConnection, RecordSource):
+    """Records of one or more topics of one Kafka cluster.
+
+    Delivery: exactly once into replay-safe sinks; records of aborted transactions are never seen. Order: by offset
+    within a partition. Scale: one task per partition, never more, since splitting a partition would lose its order.
+    """
+
+    type: Literal["kafka"] = "kafka"
+    topic: str | list[str] | None = Field(
+        None, description="Topic or topics to read.", examples=["orders", ["orders", "refunds"]]
+    )
+    pattern: str | None = Field(
+        None,
+        description="Instead of `topic`: a regular expression for whole topic names; topics made later are read too.",
+        examples=["orders-.*"],
+    )
+    start: Literal["earliest", "latest"] | datetime | dict[str, dict[int, int]] = Field(
+        "earliest",
+        description=(
+            "Where the first run begins: the oldest record, only new ones, the first record from a time on (no zone "
+            "means UTC), or an offset for each partition of each topic (-2 = earliest, -1 = latest). Queries over the "
+            "topic as it stands read it whole when this is `latest`."
+        ),
+        examples=["latest", "2026-01-31T00:00:00Z", {"orders": {0: 1200, 1: -2}}],
+    )
+    max_records_per_trigger: int | None = Field(
+        None, description="At most this many records per batch; the flow's limit when left out.", gt=0
+    )
+    fail_on_data_loss: bool = Field(
+        True,
+        description="Stop when records were deleted before they were read; false goes on with those that are left.",
+    )
+    headers: bool = Field(
+        True,
+        description="Whether `_headers` is filled; false leaves it null and saves the work when nobody reads it.",
+    )
+    group_prefix: str | None = Field(
+        None, description="Prefix of the consumer groups, for clusters that allow only certain names.", min_length=1
+    )
+
+    metadata: ClassVar[dict[str, str]] = {
+        "_key": "binary",
+        "_topic": "string",
+        "_partition": "int",
+        "_offset": "bigint",
+        "_timestamp": "timestamp",
+        "_headers": "array<struct<key:string,value:binary>>",
+    }
+    realtime: ClassVar[bool] = True
+    position: ClassVar[tuple[str, ...]] = ("_topic", "_partition", "_offset")
+    refused_options: ClassVar[dict[str, str]] = {
+        "auto.offset.reset": "write `start`",
+        "enable.auto.commit": _BY_SPARK,
+        "group.id": f"{_BY_SPARK}; `group_prefix` names the groups",
+        "interceptor.classes": "records are read as they are",
+        "isolation.level": "it is always read_committed",
+        "key.deserializer": "keys are bytes; `_key` can be cast in SQL",
+        "value.deserializer": "values are bytes; write a `format`",
+    }
+
+    @field_validator("start")
+    @classmethod
+    def _zoned(cls, start: Any) -> Any:
+        return start.replace(tzinfo=UTC) if isinstance(start, datetime) and start.tzinfo is None else start
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise refused("bad-pattern", f"'{pattern}' is not a regular expression: {error}") from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _topic_or_pattern(self) -> Self:
+        if (not self.topic) == (self.pattern is None):
+            raise refused("kafka-topic", "write either `topic` or `pattern`" + (", not both" if self.topic else ""))
+        return self
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are named; none when there is a pattern."""
+        return [self.topic] if isinstance(self.topic, str) else list(self.topic or [])
+
+    @property
+    def label(self) -> str:
+        """Topics and cluster."""
+        return f"kafka {self.pattern or ', '.join(self.topics)} at {self.cluster}"
+
+    def reader_options(self, context: ReadContext) -> dict[str, str]:
+        """What these options mean to Spark. Pure, so a test needs no broker."""
+        options = {f"kafka.{name}": value for name, value in self.java_properties(context).items()}
+        options["kafka.isolation.level"] = "read_committed"
+        options["includeHeaders"] = str(self.headers).lower()
+        options["groupIdPrefix"] = self.group_prefix or f"headrace-{context.stream}"
+        options["failOnDataLoss"] = str(self.fail_on_data_loss).lower()
+        if self.pattern is not None:
+            options["subscribePattern"] = self.pattern
+        else:
+            options["subscribe"] = ",".join(self.topics)
+        limit = self.max_records_per_trigger or context.max_records
+        if limit is not None and context.streaming:
+            options["maxOffsetsPerTrigger"] = str(limit)
+        return options | self._start_options(context)
+
+    def _start_options(self, context: ReadContext) -> dict[str, str]:
+        if isinstance(self.start, datetime):
+            milliseconds = round(self.start.timestamp() * 1000)
+            # Without the strategy a partition that has nothing since then would be an error.
+            return {"startingTimestamp": str(milliseconds), "startingOffsetsByTimestampStrategy": "latest"}
+        if isinstance(self.start, dict):
+            by_text = {topic: {str(p): offset for p, offset in sorted(o.items())} for topic, o in self.start.items()}
+            return {"startingOffsets": json.dumps(by_text, sort_keys=True)}
+        return {"startingOffsets": self.start if context.streaming else "earliest"}
+
+    def check(self, context: Context) -> None:
+        """The cluster answers, lets us in and has the topics."""
+        cluster = self._cluster(context)
+        partitions = cluster.partitions(self._existing_topics(cluster))
+        if isinstance(self.start, dict):
+            check_start(self.start, partitions)
+
+    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+        """Bytes and metadata, streaming or up to the topic's end as it is now."""
+        reader = spark.readStream if context.streaming else spark.read
+        records = reader.format("kafka").options(**self.reader_options(context)).load()
+        absent = {} if self.headers else {"_headers": f"CAST(NULL AS {self.metadata['_headers']})"}
+        return records.selectExpr("value", *(f"{absent.get(name, name[1:])} AS {name}" for name in self.metadata))
+
+    def sample(self, context: Context, limit: int) -> list[bytes]:
+        """The newest records, about as many from each partition."""
+        from headrace.sources._kafka_sample import newest_records
+
+        cluster = self._cluster(context)
+        partitions = cluster.partitions(self._existing_topics(cluster))
+        return newest_records(self.librdkafka_properties(context), partitions, limit)
+
+    def _cluster(self, context: Context) -> Cluster:
+        from headrace.core.kafka_cluster import Cluster
+
+        return Cluster(self.librdkafka_properties(context))
+
+    def _existing_topics(self, cluster: Cluster) -> list[str]:
+        if self.pattern is None:
+            return self.topics
+        matching = [name for name in cluster.topics() if re.fullmatch(self.pattern, name)]
+        if not matching:
+            raise ProjectError(
+                "topic-missing",
+                f"no topic at {self.cluster} matches the pattern '{self.pattern}'",
+                hint=f"topics there: {', '.join(cluster.topics()[:20]) or 'none'}",
+            )
+        return matching
+
+
+def check_start(start: dict[str, dict[int, int]], partitions: dict[str, int]) -> None:
+    """Spark wants an offset for every partition that is read, and for no other."""
+    asked = {(topic, partition) for topic, offsets in start.items() for partition in offsets}
+    there = {(topic, partition) for topic, count in partitions.items() for partition in range(count)}
+    if asked == there:
+        return
+    missing = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(there - asked)[:10])
+    extra = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(asked - there)[:10])
+    said = [f"no offset for {missing}" if missing else "", f"there is no {extra}" if extra else ""]
+    raise ProjectError(
+        "kafka-start",
+        f"`start` must name every partition: {'; '.join(part for part in said if part)}",
+        hint="-2 stands for the earliest offset, -1 for the latest",
+    )

@@ -1,0 +1,1 @@
+"""The test kit for users: list source and sink, movable clock, project harness, real local services."""

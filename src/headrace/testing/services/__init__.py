@@ -1,0 +1,30 @@
+"""Real servers for tests and development, each on free loopback ports: `with Kafka() as kafka: ...`."""
+
+from collections.abc import Iterable
+
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.testing.services.etcd import Etcd
+from headrace.testing.services.influxdb import InfluxDB
+from headrace.testing.services.installing import install
+from headrace.testing.services.kafka import Kafka
+from headrace.testing.services.postgres import Postgres
+from headrace.testing.services.redis import Redis
+from headrace.testing.services.service import Service
+from headrace.testing.services.spark import Spark
+
+KINDS: dict[str, type[Service]] = {kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, Etcd, Spark)}
+
+
+def named(kinds: Iterable[str]) -> list[type[Service]]:
+    """The services of these kinds."""
+    return [_named(kind) for kind in kinds]
+
+
+def _named(kind: str) -> type[Service]:
+    if kind not in KINDS:
+        hint = did_you_mean(kind, KINDS, label="services")
+        raise ProjectError("unknown-service", f"no service is called '{kind}'", hint=hint, exit_code=Exit.USAGE)
+    return KINDS[kind]
+
+
+__all__ = ["KINDS", "Etcd", "InfluxDB", "Kafka", "Postgres", "Redis", "Service", "Spark", "install", "named"]

@@ -1,0 +1,82 @@
+"""Getting what the services need: Debian packages when we may install them, the broker's jars through Ivy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.core.errors import ProjectError
+from headrace.engine.jars import fetch
+from headrace.testing.services.service import Service
+
+Report = Callable[[str], None]
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_APT = ("apt-get", "-o", "DPkg::Lock::Timeout=300", "--quiet", "--yes")
+
+
+def install(services: Sequence[type[Service]], *, report: Report) -> dict[str, ProjectError]:
+    """Install what these services lack. What cannot be had is returned by kind, with the command that would mend it."""
+    lacking = [service for service in services if service.problem() is not None]
+    packages = sorted({package for service in lacking for package in service.packages})
+    if packages and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install_packages(packages, report)
+    problems = {service.kind: _fetch_jars(service, report) or service.problem() for service in lacking}
+    return {kind: problem for kind, problem in problems.items() if problem is not None}
+
+
+def _fetch_jars(service: type[Service], report: Report) -> ProjectError | None:
+    if service.jar_set is None:
+        return None
+    try:
+        fetch(service.jar_set, report=report)
+    except ProjectError as error:
+        return ProjectError("service-unavailable", f"{service.kind}: {error.message}", hint=error.hint)
+    return None
+
+
+def _install_packages(packages: Sequence[str], report: Report) -> None:
+    """One package that cannot be had must not keep the others from being installed."""
+    with _daemons_not_started():
+        if not _all_known(packages):
+            report("updating the list of Debian packages")
+            _apt("update", report=report)
+        for package in packages:
+            report(f"installing {package}")
+            _apt("install", "--no-install-recommends", package, report=report)
+
+
+def _all_known(packages: Sequence[str]) -> bool:
+    shown = subprocess.run(["apt-cache", "show", *packages], capture_output=True, check=False)
+    return shown.returncode == 0
+
+
+def _apt(*words: str, report: Report) -> None:
+    done = subprocess.run(
+        [*_APT, *words],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        report("\n".join(done.stderr.strip().splitlines()[-3:]))
+
+
+@contextmanager
+def _daemons_not_started() -> Iterator[None]:
+    """Debian starts a server as soon as it is installed, unless this policy forbids it."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()

@@ -1,0 +1,79 @@
+"""`headrace sql` on real projects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.core.errors import ProjectError
+from headrace.engine.adhoc import AdHoc, split_statements, to_document
+from headrace.engine.state import StateDir
+from headrace.project.loader import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT 1", ["SELECT 1"]),
+        ("SELECT 1; SELECT 2;", ["SELECT 1", "SELECT 2"]),
+        ("SELECT ';' -- not; here\n; SELECT 2", ["SELECT ';' -- not; here", "SELECT 2"]),
+        ('SELECT `a;b`, "c;d" FROM t;\n\n ;', ['SELECT `a;b`, "c;d" FROM t']),
+        ("/* ; */ SELECT 1", ["/* ; */ SELECT 1"]),
+        ("", []),
+        ("SELECT 'unclosed", ["SELECT 'unclosed"]),
+    ],
+)
+def test_statements_are_cut_at_semicolons(text: str, expected: list[str]) -> None:
+    assert split_statements(text) == expected
+
+
+@pytest.fixture
+def asked(tmp_path: Path, spark: SparkSession) -> AdHoc:
+    (tmp_path / "data").mkdir()
+    lines = [json.dumps({"id": n, "name": f"n{n}"}) for n in range(5)] + ["bad"]
+    (tmp_path / "data" / "a.json").write_text("\n".join(lines) + "\n")
+    (tmp_path / "headrace.yaml").write_text(
+        "project: asked\n"
+        "streams:\n"
+        "  things:\n"
+        "    source: {type: files, path: data}\n"
+        "    format: {type: json, columns: 'id bigint, name string'}\n"
+        "flows:\n"
+        "  kept: {sql: SELECT id FROM things, sinks: [{type: lake, path: lake/kept}]}\n"
+        "  gone: {sql: SELECT id FROM things, sinks: [noop]}\n"
+    )
+    project = load(tmp_path)
+    return AdHoc(spark.newSession(), project, StateDir(Path(project.context.state)))
+
+
+@pytest.mark.spark
+def test_streams_and_dead_letters_can_be_asked(asked: AdHoc) -> None:
+    found = to_document(asked.run("SELECT count(*) AS n, max(name) AS m FROM things"))
+    assert found == {"columns": ["n", "m"], "rows": [[5, "n4"]]}
+    letters = to_document(asked.run("SELECT reason, decode(value, 'utf-8') FROM dead_letters"))
+    assert letters["rows"] == [["malformed", "bad"]]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("SELECT nme FROM things", "unknown-column"),
+        ("SELECT 1 +", "sql-syntax"),
+        ("SELECT * FROM nothing", "unknown-input"),
+        ("SELECT nofunc(1)", "unknown-function"),
+        ("SELECT 1 / 0", "sql-failed"),
+        ("SELECT * FROM gone", "flow-without-table"),
+        ("SELECT * FROM kept", "lake-missing"),
+    ],
+)
+def test_errors_have_codes(asked: AdHoc, statement: str, code: str) -> None:
+    with pytest.raises(ProjectError) as found:
+        asked.run(statement)
+    assert found.value.code == code

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.core.context import Batch, Context
+from headrace.core.errors import ProjectError
+from headrace.sinks import _publish
+from headrace.sinks.files import FilesSink
+
+
+def sink(**options: Any) -> FilesSink:
+    return FilesSink.model_validate({"type": "files", "path": "out/orders"} | options)
+
+
+def batch(root: Path, number: int = 0, generation: str = "g1") -> Batch:
+    return Batch("orders", generation, number, "files", "append", Context(root, "state"))
+
+
+def names(root: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(root / "out/orders")) for path in (root / "out/orders").rglob("*") if path.is_file()
+    )
+
+
+def ids(root: Path) -> list[int]:
+    folder = root / "out/orders"
+    return sorted(ds.dataset(folder, format="parquet").to_table().column("id").to_pylist()) if folder.exists() else []
+
+
+def code_of(action: Callable[[], Any]) -> str:
+    with pytest.raises(ProjectError) as refused:
+        action()
+    return refused.value.code
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    context = Context(tmp_path, "state")
+    sink().check(context)
+    assert code_of(lambda: sink(path="s3://bucket/orders").check(context)) == "files-not-local"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/orders").write_text("a file")
+    assert code_of(lambda: sink().check(context)) == "not-a-folder"
+
+
+def test_updates_and_unknown_columns_are_refused(tmp_path: Path) -> None:
+    context = Context(tmp_path, "state")
+    assert code_of(lambda: sink().check_rows(context, ["id"], "update", None)) == "files-append-only"
+    assert (
+        code_of(lambda: sink(partition_by=["dta"]).check_rows(context, ["id", "dt"], "append", None))
+        == "unknown-column"
+    )
+    sink(partition_by=["dt"]).check_rows(context, ["id", "dt"], "append", None)
+
+
+@pytest.mark.spark
+def test_names_tell_flow_generation_and_batch(spark: Any, tmp_path: Path) -> None:
+    for number in range(3):
+        sink().write_batch(spark.range(number * 10, number * 10 + 10, numPartitions=1), batch(tmp_path, number))
+    assert names(tmp_path) == [f"orders-files-g1-{number:08d}-0000.zstd.parquet" for number in range(3)]
+    assert ids(tmp_path) == list(range(30))
+    manifests = list((tmp_path / "out/.orders.headrace/commits").iterdir())
+    assert [manifest.name for manifest in manifests] == ["orders-files-g1-00000002.json"]
+    assert not list((tmp_path / "out/.orders.headrace/staging").iterdir())
+
+
+@pytest.mark.spark
+def test_a_replayed_batch_is_there_once_and_a_new_generation_writes_again(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(10)
+    sink().write_batch(rows, batch(tmp_path))
+    sink().write_batch(rows, batch(tmp_path))
+    assert ids(tmp_path) == list(range(10))
+    sink().write_batch(rows, batch(tmp_path, generation="g2"))
+    assert ids(tmp_path) == sorted([*range(10), *range(10)])
+
+
+@pytest.mark.spark
+def test_an_empty_batch_leaves_no_file(spark: Any, tmp_path: Path) -> None:
+    for contains in ("parquet", "json", "csv"):
+        sink(path=f"out/{contains}", contains=contains, compression="gzip").write_batch(spark.range(0), batch(tmp_path))
+        assert not (tmp_path / "out" / contains).exists()
+
+
+@pytest.mark.spark
+def test_json_and_csv_are_read_back_by_others(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql("SELECT id, concat('n', id) AS `driver.name`, null AS nothing FROM range(0, 3, 1, 1)")
+    sink(contains="json", compression="gzip").write_batch(rows, batch(tmp_path))
+    (name,) = names(tmp_path)
+    lines = gzip.decompress((tmp_path / "out/orders" / name).read_bytes()).splitlines()
+    assert json.loads(lines[1]) == {"id": 1, "driver": {"name": "n1"}, "nothing": None}
+    sink(contains="csv", path="out/csv", rows_per_file=2).write_batch(rows.select("id"), batch(tmp_path))
+    found = [list(csv.reader(path.open())) for path in sorted((tmp_path / "out/csv").iterdir())]
+    assert found == [[["id"], ["0"], ["1"]], [["id"], ["2"]]]
+
+
+@pytest.mark.spark
+def test_partition_columns_become_folders(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql("SELECT id, concat('2026-01-0', id % 2 + 1) AS dt FROM range(0, 10, 1, 1)")
+    sink(partition_by=["dt"]).write_batch(rows, batch(tmp_path))
+    folder = tmp_path / "out/orders"
+    assert sorted(path.name for path in folder.iterdir()) == ["dt=2026-01-01", "dt=2026-01-02"]
+    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
+    assert sorted(table.column("id").to_pylist()) == list(range(10))
+    assert all(pq.read_metadata(folder / name).num_rows == 5 for name in names(tmp_path))
+
+
+class CrashError(Exception):
+    """Stands for the death of the process."""
+
+
+def crash_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Let the given one of all calls that touch the disk fail, and every later one too, as after a kill."""
+    calls = 0
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= call:
+                raise CrashError
+            return function(*args, **options)
+
+        return run
+
+    from pyspark.sql import DataFrameWriter
+
+    monkeypatch.setattr(DataFrameWriter, "save", failing(DataFrameWriter.save))
+    for module, name in ((_publish.os, "replace"), (_publish.os, "fsync"), (_publish.shutil, "rmtree")):
+        monkeypatch.setattr(module, name, failing(getattr(module, name)))
+    monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
+    monkeypatch.setattr(Path, "write_text", failing(Path.write_text))
+    return lambda: calls
+
+
+@pytest.mark.spark
+def test_a_crash_at_any_step_neither_loses_nor_repeats_a_row(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(10, 20, numPartitions=3)
+    call, crashed = 0, True
+    while crashed:
+        call += 1
+        root = tmp_path / str(call)
+        sink().write_batch(spark.range(10), batch(root, 0))
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            crash_at(call, monkeypatch)
+            try:
+                sink().write_batch(rows, batch(root, 1))
+                crashed = False
+            except CrashError:
+                seen = ids(root)  # what a reader sees now: whole files, each row at most once
+                assert len(seen) == len(set(seen))
+                assert set(range(10)) <= set(seen) <= set(range(20))
+        sink().write_batch(rows, batch(root, 1))
+        sink().write_batch(spark.range(20, 30), batch(root, 2))
+        assert ids(root) == list(range(30)), f"after a crash at step {call}"
+        assert not list((root / "out/.orders.headrace/staging").iterdir())
+    assert call > 12

@@ -1,0 +1,153 @@
+"""The rules of the house, each guarded by a test, so that nobody has to remember them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.component import Component
+from headrace.core.kinds import FAMILIES, kinds
+from headrace.project.model import ProjectSpec
+from headrace.project.reference import _nested_models, stale
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "headrace"
+MODULES = sorted(SOURCE.rglob("*.py"))
+KINDS = [(family, name, kind) for family in FAMILIES for name, kind in kinds(family).items()]
+KIND_IDS = [f"{family}/{name}" for family, name, _ in KINDS]
+
+# what makes an error: the place of the code among the arguments
+ERROR_MAKERS = {"ProjectError": 0, "SqlError": 0, "PydanticCustomError": 0, "refused": 0, "error": 0, "error_at": 1}
+CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
+
+# written so that this file does not break its own rule
+REGISTRIES = ["repo1." + "maven", "repo.maven" + ".apache", "pypi" + ".org", "files.python" + "hosted"]
+MACHINE_PATHS = [r"(?<![\w./-])/" + place + r"/" for place in ("work", "home/[a-z]+", "root", "Users/[A-Za-z]+")]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield name, node
+
+
+def error_codes() -> dict[str, str]:
+    """Every code in the source, with a file it is in."""
+    found: dict[str, str] = {}
+    for path in MODULES:
+        for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+            place = ERROR_MAKERS.get(name)
+            argument = call.args[place] if place is not None and len(call.args) > place else None
+            if (
+                isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+                and CODE.fullmatch(argument.value)
+            ):
+                found[argument.value] = relative(path)
+    return found
+
+
+def tracked_files() -> list[Path]:
+    """What is, or would be, in the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git work tree")
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize(("family", "name", "kind"), KINDS, ids=KIND_IDS)
+def test_every_kind_has_a_page_a_test_and_words_for_all_its_keys(family: str, name: str, kind: type[Component]) -> None:
+    assert (ROOT / "docs" / "reference" / family / f"{name}.md").is_file(), "run: python -m headrace.project.reference"
+    assert (ROOT / "tests" / family / f"test_{name}.py").is_file()
+    assert "\n" in (kind.__doc__ or ""), "the docstring states delivery, order and scale after its first line"
+    assert kind.family == family
+    for model in (kind, *_nested_models(kind)):
+        assert model.__doc__, model.__name__
+        bare = [key for key, field in model.model_fields.items() if key != "type" and not field.description]
+        assert not bare, f"{model.__name__}: no description"
+
+
+def test_every_key_of_the_project_file_is_described() -> None:
+    for model in (ProjectSpec, *_nested_models(ProjectSpec)):
+        assert [key for key, field in model.model_fields.items() if not field.description] == [], model.__name__
+
+
+def test_the_reference_is_what_the_models_say() -> None:
+    assert stale(ROOT / "docs" / "reference") == [], "run: python -m headrace.project.reference"
+
+
+def test_every_error_code_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    codes = error_codes()
+    assert len(codes) > 50
+    assert {code: file for code, file in codes.items() if code not in documented} == {}
+
+
+def test_no_documented_error_code_is_gone() -> None:
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)}
+    made_elsewhere = {"wrong-type"}
+    assert documented - set(error_codes()) - made_elsewhere == set()
+
+
+def imported_at_load(tree: ast.Module) -> Iterator[str]:
+    """Modules imported when the file is, not inside functions or for type checkers only."""
+    for node in tree.body:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str() as module):
+                yield module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_only_the_engine_loads_spark(path: Path) -> None:
+    """A kind's private module may: it is loaded when the kind is used, which the next test shows."""
+    if path.is_relative_to(SOURCE / "engine") or (path.name.startswith("_") and path.name != "__init__.py"):
+        return
+    loaded = imported_at_load(ast.parse(path.read_text(encoding="utf-8")))
+    assert [name for name in loaded if name.split(".")[0] in ("pyspark", "py4j")] == []
+
+
+def test_all_kinds_projects_and_plans_are_known_without_spark() -> None:
+    code = "import sys, headrace.plan.planner, headrace.cli.main; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("family", "name", "kind"), KINDS, ids=KIND_IDS)
+def test_kinds_never_import_each_other(family: str, name: str, kind: type[Component]) -> None:
+    tree = ast.parse((SOURCE / family / f"{name}.py").read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    others = {f"headrace.{f}.{n}" for f, n, _ in KINDS} - {f"headrace.{family}.{name}"}
+    assert imported & others == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_modules_are_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
+
+
+def test_no_file_names_a_registry_or_a_path_of_some_machine() -> None:
+    forbidden = re.compile("|".join([*map(re.escape, REGISTRIES), *MACHINE_PATHS]))
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{relative(path)}: {match[0]}" for match in forbidden.finditer(text)]
+    assert found == []
