@@ -93,10 +93,10 @@ def written(brokers: str, topic: str) -> int:
 
 def table(report: dict[str, Any]) -> str:
     lines = [
-        f"{report['rows']:,} events of {report['event_bytes'][0]} (JSON) and {report['event_bytes'][1]} (protobuf) bytes, "
+        f"{report['rows']:,} events, {report['event_bytes'][0]} bytes as JSON, {report['event_bytes'][1]} as protobuf, "
         f"{report['cpus']} CPUs; CPU seconds count the JVM and all Python processes",
         "",
-        "| job | headrace rows/s | by hand | headrace rows per CPU s | by hand | CPU ratio | wall ratio | peak MB | by hand | load |",
+        "| job | rows/s | by hand | rows per CPU s | by hand | CPU ratio | wall ratio | peak MB | by hand | load |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for one in report["results"]:

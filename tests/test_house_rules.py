@@ -14,7 +14,7 @@ import pytest
 from headrace.core.component import Component
 from headrace.core.kinds import FAMILIES, kinds
 from headrace.project.model import ProjectSpec
-from headrace.project.reference import _nested_models, stale
+from headrace.project.reference import nested_models, stale
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headrace"
@@ -75,14 +75,14 @@ def test_every_kind_has_a_page_a_test_and_words_for_all_its_keys(family: str, na
     assert (ROOT / "tests" / family / f"test_{name}.py").is_file()
     assert "\n" in (kind.__doc__ or ""), "the docstring states delivery, order and scale after its first line"
     assert kind.family == family
-    for model in (kind, *_nested_models(kind)):
+    for model in (kind, *nested_models(kind)):
         assert model.__doc__, model.__name__
         bare = [key for key, field in model.model_fields.items() if key != "type" and not field.description]
         assert not bare, f"{model.__name__}: no description"
 
 
 def test_every_key_of_the_project_file_is_described() -> None:
-    for model in (ProjectSpec, *_nested_models(ProjectSpec)):
+    for model in (ProjectSpec, *nested_models(ProjectSpec)):
         assert [key for key, field in model.model_fields.items() if not field.description] == [], model.__name__
 
 

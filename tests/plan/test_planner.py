@@ -150,9 +150,7 @@ def test_all_errors_of_all_flows_come_at_once(errors: Any) -> None:
 
 
 @pytest.mark.parametrize(("column", "code"), [("tss", "unknown-column"), ("driver", "bad-event-time")])
-def test_the_event_time_must_be_a_column_that_can_be_a_time(
-    errors: Any, tmp_path: Path, column: str, code: str
-) -> None:
+def test_the_event_time_must_be_able_to_be_a_time(errors: Any, tmp_path: Path, column: str, code: str) -> None:
     source = "{type: kafka, brokers: ['a:1'], topic: t}"
     form = "{type: json, columns: 'id bigint, ts timestamp, driver struct<a: int>'}"
     stream = f"{{source: {source}, format: {form}, event_time: {column}}}"

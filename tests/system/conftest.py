@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from headrace.engine.checks import check_services
 from headrace.engine.flow import FlowStarter
 from headrace.engine.runner import FlowRun, Runner
 from headrace.engine.schemas import infer_schema
@@ -50,8 +51,8 @@ def run_project(spark: SparkSession) -> RunProject:
         project = load(folder, overrides=[f"{key.replace('__', '.')}={value}" for key, value in settings.items()])
         state = StateDir(Path(project.context.state))
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
+        check_services(project, plan)
         runner = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan)
-        runner.check()
         runs = runner.run(seconds=120)
         for one in runs:
             if one.error is not None:

@@ -36,7 +36,7 @@ def run(folder: Path, cluster: Spark, *settings: str) -> dict[str, Any]:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return document
 
 

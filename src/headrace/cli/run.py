@@ -45,11 +45,13 @@ def run(
     path, flows = split(names, project)
     seconds = _seconds(for_)
     loaded = load_project(path, profile, overrides)
+    from headrace.engine.checks import check_services
     from headrace.engine.state import StateDir
 
     state = StateDir(Path(loaded.context.state))
     with state.lock(), _stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
+        check_services(loaded, plan)
         runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, json)
     _finish(runs, loaded, json)
 
@@ -90,12 +92,13 @@ def _run(
     from headrace.engine.runner import Runner
     from headrace.engine.session import start_session
 
-    names = ", ".join(flow.name for flow in plan.flows)
-    printer.note(f"starting Spark on {project.spec.spark.master} for {names} …")
+    for flow in plan.flows:
+        inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
+        printer.note(f"{flow.name}: {', '.join(inputs)} → {', '.join(sinks)}")
+    printer.note(f"starting Spark on {project.spec.spark.master} …")
     spark = start_session(project.spec.spark, project.spec.project, state.logs)
     try:
         runner = Runner(FlowStarter(project, state, spark, until_caught_up), plan, stopping)
-        runner.check()
         printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
         return runner.run(seconds=seconds, report=_Reporter(json))
     finally:
@@ -171,7 +174,7 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
         if flow in counts:
             counts[flow] += 1
     if json:
-        printer.document({"flows": [{**_document(run), "dead_letters": counts[run.plan.name]} for run in runs]})
+        printer.line({"flows": [{**_document(run), "dead_letters": counts[run.plan.name]} for run in runs]})
     else:
         for run in runs:
             bad = counts[run.plan.name]

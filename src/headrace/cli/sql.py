@@ -86,26 +86,28 @@ def _run_all(script: list[str], form: str, keep_going: bool, project: Project | 
         spark = start_session(spec, "sql", state.logs)
         try:
             session = AdHoc(spark, project, state)
-            failures = [_one(session, statement, form, keep_going) for statement in script]
-            return any(failures)
+            failed = False
+            for statement in script:
+                failed |= not _one(session, statement, form)
+                if failed and not keep_going:
+                    break
+            return failed
         finally:
             spark.stop()
 
 
-def _one(session: Any, statement: str, form: str, keep_going: bool) -> bool:
-    """Run and print one statement; whether it failed."""
+def _one(session: Any, statement: str, form: str) -> bool:
+    """Run and print one statement; whether it went well. With JSON an error is an answer like any other."""
     try:
         table = session.run(statement)
     except ProjectError as error:
-        if not keep_going:
-            raise
         if form == "json":
             printer.line(error_document(error))
         else:
             printer.error(error)
-        return True
+        return False
     _print(table, form)
-    return False
+    return True
 
 
 def _print(table: pa.Table, form: str) -> None:

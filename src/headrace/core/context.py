@@ -26,6 +26,8 @@ class ReadContext(Context):
     streaming: bool = True
     until_caught_up: bool = False
     max_records: int | None = None
+    metadata: tuple[str, ...] | None = None
+    """The metadata columns that will be used; None for all. Others may be left out or null."""
 
 
 @dataclass(frozen=True)

@@ -76,15 +76,13 @@ class ProjectError(Exception):
         return {
             "code": self.code,
             "message": self.message,
-            "where": None
-            if where is None
-            else {"file": where.file, "line": where.line, "path": where.path},
+            "where": None if where is None else {"file": where.file, "line": where.line, "path": where.path},
             "hint": self.hint,
             "exit": int(self.exit_code),
         }
 
 
-class ProjectErrors(ProjectError):
+class ProjectErrors(ProjectError):  # noqa: N818
     """All that is wrong with a project, so that it can be mended in one go."""
 
     def __init__(self, errors: Sequence[ProjectError]) -> None:

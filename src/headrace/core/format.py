@@ -59,6 +59,8 @@ class Format(Component):
     """How the bytes of a record are laid out."""
 
     family: ClassVar[str] = "formats"
+    can_fail: ClassVar[bool] = True
+    """Whether there are records it cannot decode."""
     has_native_decoder: ClassVar[bool] = False
     """Whether `native_decode` gives a column: what real-time flows need."""
 

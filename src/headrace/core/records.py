@@ -74,6 +74,3 @@ class _EncodeStep:
             rows = pa.RecordBatch.from_arrays(batch.columns[:width], names=self._columns)
             values = self._encoder.encode(rows).cast(pa.binary())
             yield pa.RecordBatch.from_arrays([values, *batch.columns[width:]], names=["value", *self._keep])
-
-
-

@@ -43,7 +43,7 @@ class Sink(Component):
         return False
 
     def check(self, context: Context) -> None:
-        """Ask the system behind this sink whether it can be written; a ProjectError says what to mend. Default: fine."""
+        """Ask the system behind this sink whether it can be written; a ProjectError says what to mend."""
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """Refuse, at plan time, columns or an output mode this sink cannot take. `schema` is known only with Spark."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.core.component import Component
@@ -13,14 +14,40 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@dataclass(frozen=True)
+class PackedPosition:
+    """Two numbers of a position in one, and what is the same for all records: one column is cheaper than three.
+
+    `high` must fit into 19 bits and `low` into 44; `fixed` comes first in the position.
+    """
+
+    high: str
+    low: str
+    fixed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def expression(self) -> str:
+        """The SQL of the packed number."""
+        return f"(shiftleft(cast({self.high} AS bigint), 44) | {self.low})"
+
+    def unpack(self, packed: int) -> dict[str, object]:
+        """The position, as if its columns had been read."""
+        return {**dict(self.fixed), self.high: packed >> 44, self.low: packed & ((1 << 44) - 1)}
+
+
 class Source(Component):
     """Where a stream's data comes from. Do not subclass directly: see RecordSource and RowSource."""
 
     family: ClassVar[str] = "sources"
     metadata: ClassVar[dict[str, str]] = {}
-    """Columns about a record rather than of it, with their Spark types, e.g. {"_offset": "bigint"}. All start with `_`."""
+    """Columns about a record, not of it, with their Spark types, e.g. {"_offset": "bigint"}. All start with `_`."""
     position: ClassVar[tuple[str, ...]] = ()
     """The metadata columns that identify a record for ever: the address of a dead letter, the same again on replay."""
+
+    @property
+    def packed_position(self) -> PackedPosition | None:
+        """How to carry the position of a record in one number, if that can be done."""
+        return None
 
     realtime: ClassVar[bool] = False
     """Whether a real-time flow can read it."""
@@ -31,7 +58,11 @@ class Source(Component):
         """True when `read` gives columns, False when it gives bytes for a format."""
 
     def check(self, context: Context) -> None:
-        """Ask the system behind this source whether it can be read; a ProjectError says what to mend. Default: fine."""
+        """Ask the system behind this source whether it can be read; a ProjectError says what to mend."""
+
+    def splits(self, context: Context) -> int | None:
+        """How many parts are read side by side, where the system behind it says so, e.g. a topic's partitions."""
+        return None
 
     @abstractmethod
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:

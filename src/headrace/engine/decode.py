@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from headrace.core.filters import Filter, apply_all
 from headrace.core.format import Bad, Decoder
 from headrace.core.schema import TIMESTAMP
+from headrace.core.source import PackedPosition
 from headrace.engine.deadletters import LetterBox
 from headrace.project.model import EventTime, OnError
 
+PACKED = "_position"
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -25,8 +27,9 @@ class BadRecordError(Exception):
 class DecodeStep:
     """Decodes one stream for one flow; the function given to `mapInArrow`.
 
-    Input: `value`, then `position`, then the further `metadata` columns. Output: the decoder's columns, then
-    `metadata`. Every record of the input is in the output, filtered out, or in the letter box.
+    Input: `value`, then the columns of the position or `_position`, which packs them, and the `metadata` columns.
+    Output: the decoder's columns, then `metadata`. Every record of the input is in the output, filtered out, or in the
+    letter box.
     """
 
     decoder: Decoder
@@ -36,6 +39,7 @@ class DecodeStep:
     event_time: EventTime | None
     on_error: OnError
     letters: LetterBox
+    packed: PackedPosition | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode all batches of a task."""
@@ -77,10 +81,17 @@ class DecodeStep:
     def _keep(self, bad: list[Bad], batch: pa.RecordBatch) -> None:
         values = batch.column(0)
         for one in sorted(bad, key=lambda b: b.index):
-            position = {name.lstrip("_"): batch.column(name)[one.index].as_py() for name in self.position}
+            position = self._position_of(batch, one.index)
             if self.on_error == "fail":
                 raise BadRecordError(f"record {position} of stream '{self.letters.stream}': {one.reason}: {one.detail}")
             self.letters.add(one.reason, one.detail, position, values[one.index].as_py())
+
+    def _position_of(self, batch: pa.RecordBatch, index: int) -> dict[str, object]:
+        if self.packed is not None:
+            found = self.packed.unpack(batch.column(PACKED)[index].as_py())
+        else:
+            found = {name: batch.column(name)[index].as_py() for name in self.position}
+        return {name.lstrip("_"): value for name, value in found.items()}
 
 
 def _without(length: int, bad: Sequence[Bad]) -> pa.Array | None:

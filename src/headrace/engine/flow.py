@@ -11,6 +11,7 @@ from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import StreamingSink
+from headrace.engine.checks import check_slots
 from headrace.engine.inputs import Reading, register
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -37,6 +38,7 @@ class FlowStarter:
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
         """Start a flow from where its current generation is."""
+        check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
         rows = self.rows(flow)
         self._check_sinks(flow, rows)
         writer = self._writer(flow, rows)

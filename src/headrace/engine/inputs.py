@@ -14,13 +14,17 @@ from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
 from headrace.core.source import RowSource
 from headrace.engine.deadletters import LetterBox
-from headrace.engine.decode import DecodeStep
+from headrace.engine.decode import PACKED, DecodeStep
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowInput, Input, LakeInput, StreamInput
 from headrace.project.model import EventTime
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# where Spark's from_json puts a text that it cannot read
+_CORRUPT = "_corrupt_record"
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,10 @@ class Reading:
     realtime: bool = False
     max_records: int | None = None
 
-    def of(self, stream: str) -> ReadContext:
-        """The context of one of its streams."""
+    def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:
+        """The context of one of its streams, of which these metadata columns are used."""
         return ReadContext(
+            metadata=metadata,
             root=self.context.root,
             state=self.context.state,
             stream=stream,
@@ -63,15 +68,15 @@ def register(spark: SparkSession, one: Input, reading: Reading, state: StateDir)
 def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: StateDir) -> DataFrame:
     """A stream's rows: the columns the flow uses, with their event time."""
     source, form = one.spec.source, one.spec.format
-    context = reading.of(one.name)
+    context = reading.of(one.name, (*source.position, *one.metadata))
     frame = source.read(spark, context)
     if form is None:
         columns = [f"`{name}`" for name in (*one.wanted.names, *one.metadata)]
-        return _watermarked(_with_event_time(frame.select(*columns), one.spec.event_time), one.spec.event_time, reading)
+        return _watermarked(_with_event_time(frame.select(*columns), one.event_time), one.event_time, reading)
     if isinstance(source, RowSource):
         frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
     rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
-    return _watermarked(rows, one.spec.event_time, reading)
+    return _watermarked(rows, one.event_time, reading)
 
 
 def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading, state: StateDir) -> DataFrame:
@@ -81,7 +86,7 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         position=source.position,
         metadata=one.metadata,
         filters=one.filters,
-        event_time=one.spec.event_time,
+        event_time=one.event_time,
         on_error=one.spec.on_error,
         letters=LetterBox(
             folder=str(state.dead_letters),
@@ -90,30 +95,38 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
             generation=state.generation(reading.flow) if reading.streaming else "adhoc",
             keep_value=one.spec.on_error == "dead_letter",
         ),
+        packed=source.packed_position,
     )
     ddl = to_ddl(step.output_schema())
     for name in one.metadata:
         ddl += f"{', ' if ddl else ''}`{name}` {source.metadata[name]}"
-    passed = [name for name in source.metadata if name in (*source.position, *one.metadata)]
-    return frame.select("value", *passed).mapInArrow(step, ddl)
+    address = [f"{step.packed.expression} AS {PACKED}"] if step.packed else list(source.position)
+    passed = [name for name in one.metadata if name not in address]
+    return frame.selectExpr("value", *address, *passed).mapInArrow(step, ddl)
 
 
 def _decoded_natively(frame: DataFrame, one: StreamInput, form: Format) -> DataFrame:
     """Decoding by Spark's own expressions, for real-time flows. A bad record is skipped or fails the flow."""
     from pyspark.sql import functions as F
 
-    schema = one.wanted.append(pa.field("_corrupt_record", pa.string()))
-    row = form.native_decode(F.col("value").cast("string"), schema)
+    schema = one.wanted.append(pa.field(_CORRUPT, pa.string())) if form.can_fail else one.wanted
+    row = form.native_decode(F.col("value"), schema)
     assert row is not None, "the planner lets only formats with a native decoder through"
     decoded = frame.select(row.alias("_row"), *one.metadata)
-    bad = F.col("_row").isNull() | F.col("_row._corrupt_record").isNotNull()
-    if one.spec.on_error == "fail":
-        message = F.concat(F.lit(f"bad record in stream '{one.name}': "), F.col("_row._corrupt_record"))
-        decoded = decoded.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
-    else:
-        decoded = decoded.where(~bad)
+    if form.can_fail:
+        decoded = decoded.where(_is_good(one))
     columns = [F.col(f"_row.`{name}`").alias(name) for name in one.wanted.names]
-    return _with_event_time(decoded.select(*columns, *one.metadata), one.spec.event_time)
+    return _with_event_time(decoded.select(*columns, *one.metadata), one.event_time)
+
+
+def _is_good(one: StreamInput) -> Column:
+    from pyspark.sql import functions as F
+
+    bad = F.col("_row").isNull() | F.col(f"_row.{_CORRUPT}").isNotNull()
+    if one.spec.on_error == "skip":
+        return ~bad
+    message = F.concat(F.lit(f"BadRecordError: record of stream '{one.name}': malformed: "), F.col(f"_row.{_CORRUPT}"))
+    return F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True))
 
 
 def _with_event_time(frame: DataFrame, event_time: EventTime | None) -> DataFrame:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import Exit, ProjectError, ProjectErrors
-from headrace.core.sink import Sink
-from headrace.core.source import Source
+from headrace.core.errors import Exit, ProjectError
 from headrace.engine.failures import from_query
 from headrace.engine.flow import FlowStarter
 from headrace.plan.model import FlowPlan, LakeInput, Plan
@@ -77,22 +75,6 @@ class Runner:
     plan: Plan
     stopping: threading.Event = field(default_factory=threading.Event)
     runs: list[FlowRun] = field(default_factory=list)
-
-    def check(self) -> None:
-        """Ask every source and sink whether it is there, before anything starts."""
-        project = self.starter.project
-        parts: dict[tuple[str | int, ...], Source | Sink] = {}
-        for flow in self.plan.flows:
-            parts |= {("streams", s.name, "source"): s.spec.source for s in flow.streams()}
-            parts |= {("flows", flow.name, "sinks", i): step.sink for i, step in enumerate(flow.sinks)}
-        errors = []
-        for path, part in parts.items():
-            try:
-                part.check(project.context)
-            except ProjectError as error:
-                errors.append(error.at(project.origin(*path)))
-        if errors:
-            raise ProjectErrors(errors)
 
     def run(
         self, *, seconds: float | None = None, report: Callable[[Sequence[FlowRun]], None] = lambda _runs: None

@@ -68,7 +68,7 @@ def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     merged = {**own, **spec.conf}
     if "spark.driver.extraJavaOptions" in spec.conf:
-        merged["spark.driver.extraJavaOptions"] += " " + spec.conf["spark.driver.extraJavaOptions"]
+        merged["spark.driver.extraJavaOptions"] = " ".join([*java_options, spec.conf["spark.driver.extraJavaOptions"]])
     return merged
 
 
@@ -87,7 +87,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(log_dir.absolute() / "warehouse"))
     try:
-        with _stderr_to(log_file):
+        with _output_to(log_file):
             spark = builder.getOrCreate()
     except Exception as error:
         raise ProjectError(
@@ -101,17 +101,20 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
 
 
 @contextmanager
-def _stderr_to(log_file: Path) -> Iterator[None]:
-    """Let a child process that is started inside inherit the log file as its standard error."""
+def _output_to(log_file: Path) -> Iterator[None]:
+    """Let the JVM that is started inside inherit the log file: some of its libraries print, and stdout is for data."""
+    sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = {number: os.dup(number) for number in (1, 2)}
     try:
         with log_file.open("ab") as log:
-            os.dup2(log.fileno(), 2)
+            for number in kept:
+                os.dup2(log.fileno(), number)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, original in kept.items():
+            os.dup2(original, number)
+            os.close(original)
 
 
 def _ship_package(spark: SparkSession) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import ConfigDict, Field
@@ -23,6 +23,8 @@ class RawFormat(Format):
     """
 
     model_config = ConfigDict(populate_by_name=True)
+    can_fail: ClassVar[bool] = False
+    has_native_decoder: ClassVar[bool] = True
 
     type: Literal["raw"] = "raw"
     as_: Literal["binary", "string"] = Field("binary", alias="as", description="The type of the column `value`.")

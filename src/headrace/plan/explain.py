@@ -44,8 +44,8 @@ def _input_json(one: Input) -> dict[str, Any]:
                 "format": one.spec.format.kind() if one.spec.format else None,
                 "columns": None if one.columns is None else list(one.columns),
                 "filters": [str(f) for f in one.filters],
-                "event_time": one.spec.event_time.column if one.spec.event_time else None,
-                "watermark": format_duration(one.spec.event_time.watermark) if one.spec.event_time else None,
+                "event_time": one.event_time.column if one.event_time else None,
+                "watermark": format_duration(one.event_time.watermark) if one.event_time else None,
                 "on_error": one.spec.on_error,
             }
         case LakeInput():
@@ -112,9 +112,9 @@ def _input_text(one: Input, indent: str) -> Iterator[str]:
             yield f"{indent}◂ {one.name}: {one.spec.source.label}{form}; {columns}"
             if one.filters:
                 yield f"{indent}  only rows where {' and '.join(str(f) for f in one.filters)}"
-            if one.spec.event_time:
-                wait = format_duration(one.spec.event_time.watermark)
-                yield f"{indent}  event time {one.spec.event_time.column}, waits {wait} for late records"
+            if one.event_time:
+                wait = format_duration(one.event_time.watermark)
+                yield f"{indent}  event time {one.event_time.column}, waits {wait} for late records"
         case LakeInput():
             yield f"{indent}◂ {one.name}: the lake table of that flow"
         case FlowInput():

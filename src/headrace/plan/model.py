@@ -23,6 +23,13 @@ class StreamInput:
     """All columns without metadata; None until a sample has been looked at."""
     columns: tuple[str, ...] | None
     filters: tuple[Filter, ...]
+    timed: bool = True
+    """Whether the flow needs the event time: a stateless flow that does not name it does not."""
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The event time, if the flow needs it."""
+        return self.spec.event_time if self.timed else None
 
     @property
     def wanted(self) -> pa.Schema:
@@ -30,7 +37,7 @@ class StreamInput:
         assert self.schema is not None, f"schema of {self.name} is not known yet"
         if self.columns is None:
             return self.schema
-        needed = {*self.columns, *([self.spec.event_time.column] if self.spec.event_time else [])}
+        needed = {*self.columns, *([self.event_time.column] if self.event_time else [])}
         fields = [field for field in self.schema if field.name in needed]
         return pa.schema(fields or _cheapest(self.schema))
 

@@ -127,7 +127,8 @@ class _Planner:
         streams = self.project.spec.streams
         times = {n: s.event_time.column for n, s in streams.items() if s.event_time is not None}
         used = reads(query, complete, times)
-        inputs = [self._input(n, known[n], used.get(n, Reads(None))) for n in known]
+        stateful = bool(state_of(query))
+        inputs = [self._input(n, known[n], used.get(n, Reads(None)), stateful) for n in known]
         return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
 
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
@@ -137,13 +138,14 @@ class _Planner:
                 hint = did_you_mean(table.name, names.values(), "streams and flows")
                 self._fail_sql(query.error_at(table, "unknown-input", message, hint), name)
 
-    def _input(self, name: str, schema: pa.Schema | None, used: Reads) -> Input:
+    def _input(self, name: str, schema: pa.Schema | None, used: Reads, stateful: bool) -> Input:
         if name in self.project.spec.flows:
             return self._flow_input(name)
         spec = self.project.spec.streams[name]
         plain = None if schema is None else without_metadata(schema, spec)
         filters = tuple(one for one in used.filters if one.column not in spec.source.metadata)
-        return StreamInput(name, spec, plain, used.columns, filters)
+        named = used.columns is None or spec.event_time is None or spec.event_time.column in used.columns
+        return StreamInput(name, spec, plain, used.columns, filters, timed=stateful or named)
 
     def _flow_input(self, name: str) -> Input:
         upstream = self.plans[name]

@@ -20,6 +20,10 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
             found.append(
                 f"format '{form.kind()}' has no native decoder, and a Python step emits nothing until the batch ends"
             )
+        if form is not None and form.can_fail and stream.spec.on_error == "dead_letter":
+            found.append(
+                f"dead letters are kept by a Python step; set on_error of stream '{stream.name}' to skip or fail"
+            )
     if any(isinstance(one, LakeInput) for one in flow.all_inputs()):
         found.append("it reads a lake table")
     return found

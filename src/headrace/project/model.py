@@ -105,7 +105,7 @@ class Defaults(Options):
     """Values for every flow that does not set its own."""
 
     trigger: Duration = Field(timedelta(seconds=1), description="Time between micro-batches.")
-    max_records: int = Field(1_000_000, gt=0, description="At most this many records per micro-batch and stream.")
+    max_records: int = Field(2_000_000, gt=0, description="At most this many records per micro-batch and stream.")
     partitions: int = Field(2, gt=0, description="Partitions of state and shuffles.")
 
 

@@ -73,7 +73,7 @@ def _project_page() -> str:
 def _kind_page(family: str, name: str, kind: type[Component]) -> str:
     title = f"# {name} ({family.removesuffix('s')})"
     lines = [_MADE, "", title, "", *_docstring(kind), "", *_table(kind), ""]
-    for nested in _nested_models(kind):
+    for nested in nested_models(kind):
         lines += [f"## {_heading(nested)}", "", *_docstring(nested), "", *_table(nested), ""]
     lines.append("[All kinds](../index.md) · [headrace.yaml](../project.md)")
     return "\n".join(lines) + "\n"
@@ -92,14 +92,14 @@ def _heading(model: type[BaseModel]) -> str:
     return words.capitalize()
 
 
-def _nested_models(model: type[BaseModel]) -> list[type[BaseModel]]:
+def nested_models(model: type[BaseModel]) -> list[type[BaseModel]]:
     """Models of further mappings within a kind, in the order their keys come; kinds have pages of their own."""
     found: dict[str, type[BaseModel]] = {}
     for field in model.model_fields.values():
         for inner in _models_in(field.annotation):
             if not issubclass(inner, Component) and inner.__name__ not in found:
                 found[inner.__name__] = inner
-                found.update({deeper.__name__: deeper for deeper in _nested_models(inner)})
+                found.update({deeper.__name__: deeper for deeper in nested_models(inner)})
     return list(found.values())
 
 

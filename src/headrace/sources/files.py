@@ -164,7 +164,7 @@ class FilesSource(RecordSource, RowSource):
         header = self._header(context)
         # Spark refuses its own row numbers (monotonically_increasing_id) in streams. Only the place of a line goes to
         # Python and back, not the line; a filter must not be moved before the counting, hence "nondeterministic".
-        numbered = arrow_udf(number_lines, "bigint").asNondeterministic()
+        numbered = arrow_udf(number_lines, "bigint").asNondeterministic()  # type: ignore[call-overload]
         lines = self._load(spark, context, "text", None).select(
             sf.col("value").cast("binary").alias("value"),
             sf.col("_metadata.file_path").alias("_file"),

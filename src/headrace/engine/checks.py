@@ -1,0 +1,39 @@
+"""Questions asked before anything starts: is every source and sink there?"""
+
+from __future__ import annotations
+
+from headrace.core.errors import ProjectError, ProjectErrors
+from headrace.core.sink import Sink
+from headrace.core.source import Source
+from headrace.plan.model import FlowPlan, Plan
+from headrace.project.loader import Project
+
+
+def check_services(project: Project, plan: Plan) -> None:
+    """Ask every source and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at once."""
+    parts: dict[tuple[str | int, ...], Source | Sink] = {}
+    for flow in plan.flows:
+        parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
+        parts |= {("flows", flow.name, "sinks", i): step.sink for i, step in enumerate(flow.sinks)}
+    errors = []
+    for path, part in parts.items():
+        try:
+            part.check(project.context)
+        except ProjectError as error:
+            errors.append(error.at(project.origin(*path)))
+    if errors:
+        raise ProjectErrors(errors)
+
+
+def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
+    """Refuse a real-time flow with more partitions than task slots: Spark would leave some of them unread, silently."""
+    if flow.spec.mode != "realtime":
+        return
+    needed = sum(stream.spec.source.splits(project.context) or 1 for stream in flow.streams())
+    if needed > slots:
+        raise ProjectError(
+            "realtime-starved",
+            f"real-time flow '{flow.name}' reads {needed} partitions, but Spark has {slots} task slots",
+            where=project.origin("flows", flow.name, "mode"),
+            hint=f"give it a master with {needed} cores, e.g. --set spark.master=local[{needed}], or use micro_batch",
+        )
