@@ -32,7 +32,7 @@ check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m headrace.project.reference --check
-	$(BIN)/python -m pytest -q -m "not spark and not service and not cluster" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not spark and not service and not cluster" $(ARGS)
 
 test: setup check ## everything, real services included
 	$(BIN)/headrace services install

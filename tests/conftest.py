@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import engine_jars
 from headrace.testing.services import Kafka
 
 if TYPE_CHECKING:
@@ -28,36 +26,15 @@ def unavailable(problem: ProjectError) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two slots and the engine's jars."""
+    """The engine's own session, with two slots."""
+    from headrace.engine.session import start_session
+    from headrace.project.model import SparkSpec
+
     try:
-        jars = engine_jars()
+        conf = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(tmp_path_factory.mktemp("local"))}
+        session = start_session(SparkSpec(master="local[2]", conf=conf), "tests", tmp_path_factory.mktemp("spark"))
     except ProjectError as problem:
         unavailable(problem)
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    home = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(home / "warehouse"),
-        "spark.local.dir": str(home / "local"),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.databricks.delta.v2.enableMode": "NONE",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("headrace tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
 

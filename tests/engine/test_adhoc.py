@@ -10,6 +10,7 @@ import pytest
 
 from headrace.core.errors import ProjectError
 from headrace.engine.adhoc import AdHoc, split_statements, to_document
+from headrace.engine.deadletters import LetterBox
 from headrace.engine.state import StateDir
 from headrace.project.loader import load
 
@@ -49,15 +50,25 @@ def asked(tmp_path: Path, spark: SparkSession) -> AdHoc:
         "  gone: {sql: SELECT id FROM things, sinks: [noop]}\n"
     )
     project = load(tmp_path)
-    return AdHoc(spark.newSession(), project, StateDir(Path(project.context.state)))
+    return AdHoc(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
 
 
 @pytest.mark.spark
-def test_streams_and_dead_letters_can_be_asked(asked: AdHoc) -> None:
+def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: AdHoc) -> None:
     found = to_document(asked.run("SELECT count(*) AS n, max(name) AS m FROM things"))
     assert found == {"columns": ["n", "m"], "rows": [[5, "n4"]]}
-    letters = to_document(asked.run("SELECT reason, decode(value, 'utf-8') FROM dead_letters"))
-    assert letters["rows"] == [["malformed", "bad"]]
+    assert asked.undecoded() == {"things": 1}
+    assert asked.undecoded() == {}
+    assert asked.run("SELECT * FROM dead_letters").num_rows == 0  # they are those of flows
+
+
+@pytest.mark.spark
+def test_dead_letters_of_flows_can_be_asked(asked: AdHoc) -> None:
+    box = LetterBox(str(asked.state.dead_letters), "kept", "things", "g1")
+    box.add("malformed", "no JSON", {"row": 5}, b"bad")
+    box.flush()
+    found = to_document(asked.run("SELECT flow, reason, decode(value, 'utf-8') AS value FROM dead_letters"))
+    assert found["rows"] == [["kept", "malformed", "bad"]]
 
 
 @pytest.mark.spark

@@ -96,8 +96,9 @@ def test_unknown_options_are_refused_and_known_ones_described(kind: str) -> None
 
 
 def test_asking_for_what_is_not_there_is_a_project_error(format: Format, project: Context) -> None:
-    if format.kind() in ("json", "raw"):
-        pytest.skip("any column may be in a record")
+    if format.kind() in ("json", "raw"):  # a record of these may have any column
+        assert format.decoder(project, from_ddl("idd string")).schema.names == ["idd"]
+        return
     with pytest.raises(ProjectError) as caught:
         format.decoder(project, from_ddl("idd bigint"))
     assert caught.value.code == "unknown-column"

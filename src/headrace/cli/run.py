@@ -48,7 +48,7 @@ def run(
     from headrace.engine.checks import check_services
     from headrace.engine.state import StateDir
 
-    state = StateDir(Path(loaded.context.state))
+    state = StateDir.of(loaded.context)
     with state.lock(), _stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
         check_services(loaded, plan)

@@ -81,11 +81,11 @@ def _run_all(script: list[str], form: str, keep_going: bool, project: Project | 
     from headrace.project.model import SparkSpec
 
     with tempfile.TemporaryDirectory() as scratch:
-        state = StateDir(Path(project.context.state) if project else Path(scratch))
+        state = StateDir.of(project.context) if project else StateDir(Path(scratch))
         spec = project.spec.spark if project else SparkSpec()
         spark = start_session(spec, "sql", state.logs)
         try:
-            session = AdHoc(spark, project, state)
+            session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
             for statement in script:
                 failed |= not _one(session, statement, form)
@@ -107,6 +107,8 @@ def _one(session: Any, statement: str, form: str) -> bool:
             printer.error(error)
         return False
     _print(table, form)
+    for stream, count in session.undecoded().items():
+        printer.note(f"note: {count:,} records of '{stream}' could not be decoded and are not in the answer")
     return True
 
 

@@ -64,6 +64,15 @@ class Source(Component):
         """How many parts are read side by side, where the system behind it says so, e.g. a topic's partitions."""
         return None
 
+    @property
+    def needs_format(self) -> bool:
+        """Whether the stream must have a format: to decode bytes, or because an option says something about bytes."""
+        return not self.yields_rows
+
+    def encoded(self, records: DataFrame) -> DataFrame:
+        """Rows in the bytes of the stream's format, for a source that yields rows. A place to spoil some of them."""
+        return records
+
     @abstractmethod
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
         """The data, streaming or as it stands, depending on the context."""
@@ -96,7 +105,3 @@ class RowSource(Source):
     @abstractmethod
     def row_schema(self, context: Context) -> pa.Schema:
         """The columns, known without Spark. Metadata columns are not among them."""
-
-    def encoded(self, records: DataFrame) -> DataFrame:
-        """The records of a stream that has a format all the same: its rows, encoded. A place to spoil some of them."""
-        return records

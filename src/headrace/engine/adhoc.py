@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlglot
@@ -12,6 +15,7 @@ from sqlglot import exp
 from headrace.core.errors import ProjectError
 from headrace.engine.deadletters import read_letters
 from headrace.engine.inputs import Reading, read_stream
+from headrace.engine.lake import is_table
 from headrace.engine.schemas import infer_schema
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -48,6 +52,8 @@ class AdHoc:
     spark: SparkSession
     project: Project | None
     state: StateDir
+    letters: Path
+    """What a question meets and cannot decode is counted here: the project's dead letters are those of its flows."""
 
     def run(self, statement: str) -> pa.Table:
         """The answer to one statement."""
@@ -62,6 +68,12 @@ class AdHoc:
             raise from_analysis(error) from error
         except PySparkException as error:
             raise ProjectError("sql-failed", str(error).splitlines()[0][:400]) from error
+
+    def undecoded(self) -> dict[str, int]:
+        """How many records of each stream could not be decoded since the last call."""
+        counts = Counter(read_letters(self.letters)["stream"].to_pylist())
+        shutil.rmtree(self.letters, ignore_errors=True)
+        return dict(counts)
 
     def _mentioned(self, statement: str) -> Iterator[str]:
         assert self.project is not None
@@ -85,7 +97,7 @@ class AdHoc:
     def _register_stream(self, project: Project, name: str) -> None:
         spec = project.spec.streams[name]
         schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
-        reading = Reading(flow="sql", context=project.context, streaming=False, until_caught_up=True)
+        reading = Reading("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
         spec.source.check(project.context)
         frame = read_stream(self.spark, StreamInput(name, spec, schema, None, ()), reading, self.state)
         frame.createOrReplaceTempView(name)
@@ -99,7 +111,12 @@ class AdHoc:
                 where=project.origin("flows", name),
                 hint="give it a sink of type lake, or put its SQL into your question",
             )
-        self.spark.read.format("delta").load(project.context.path(path)).createOrReplaceTempView(name)
+        location = project.context.path(path)
+        if not is_table(location):
+            raise ProjectError(
+                "lake-missing", f"flow '{name}' has written no lake table yet", hint=f"run it: headrace run {name}"
+            )
+        self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
 
 
 def to_document(table: pa.Table) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import StreamingSink
 from headrace.engine.checks import check_slots
+from headrace.engine.failures import from_query
 from headrace.engine.inputs import Reading, register
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -38,12 +39,22 @@ class FlowStarter:
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
         """Start a flow from where its current generation is."""
+        from pyspark.errors import AnalysisException, PySparkException
+
         check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
-        rows = self.rows(flow)
-        self._check_sinks(flow, rows)
-        writer = self._writer(flow, rows)
-        checkpoint = str(self.state.checkpoint(flow.name))
-        return self._triggered(writer, flow).queryName(flow.name).option("checkpointLocation", checkpoint).start()
+        try:
+            rows = self.rows(flow)
+            self._check_sinks(flow, rows)
+            return self._start(flow, rows)
+        except AnalysisException as refusal:
+            error = from_analysis(refusal)
+            raise error.at(self.project.sql_origin(flow.name, error.line)) from refusal
+        except PySparkException as failure:
+            raise from_query(flow, failure) from failure
+
+    def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
+        writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
+        return writer.option("checkpointLocation", str(self.state.checkpoint(flow.name))).start()
 
     def rows(self, flow: FlowPlan) -> DataFrame:
         """What the flow's SQL gives."""
@@ -56,8 +67,7 @@ class FlowStarter:
                 # the SQL may use a column in a way that only Spark understands
                 return self._query(flow, tuple(_widened(one) for one in flow.inputs))
             except AnalysisException:
-                error = from_analysis(narrow)
-                raise error.at(self.project.sql_origin(flow.name, error.line)) from narrow
+                raise narrow from None
 
     def _query(self, flow: FlowPlan, inputs: tuple[Input, ...]) -> DataFrame:
         # temporary views and settings belong to the flow alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ from headrace.core.durations import spark_interval
 from headrace.core.format import Format
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
-from headrace.core.source import RowSource
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.decode import PACKED, DecodeStep
 from headrace.engine.state import StateDir
@@ -37,6 +37,8 @@ class Reading:
     until_caught_up: bool = False
     realtime: bool = False
     max_records: int | None = None
+    letters: Path | None = None
+    """Where dead letters go; the state folder's place for them otherwise."""
 
     def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:
         """The context of one of its streams, of which these metadata columns are used."""
@@ -73,7 +75,7 @@ def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: 
     if form is None:
         columns = [f"`{name}`" for name in (*one.wanted.names, *one.metadata)]
         return _watermarked(_with_event_time(frame.select(*columns), one.event_time), one.event_time, reading)
-    if isinstance(source, RowSource):
+    if source.yields_rows:
         frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
     rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
     return _watermarked(rows, one.event_time, reading)
@@ -89,7 +91,7 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         event_time=one.event_time,
         on_error=one.spec.on_error,
         letters=LetterBox(
-            folder=str(state.dead_letters),
+            folder=str(reading.letters or state.dead_letters),
             flow=reading.flow,
             stream=one.name,
             generation=state.generation(reading.flow) if reading.streaming else "adhoc",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.failures import from_query
 from headrace.engine.flow import FlowStarter
+from headrace.engine.lake import is_table
 from headrace.plan.model import FlowPlan, LakeInput, Plan
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Runner:
                 upstream = next((run for run in self.runs if run.plan.name == one.name), None)
                 if upstream is not None and self.starter.until_caught_up and not upstream.done:
                     return False
-                if not _is_table(one.path):
+                if not is_table(one.path):
                     if upstream is None or upstream.done:
                         raise ProjectError(
                             "lake-missing",
@@ -131,14 +132,10 @@ class Runner:
         running = [run for run in self.runs if run.query is not None and run.query.isActive]
         for run in running:
             assert run.query is not None
+            if run.plan.spec.mode == "realtime":  # its batch lasts for minutes, and its rows are written already
+                deadline = 0.0
             while run.query.isActive and run.query.status["isTriggerActive"] and time.monotonic() < deadline:
                 time.sleep(0.02)
             run.query.stop()
         for run in self.runs:
             run.look()
-
-
-def _is_table(path: str) -> bool:
-    from deltalake import DeltaTable
-
-    return bool(DeltaTable.is_deltatable(path))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 
 
@@ -18,6 +19,17 @@ class StateDir:
     """The state folder of a project."""
 
     root: Path
+
+    @staticmethod
+    def of(context: Context) -> StateDir:
+        """The state folder of the project a context belongs to."""
+        if "://" in context.state:
+            raise ProjectError(
+                "state-not-local",
+                f"state is kept in a folder, and '{context.state}' is none",
+                hint="name a folder; on a cluster, one that all nodes have mounted",
+            )
+        return StateDir(Path(context.state))
 
     @property
     def logs(self) -> Path:

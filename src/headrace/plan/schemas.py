@@ -16,14 +16,14 @@ def declared_schema(project: Project, name: str, spec: StreamSpec) -> pa.Schema 
     try:
         if spec.format is not None:
             return spec.format.record_schema(project.context)
-        if isinstance(spec.source, RowSource):
+        if isinstance(spec.source, RowSource) and not spec.source.needs_format:
             return spec.source.row_schema(project.context)
     except ProjectError as error:
         part = "format" if spec.format is not None else "source"
         raise error.at(project.origin("streams", name, part)) from None
     raise ProjectError(
         "missing-format",
-        f"stream '{name}' reads bytes from '{spec.source.kind()}' but has no format",
+        f"stream '{name}' has no format, which its source '{spec.source.kind()}' needs",
         where=project.origin("streams", name),
         hint="add e.g. 'format: json'",
     )

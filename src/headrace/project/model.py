@@ -150,7 +150,8 @@ class ProjectSpec(Options):
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")
     state: str = Field(
-        ".headrace", description="Where checkpoints, dead letters and positions are kept: a folder or an object store."
+        ".headrace",
+        description="The folder for checkpoints, dead letters and logs; on a cluster, one that all nodes have mounted.",
     )
 
 

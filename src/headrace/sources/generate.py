@@ -72,6 +72,11 @@ class GenerateSource(RowSource):
         """What and how much."""
         return f"generate {self.rate} rows/s" + ("" if self.count is None else f", {self.count} rows")
 
+    @property
+    def needs_format(self) -> bool:
+        """Only bytes can be spoilt."""
+        return self.bad_records > 0
+
     def row_schema(self, context: Context) -> pa.Schema:
         """The generated columns."""
         return row_schema(self.fields)
