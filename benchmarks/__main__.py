@@ -29,7 +29,10 @@ CONTESTANTS = ("headrace", "handwritten")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--repeat", type=int, default=2, help="measured runs after one warm-up; the best counts")
+    parser.add_argument(
+        "--warm-ups", type=int, default=2, help="runs before the measured ones: a stream runs for weeks"
+    )
+    parser.add_argument("--repeat", type=int, default=2, help="measured runs; the best counts")
     parser.add_argument("--jobs", nargs="*", default=JOBS, choices=JOBS)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/DATE.json")
     options = parser.parse_args()
@@ -40,7 +43,13 @@ def main() -> None:
         note(f"producing {options.rows:,} events as JSON and as protobuf")
         sizes = produce(kafka.address, options.rows, module_dir)
         results = [measure(kafka, job, options, module_dir) for job in options.jobs]
-    report = {"rows": options.rows, "event_bytes": sizes, "cpus": os.cpu_count(), "results": results}
+    report = {
+        "rows": options.rows,
+        "warm_ups": options.warm_ups,
+        "event_bytes": sizes,
+        "cpus": os.cpu_count(),
+        "results": results,
+    }
     print(table(report))
     if options.save:
         file = Path(__file__).parent / "results" / f"{time.strftime('%Y-%m-%d')}.json"
@@ -59,11 +68,12 @@ def compile_proto(folder: Path) -> Path:
 def measure(kafka: Kafka, job: str, options: argparse.Namespace, module_dir: Path) -> dict[str, Any]:
     result: dict[str, Any] = {"job": job}
     for contestant in CONTESTANTS:
-        outputs = [f"{job}_{contestant}_{run}" for run in range(options.repeat + 1)]
+        outputs = [f"{job}_{contestant}_{run}" for run in range(options.warm_ups + options.repeat)]
         for output in outputs:
             kafka.create_topic(output, PARTITIONS)
         note(f"{job}: {contestant}")
-        command = [sys.executable, "-m", "benchmarks.worker", contestant, job, kafka.address, str(module_dir), *outputs]
+        arguments = [contestant, job, kafka.address, str(module_dir), str(options.warm_ups), *outputs]
+        command = [sys.executable, "-m", "benchmarks.worker", *arguments]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900)
         measured = json.loads(done.stdout.splitlines()[-1])
         best = min(measured["runs"], key=lambda run: run["cpu_s"])

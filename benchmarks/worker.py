@@ -46,12 +46,13 @@ def handwritten(brokers: str, job: str, module_dir: Path) -> Callable[[str], Non
 
 
 def main() -> None:
-    contestant, job, brokers, module_dir, warm_output, *outputs = sys.argv[1:]
+    contestant, job, brokers, module_dir, warm_ups, *outputs = sys.argv[1:]
     meter = Meter()
     run = headrace(brokers, job) if contestant == "headrace" else handwritten(brokers, job, Path(module_dir))
-    run(warm_output)
+    for output in outputs[: int(warm_ups)]:
+        run(output)
     measured = []
-    for output in outputs:
+    for output in outputs[int(warm_ups) :]:
         cpu, wall = meter.cpu_seconds(), time.monotonic()
         run(output)
         measured.append({"cpu_s": meter.cpu_seconds() - cpu, "wall_s": time.monotonic() - wall})

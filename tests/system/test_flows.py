@@ -118,8 +118,10 @@ def test_deduplication_and_updates(tmp_path: Path, spark: SparkSession) -> None:
         for _time in range(3):
             harness.feed("orders", [row, row])
             harness.run("first_seen", "totals")
-        assert len(harness.rows("first_seen")) == 1
         assert [row["total"] for row in harness.rows("totals")] == [2, 4, 6]
+        harness.feed("orders", [{"id": "z", "amount": 1, "at": "2026-01-01T01:00:00Z"}])
+        harness.run("first_seen")
+        assert [row["id"] for row in harness.rows("first_seen")] == ["a"]
 
 
 def test_columns_are_inferred_once_and_then_kept(tmp_path: Path, run_project: RunProject) -> None:

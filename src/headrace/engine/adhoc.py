@@ -61,7 +61,7 @@ class AdHoc:
 
         if self.project is not None:
             for name in self._mentioned(statement):
-                self._register(name)
+                self._register(name, statement)
         try:
             return self.spark.sql(statement).toArrow()
         except AnalysisException as error:
@@ -85,21 +85,22 @@ class AdHoc:
             names = {name for name in known if name in statement.lower()}
         yield from sorted(name for name in known if name.lower() in names)
 
-    def _register(self, name: str) -> None:
+    def _register(self, name: str, statement: str) -> None:
         assert self.project is not None
         if name == DEAD_LETTERS:
             self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
         elif name in self.project.spec.streams:
-            self._register_stream(self.project, name)
+            self._register_stream(self.project, name, statement)
         else:
             self._register_flow(self.project, name)
 
-    def _register_stream(self, project: Project, name: str) -> None:
+    def _register_stream(self, project: Project, name: str, statement: str) -> None:
         spec = project.spec.streams[name]
         schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
         reading = Reading("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
         spec.source.check(project.context)
-        frame = read_stream(self.spark, StreamInput(name, spec, schema, None, ()), reading, self.state)
+        metadata = tuple(column for column in spec.source.metadata if column in statement.lower())
+        frame = read_stream(self.spark, StreamInput(name, spec, schema, None, (), metadata), reading, self.state)
         frame.createOrReplaceTempView(name)
 
     def _register_flow(self, project: Project, name: str) -> None:

@@ -80,7 +80,7 @@ class FlowStarter:
             context=self.project.context,
             until_caught_up=self.until_caught_up or flow.spec.mode == "batch",
             realtime=flow.spec.mode == "realtime",
-            max_records=flow.max_records,
+            max_records=None if flow.spec.mode == "realtime" else flow.max_records,
         )
         for one in inputs:
             register(session, one, reading, self.state)
@@ -98,7 +98,8 @@ class FlowStarter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
-            return sink.writer(rows, self.project.context)
+            # Spark asks for it; without state every row is new, so it is the same as append
+            return sink.writer(rows, self.project.context).outputMode("update")
         write = batch_writer(flow, self.state.generation(flow.name), self.project.context)
         return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
 

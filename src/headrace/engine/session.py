@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,7 +89,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(log_dir.absolute() / "warehouse"))
     try:
-        with _output_to(log_file):
+        with _output_to(log_file), _own_ctrl_c():
             spark = builder.getOrCreate()
     except Exception as error:
         raise ProjectError(
@@ -98,6 +100,17 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
     if not spec.master.startswith("local"):
         _ship_package(spark)
     return spark
+
+
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """Keep the handler of Ctrl-C: a new Spark context installs one that cancels all jobs, in the midst of batches."""
+    kept = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, kept)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ class StreamInput:
     """All columns without metadata; None until a sample has been looked at."""
     columns: tuple[str, ...] | None
     filters: tuple[Filter, ...]
+    metadata: tuple[str, ...] = ()
+    """The metadata columns that the SQL names; `*` does not mean them."""
     timed: bool = True
     """Whether the flow needs the event time: a stateless flow that does not name it does not."""
 
@@ -40,12 +42,6 @@ class StreamInput:
         needed = {*self.columns, *([self.event_time.column] if self.event_time else [])}
         fields = [field for field in self.schema if field.name in needed]
         return pa.schema(fields or _cheapest(self.schema))
-
-    @property
-    def metadata(self) -> tuple[str, ...]:
-        """The metadata columns this flow uses."""
-        known = tuple(self.spec.source.metadata)
-        return known if self.columns is None else tuple(name for name in known if name in self.columns)
 
 
 def _cheapest(schema: pa.Schema) -> list[pa.Field]:

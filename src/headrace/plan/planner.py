@@ -128,7 +128,8 @@ class _Planner:
         times = {n: s.event_time.column for n, s in streams.items() if s.event_time is not None}
         used = reads(query, complete, times)
         stateful = bool(state_of(query))
-        inputs = [self._input(n, known[n], used.get(n, Reads(None)), stateful) for n in known]
+        words = query.words
+        inputs = [self._input(n, known[n], used.get(n, Reads(None)), stateful, words) for n in known]
         return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
 
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
@@ -138,14 +139,15 @@ class _Planner:
                 hint = did_you_mean(table.name, names.values(), "streams and flows")
                 self._fail_sql(query.error_at(table, "unknown-input", message, hint), name)
 
-    def _input(self, name: str, schema: pa.Schema | None, used: Reads, stateful: bool) -> Input:
+    def _input(self, name: str, schema: pa.Schema | None, used: Reads, stateful: bool, words: frozenset[str]) -> Input:
         if name in self.project.spec.flows:
             return self._flow_input(name)
         spec = self.project.spec.streams[name]
         plain = None if schema is None else without_metadata(schema, spec)
         filters = tuple(one for one in used.filters if one.column not in spec.source.metadata)
         named = used.columns is None or spec.event_time is None or spec.event_time.column in used.columns
-        return StreamInput(name, spec, plain, used.columns, filters, timed=stateful or named)
+        metadata = tuple(column for column in spec.source.metadata if column in words)
+        return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=stateful or named)
 
     def _flow_input(self, name: str) -> Input:
         upstream = self.plans[name]

@@ -19,12 +19,24 @@ from headrace.sources._rows import RowMaker, row_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
 _DEFAULT_COUNT = 1000
 _SPOILT = "cast(concat(X'07FFFF', substring(value, 1, cast(length(value) / 2 as int))) as binary)"
 """No JSON, protobuf or CSV record starts so; the rest is cut short for formats that do not mind."""
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]\w*(\.[A-Za-z]\w*)*$")]
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a data source known to a session; another session of the same context may have done it."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 class GenerateSource(RowSource):
@@ -87,7 +99,7 @@ class GenerateSource(RowSource):
 
         if context.streaming and context.until_caught_up:
             self.require_count()
-        spark.dataSource.register(GeneratedRows)
+        _register(spark, GeneratedRows)
         reader = spark.readStream if context.streaming else spark.read
         ddl = to_ddl(self.row_schema(context)) + "".join(f", {name} {kind}" for name, kind in self.metadata.items())
         return reader.format(GeneratedRows.name()).schema(ddl).options(**self.reader_options(context)).load()

@@ -55,6 +55,11 @@ class Query:
         """The names of its columns; `*` or nothing where only Spark can tell."""
         return tuple(self.tree.named_selects)
 
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word that may name a column, in lower case."""
+        return frozenset(token.text.lower() for token in self.tokens)
+
     def reads_input(self, node: exp.Expr) -> bool:
         """Whether this part of the query takes rows from an input, be it through a CTE."""
         return self._reads_input(node, frozenset())
