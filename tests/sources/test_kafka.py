@@ -61,6 +61,7 @@ def test_reader_options_are_what_spark_wants() -> None:
     assert options == {
         "kafka.bootstrap.servers": "a:9092",
         "kafka.fetch.min.bytes": "1",
+        "kafka.max.poll.records": "10000",
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
         "groupIdPrefix": "headrace-orders",

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
 
 
+# Spark asks for the ends of a partition after every poll; Kafka's default of 500 makes that a quarter of the time
+_DEFAULTS = {"max.poll.records": "10000"}
+
+
 class KafkaSource(KafkaConnection, RecordSource):
     """Records of one or more topics of one Kafka cluster.
 
@@ -117,7 +121,8 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     def reader_options(self, context: ReadContext) -> dict[str, str]:
         """What these options mean to Spark. Pure, so a test needs no broker."""
-        options = {f"kafka.{name}": value for name, value in self.java_properties(context).items()}
+        properties = {**_DEFAULTS, **self.java_properties(context)}
+        options = {f"kafka.{name}": value for name, value in properties.items()}
         options["kafka.isolation.level"] = "read_committed"
         options["includeHeaders"] = str(_wants_headers(context)).lower()
         options["groupIdPrefix"] = self.group_prefix or f"headrace-{context.stream}"
