@@ -390,8 +390,9 @@ def test_keys_land_where_java_puts_them_and_keep_their_order(
 
 @pytest.mark.spark
 def test_shares_are_exact_although_spark_adapts_its_plans(spark: Any) -> None:
-    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
-    rows = spark.range(100).selectExpr("id", "CAST(id % 5 AS INT) AS writer").where("writer <> 3")
+    adapting = spark.newSession()
+    adapting.conf.set("spark.sql.adaptive.enabled", "true")
+    rows = adapting.range(100).selectExpr("id", "CAST(id % 5 AS INT) AS writer").where("writer <> 3")
     placed = rows.repartitionById(16, "writer").mapInArrow(lambda batches: batches, "id bigint, writer int")
     pairs = placed.selectExpr("writer", "spark_partition_id() AS at").distinct().collect()
     assert sorted((row.writer, row.at) for row in pairs) == [(0, 0), (1, 1), (2, 2), (4, 4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
 _DEFAULT_COUNT = 1000
+_REGISTRATIONS = itertools.count()
 _SPOILT = "cast(concat(X'07FFFF', substring(value, 1, cast(length(value) / 2 as int))) as binary)"
 """No JSON, protobuf or CSV record starts so; the rest is cut short for formats that do not mind."""
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]\w*(\.[A-Za-z]\w*)*$")]
 
 
-def _register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make a data source known to a session; another session of the same context may have done it."""
-    from pyspark.errors import AnalysisException
+def _register(spark: SparkSession, source: type[DataSource]) -> str:
+    """Make a data source known to a session under a name of its own, and return the name.
 
-    try:
-        spark.dataSource.register(source)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    A session neither finds what its main session has registered nor may it register the same name again.
+    """
+    name = f"{source.name()}_{next(_REGISTRATIONS)}"
+    spark.dataSource.register(type(source.__name__, (source,), {"name": classmethod(lambda _source: name)}))
+    return name
 
 
 class GenerateSource(RowSource):
@@ -99,10 +100,10 @@ class GenerateSource(RowSource):
 
         if context.streaming and context.until_caught_up:
             self.require_count()
-        _register(spark, GeneratedRows)
+        name = _register(spark, GeneratedRows)
         reader = spark.readStream if context.streaming else spark.read
         ddl = to_ddl(self.row_schema(context)) + "".join(f", {name} {kind}" for name, kind in self.metadata.items())
-        return reader.format(GeneratedRows.name()).schema(ddl).options(**self.reader_options(context)).load()
+        return reader.format(name).schema(ddl).options(**self.reader_options(context)).load()
 
     def reader_options(self, context: ReadContext) -> dict[str, str]:
         """What the data source is told."""
