@@ -167,8 +167,9 @@ def _line(run: FlowRun) -> str:
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
     from headrace.engine.deadletters import read_letters
+    from headrace.engine.state import StateDir
 
-    letters = read_letters(Path(project.context.state) / "dead_letters")
+    letters = read_letters(StateDir.of(project.context).dead_letters)
     counts = dict.fromkeys((run.plan.name for run in runs), 0)
     for flow in letters["flow"].to_pylist():
         if flow in counts:

@@ -132,9 +132,11 @@ class Runner:
         running = [run for run in self.runs if run.query is not None and run.query.isActive]
         for run in running:
             assert run.query is not None
-            if run.plan.spec.mode == "realtime":  # its batch lasts for minutes, and its rows are written already
-                deadline = 0.0
-            while run.query.isActive and run.query.status["isTriggerActive"] and time.monotonic() < deadline:
+            # a real-time batch lasts for minutes, and its rows are written already
+            patient = run.plan.spec.mode != "realtime"
+            while patient and run.query.isActive and run.query.status["isTriggerActive"]:
+                if time.monotonic() >= deadline:
+                    break
                 time.sleep(0.02)
             run.query.stop()
         for run in self.runs:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
 
 
-# Spark asks for the ends of a partition after every poll; Kafka's default of 500 makes that a quarter of the time
+# every poll has a cost of its own: 3 million records took 5.4 to 6.3 s so, 6.4 to 8.9 s with Kafka's default of 500
 _DEFAULTS = {"max.poll.records": "10000"}
 
 
@@ -192,7 +192,7 @@ class KafkaSource(KafkaConnection, RecordSource):
 
 
 def _wants_headers(context: ReadContext) -> bool:
-    """Spark makes an array of every record's headers whether or not it is used: 0.9 CPU seconds per million records."""
+    """Two headers per record that nobody reads cost 0.9 CPU seconds per million records."""
     return context.metadata is None or "_headers" in context.metadata
 
 
