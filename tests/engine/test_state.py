@@ -9,15 +9,29 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.state import StateDir, write_atomically
+from headrace.engine.files import write_atomically
+from headrace.engine.state import StateDir
 
 
 def test_a_generation_is_made_once_and_kept(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    first = state.generation("counts")
-    assert StateDir(tmp_path).generation("counts") == first
-    assert state.generation("other") != first
-    assert first in str(state.checkpoint("counts"))
+    first = state.current("counts")
+    assert StateDir(tmp_path).current("counts") == first
+    assert state.current("other").id != first.id
+    assert first.manifest.reason == "first start"
+
+
+def test_a_new_generation_runs_only_after_the_switch(tmp_path: Path) -> None:
+    state = StateDir(tmp_path)
+    first = state.current("counts")
+    generations = state.generations("counts")
+    second = generations.make("rewind to earliest", start={"orders": {"orders": {"0": 7}}})
+    assert state.current("counts") == first
+    generations.switch(second)
+    assert state.current("counts") == second
+    assert second.manifest.parent == first.id
+    assert second.manifest.start == {"orders": {"orders": {"0": 7}}}
+    assert [one.id[:3] for one in generations.all()] == ["g1-", "g2-"]
 
 
 def test_a_second_engine_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class FlowStarter:
 
     def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
         writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
-        return writer.option("checkpointLocation", str(self.state.checkpoint(flow.name))).start()
+        return writer.option("checkpointLocation", str(self.state.current(flow.name).checkpoint_folder)).start()
 
     def rows(self, flow: FlowPlan) -> DataFrame:
         """What the flow's SQL gives."""
@@ -100,7 +100,7 @@ class FlowStarter:
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(rows, self.project.context).outputMode("update")
-        write = batch_writer(flow, self.state.generation(flow.name), self.project.context)
+        write = batch_writer(flow, self.state.current(flow.name).id, self.project.context)
         return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
+from headrace.engine.generations import Generation, Generations
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class StateDir:
         """Records that could not be processed."""
         return self.root / "dead_letters"
 
-    def generation(self, flow: str) -> str:
-        """The id of the flow's current generation; the first one is made on demand."""
-        pointer = self.root / "flows" / flow / "current"
-        if pointer.is_file():
-            return pointer.read_text(encoding="utf-8").strip()
-        generation = f"g1-{secrets.token_hex(3)}"
-        write_atomically(pointer, generation.encode())
-        return generation
+    def generations(self, flow: str) -> Generations:
+        """All lives of a flow's checkpoint."""
+        return Generations(self.root / "flows" / flow)
 
-    def checkpoint(self, flow: str) -> Path:
-        """Where Spark keeps the positions and state of the current generation."""
-        return self.root / "flows" / flow / self.generation(flow) / "checkpoint"
+    def current(self, flow: str) -> Generation:
+        """The flow's current generation; the first one is made on demand."""
+        generations = self.generations(flow)
+        current = generations.current()
+        if current is None:
+            current = generations.make()
+            generations.switch(current)
+        return current
 
     def schema_file(self, stream: str) -> Path:
         """The inferred columns of a stream, fixed when they were first needed."""
@@ -85,14 +85,3 @@ class StateDir:
             file.write(str(os.getpid()))
             file.flush()
             yield
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Write a small file so that readers see all of it or nothing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    with scratch.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(scratch, file)

@@ -1,0 +1,98 @@
+"""The generations of a flow: one life each of its checkpoint, described by a manifest."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.engine.checkpoints import Checkpoint
+from headrace.engine.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a generation was begun with. Written once, before its first batch."""
+
+    generation: str
+    reason: str = "first start"
+    """Why it was made, in words: "first start", "rewind to earliest", "changed SQL" …"""
+    parent: str | None = None
+    """The generation before it."""
+    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    start: Mapping[str, Any] = field(default_factory=dict)
+    """Where each stream begins, by its name; a stream that is missing begins where its source says."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """What Spark pins at batch 0, such as the state provider and the number of state partitions."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """What the flow was when the generation began, for comparison with what it is now."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The identity of each topic read, by its name: a recreated topic has another one."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation on disk."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """Its name in every batch mark."""
+        return self.folder.name
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where Spark keeps positions and state."""
+        return self.folder / "checkpoint"
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Positions and batches, read without Spark."""
+        return Checkpoint(self.checkpoint_folder)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it was begun with."""
+        return Manifest(**json.loads((self.folder / "manifest.json").read_text(encoding="utf-8")))
+
+    def describe(self, manifest: Manifest) -> None:
+        """Put the manifest in place."""
+        write_atomically(self.folder / "manifest.json", (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class Generations:
+    """All generations of one flow. `current` is the one that runs; switching to another is one rename."""
+
+    folder: Path
+
+    def current(self) -> Generation | None:
+        """The one that runs, or None before the first start."""
+        pointer = self.folder / "current"
+        return Generation(self.folder / pointer.read_text(encoding="utf-8").strip()) if pointer.is_file() else None
+
+    def all(self) -> list[Generation]:
+        """All that are kept, oldest first."""
+        manifests = self.folder.glob("*/manifest.json")
+        return sorted((Generation(file.parent) for file in manifests), key=lambda one: _number(one.id))
+
+    def make(self, reason: str = "first start", **known: Any) -> Generation:
+        """A new generation with a name of its own; it runs only after `switch`."""
+        parent = self.current()
+        number = 1 + max((_number(one.id) for one in self.all()), default=0)
+        generation = Generation(self.folder / f"g{number}-{secrets.token_hex(3)}")
+        generation.describe(Manifest(generation.id, reason, parent.id if parent else None, **known))
+        return generation
+
+    def switch(self, to: Generation) -> None:
+        """Let the flow go on with this generation."""
+        write_atomically(self.folder / "current", to.id.encode())
+
+
+def _number(generation: str) -> int:
+    return int(generation.removeprefix("g").partition("-")[0])
