@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Annotated, ClassVar, Literal
@@ -67,9 +69,19 @@ def test_an_installed_kind_that_does_not_load_is_named(
 ) -> None:
     installed.append(EntryPoint(name, value, "headrace.sinks"))
     with pytest.raises(ProjectError, match=reason) as caught:
-        kinds("sinks")
+        kinds("sinks")[name]
     assert caught.value.code == "kind-not-loadable"
     assert "reinstall" in str(caught.value.hint)
+
+
+def test_only_the_kinds_that_are_used_are_imported() -> None:
+    script = (
+        "import sys; from headrace.project.model import ProjectSpec\n"
+        "ProjectSpec.model_validate({'project': 'p', 'sinks': {'a': 'noop'}})\n"
+        "print(*sorted(m for m in sys.modules if m.startswith('headrace.sinks.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["headrace.sinks._rows", "headrace.sinks.noop"]
 
 
 def test_a_kind_is_chosen_by_its_type_or_its_bare_name() -> None:

@@ -1,20 +1,22 @@
 """The registry of kinds: every module of a family's package, and every installed entry point.
 
 Adding a kind is adding a file. Built-in kinds and installed ones come through the same door: an entry point in the
-group `headrace.<family>` whose name is the kind and whose value is the class.
+group `headrace.<family>` whose name is the kind and whose value is the class. A kind is imported when a project uses
+it, so what a command costs does not grow with the number of kinds.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Union, cast
 
-from pydantic import Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_schema
 
 from headrace.core.component import Component
 from headrace.core.errors import ProjectError
@@ -22,19 +24,41 @@ from headrace.core.errors import ProjectError
 FAMILIES = ("sources", "formats", "sinks")
 
 
+class Kinds(Mapping[str, type[Component]]):
+    """The kinds of a family by name, each loaded when it is asked for."""
+
+    def __init__(self, loaders: Mapping[str, Callable[[], type[Component]]]) -> None:
+        self._loaders = dict(sorted(loaders.items()))
+        self._loaded: dict[str, type[Component]] = {}
+
+    def __getitem__(self, name: str) -> type[Component]:
+        if name not in self._loaded:
+            self._loaded[name] = self._loaders[name]()
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaders)
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+
 @cache
-def kinds(family: str) -> dict[str, type[Component]]:
-    """All kinds of a family by name. Modules import Spark and clients only when used, so this is quick."""
+def kinds(family: str) -> Kinds:
+    """All kinds of a family."""
     package = importlib.import_module(f"headrace.{family}")
-    found: dict[str, type[Component]] = {}
-    for module_info in pkgutil.iter_modules(package.__path__):
-        if not module_info.name.startswith("_"):
-            found[module_info.name] = _kind_in(f"{package.__name__}.{module_info.name}", module_info.name)
+    loaders: dict[str, Callable[[], type[Component]]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            loaders[module.name] = partial(_kind_in, f"{package.__name__}.{module.name}", module.name)
     for entry in entry_points(group=f"headrace.{family}"):
-        if entry.name in found:
+        if entry.name in loaders:
             raise _not_loadable(family, entry, "there is a kind of that name already")
-        found[entry.name] = _installed(family, entry)
-    return dict(sorted(found.items()))
+        loaders[entry.name] = partial(_installed, family, entry)
+    return Kinds(loaders)
 
 
 def _installed(family: str, entry: EntryPoint) -> type[Component]:
@@ -73,11 +97,34 @@ class KindOf:
     family: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The union of all kinds, discriminated by `type`; a bare name stands for a kind without options."""
+        """Validation by the kind that `type` names; a bare name stands for a kind without options."""
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The union of all kinds, discriminated by `type`."""
         members = tuple(kinds(self.family).values())
-        union = handler.generate_schema(Annotated[Union[members], Field(discriminator="type")])  # noqa: UP007
-        return core_schema.no_info_before_validator_function(_spell_out, union)
+        any_of_them: Any = Annotated[Union[members], Field(discriminator="type")]  # noqa: UP007
+        return handler(TypeAdapter(any_of_them).core_schema)
+
+    def _validate(self, value: Any) -> Any:
+        if isinstance(value, Component) and value.family == self.family:
+            return value
+        given = {"type": value} if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            raise PydanticKnownError("model_attributes_type")
+        tag = given.get("type")
+        if tag is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
+        known = kinds(self.family)
+        if tag not in known:
+            expected = ", ".join(f"'{name}'" for name in known)
+            context = {"discriminator": "'type'", "tag": str(tag), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", context)
+        return _validator(self.family, tag).validate_python(given)
 
 
-def _spell_out(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
+@cache
+def _validator(family: str, kind: str) -> SchemaValidator:
+    """Of one kind, but as the member of a union, so that errors name it in their location."""
+    member = kinds(family)[kind]
+    return SchemaValidator(core_schema.tagged_union_schema({kind: member.__pydantic_core_schema__}, "type"))
