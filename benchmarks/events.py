@@ -14,7 +14,7 @@ _START_MS = 1_767_225_600_000
 _EVENTS_PER_MS = 5
 
 
-def _event(number: int, chance: random.Random) -> dict[str, Any]:
+def event(number: int, chance: random.Random) -> dict[str, Any]:
     return {
         "order_id": f"order-{number}",
         "service": chance.choice(("RIDE", "FOOD", "SEND")),
@@ -46,16 +46,16 @@ def produce(brokers: str, rows: int, module_dir: Path) -> tuple[int, int]:
     chance = random.Random(7)  # noqa: S311
     text, binary = b"", b""
     for number in range(rows):
-        event = _event(number, chance)
+        fields = event(number, chance)
         ms = _START_MS + number // _EVENTS_PER_MS
-        booking = Booking(**event)
+        booking = Booking(**fields)
         booking.event_timestamp.FromMilliseconds(ms)
-        text = json.dumps({**event, "event_timestamp": _iso(ms)}, separators=(",", ":")).encode()
+        text = json.dumps({**fields, "event_timestamp": _iso(ms)}, separators=(",", ":")).encode()
         binary = booking.SerializeToString()
         for topic, value in (("bench_json", text), ("bench_protobuf", binary)):
             while True:
                 try:
-                    producer.produce(topic, value, key=event["order_id"], partition=number % PARTITIONS)
+                    producer.produce(topic, value, key=fields["order_id"], partition=number % PARTITIONS)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.changes import settle_changes
+from headrace.core.errors import ProjectError
+from headrace.engine.state import StateDir
+from headrace.engine.upgrade import began, settle
+from headrace.plan.planner import make_plan
+from headrace.project.loader import load
+
 Run = Callable[..., Any]
 
 SECOND_FLOW = """\
@@ -74,3 +81,116 @@ def test_secrets_are_hidden(two_flows: Path, headrace: Run, monkeypatch: pytest.
     assert ran.code == 0
     assert "hush-hush" not in ran.out
     assert "****" in ran.out
+
+
+@pytest.fixture
+def begun(project: Path) -> Path:
+    """A project whose flow `big` has been running: a generation with a batch."""
+    loaded = load(project, environment={})
+    state = StateDir.of(loaded.context)
+    generation = settle(loaded, state, make_plan(loaded).flow("big"))
+    checkpoint = generation.checkpoint_folder
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name / "0").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
+    (checkpoint / "metadata").write_text('{"id": "q"}')
+    began(generation, "q")
+    return project
+
+
+def change(project: Path, old: str, new: str) -> None:
+    file = project / "headrace.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_says_what_a_change_means(begun: Path, headrace: Run) -> None:
+    (flow,) = headrace("plan", begun, "--json").data["flows"]
+    assert (flow["change"]["verdict"], flow["change"]["reasons"]) == ("safe", [])
+    assert flow["change"]["generation"].startswith("g1-")
+    assert ": unchanged" in headrace("plan", begun).out
+    change(begun, "amount > 10", "amount > 20")
+    ran = headrace("plan", begun, "--check")
+    assert ran.code == 0
+    assert ": safe\n    conditions changed from amount > 10 to amount > 20: from now on" in ran.out
+    change(begun, "topic: orders}", "topic: bookings}")
+    ran = headrace("plan", begun)
+    assert (ran.code, "needs a new generation\n    input orders read" in ran.out) == (0, True)
+    (flow,) = headrace("plan", begun, "--json").data["flows"]
+    assert flow["change"]["verdict"] == "new_generation"
+
+
+def test_a_flow_that_never_ran_is_a_first_start(project: Path, headrace: Run) -> None:
+    (flow,) = headrace("plan", project, "--json").data["flows"]
+    assert flow["change"] == {"verdict": "first", "reasons": [], "generation": None}
+    assert "generation" not in headrace("plan", project).out
+    assert not (project / ".headrace").exists(), "plan writes nothing"
+
+
+def test_check_ends_with_a_code_for_ci(begun: Path, headrace: Run) -> None:
+    change(begun, "topic: orders}", "topic: bookings}")
+    ran = headrace("plan", begun, "--check", "--json")
+    assert (ran.code, ran.error["error"]["code"]) == (5, "needs-new-generation")
+    assert ran.data["flows"][0]["change"]["verdict"] == "new_generation"
+
+
+def test_run_refuses_before_anything_starts(begun: Path, headrace: Run) -> None:
+    change(begun, "topic: orders}", "topic: bookings}")
+    ran = headrace("run", begun, "--json")
+    assert (ran.code, ran.error["error"]["code"]) == (5, "needs-new-generation")
+    assert "--new-generation big" in ran.error["error"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["--from", "current"], 2, "usage"),
+        (["--new-generation", "big", "--from", "yesterday"], 2, "usage"),
+        (["--new-generation", "bg"], 4, "unknown-flow"),
+    ],
+)
+def test_run_knows_only_flows_and_places(
+    begun: Path, headrace: Run, arguments: list[str], code: int, error: str
+) -> None:
+    ran = headrace("run", begun, *arguments, "--json")
+    assert (ran.code, ran.error["error"]["code"]) == (code, error)
+
+
+def asked(project: Path, *anew: str, begin: str | None = None) -> None:
+    """What `run --new-generation … --from …` does before it asks any service."""
+    loaded = load(project, environment={})
+    settle_changes(loaded, StateDir.of(loaded.context), make_plan(loaded), anew, begin)
+
+
+def test_run_makes_the_generation_that_is_asked_for(
+    begun: Path, headrace: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(begun, "topic: orders}", "topic: bookings}")
+    asked(begun, "big")
+    assert "records are read again" in capsys.readouterr().err
+    generations = StateDir(begun / ".headrace").generations("big")
+    old, new = generations.all()
+    assert generations.current() == new
+    assert (new.manifest.parent, new.manifest.reason[:33]) == (old.id, "changed: input orders read kafka:")
+    assert headrace("plan", begun, "--json").data["flows"][0]["change"]["verdict"] == "first"
+
+
+def test_a_change_that_is_taken_back_before_it_began_goes_back_too(begun: Path, headrace: Run) -> None:
+    change(begun, "topic: orders}", "topic: bookings}")
+    asked(begun, "big")
+    change(begun, "topic: bookings}", "topic: orders}")
+    asked(begun)
+    loaded = load(begun, environment={})
+    generations = StateDir.of(loaded.context).generations("big")
+    (said,) = headrace("plan", begun, "--json").data["flows"]
+    assert (said["change"]["verdict"], said["change"]["generation"]) == ("safe", generations.all()[0].id)
+    assert settle(loaded, StateDir.of(loaded.context), make_plan(loaded).flow("big")) == generations.all()[0]
+    assert generations.current() == generations.all()[0]
+
+
+def test_nobody_goes_on_from_the_midst_of_a_batch(begun: Path) -> None:
+    offsets = StateDir(begun / ".headrace").current("big").checkpoint_folder / "offsets"
+    (offsets / "1").write_bytes((offsets / "0").read_bytes())
+    with pytest.raises(ProjectError) as refused:
+        asked(begun, "big", begin="current")
+    assert (refused.value.code, int(refused.value.exit_code)) == ("batch-in-flight", 5)

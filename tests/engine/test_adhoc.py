@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
 from headrace.engine.adhoc import AdHoc, split_statements, to_document
+from headrace.engine.batchclock import BatchTimes
 from headrace.engine.deadletters import LetterBox
+from headrace.engine.laterows import LateBox
 from headrace.engine.state import StateDir
 from headrace.project.loader import load
 
@@ -63,12 +66,19 @@ def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: Ad
 
 
 @pytest.mark.spark
-def test_dead_letters_of_flows_can_be_asked(asked: AdHoc) -> None:
+def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHoc) -> None:
     box = LetterBox(str(asked.state.dead_letters), "kept", "things", "g1")
     box.add("malformed", "no JSON", {"row": 5}, b"bad")
     box.flush()
     found = to_document(asked.run("SELECT flow, reason, decode(value, 'utf-8') AS value FROM dead_letters"))
     assert found["rows"] == [["kept", "malformed", "bad"]]
+    late = LateBox(str(asked.state.late), "kept", "things", "g1")
+    moment = pa.array([0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    late.add(pa.RecordBatch.from_arrays([moment], names=["at"]), "at", [{"row": 5}], BatchTimes(3, 0, 20, 10))
+    late.flush()
+    assert to_document(asked.run("SELECT flow, batch, row FROM late_rows"))["rows"] == [
+        ["kept", 3, '{"at": "1970-01-01T00:00:00+00:00"}']
+    ]
 
 
 @pytest.mark.spark

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.failures import from_query
+from headrace.core.errors import ProjectError
+from headrace.engine.failures import fault_of, from_query
 
 FLOW: Any = SimpleNamespace(name="counts")
 
@@ -22,7 +23,7 @@ DISK_FULL = "[STREAM_FAILED] x\nCaused by: java.io.IOException: No space left on
     [
         (BAD_RECORD, "bad-record", "offset"),
         (OWN_ERROR, "topic-missing", "topic 'a'"),
-        (DISK_FULL, "flow-failed", "No space left"),
+        (DISK_FULL, "disk-full", "No space left"),
         ("", "flow-failed", "no reason"),
     ],
 )
@@ -31,3 +32,40 @@ def test_the_cause_is_named(text: str, code: str, part: str) -> None:
     assert error.code == code
     assert part in error.message
     assert "counts" in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "has_run", "fault"),
+    [
+        ("bad-record", True, "own"),
+        ("sql-failed", True, "own"),
+        ("needs-new-generation", True, "own"),
+        ("disk-full", False, "outside"),
+        ("state-missing", True, "outside"),
+        ("broker-unreachable", False, "outside"),
+        ("topic-missing", False, "own"),
+        ("topic-missing", True, "outside"),
+        ("kafka-authentication", False, "own"),
+        ("flow-failed", True, "unknown"),
+        ("kafka-fenced", True, "unknown"),
+    ],
+)
+def test_whose_fault_it_is(code: str, has_run: bool, fault: str) -> None:
+    assert fault_of(ProjectError(code, "x"), has_run=has_run) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+            "broker-unreachable",
+        ),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", "executor-lost"),
+        ("java.io.FileNotFoundException: /x/offsets/.5.tmp (Read-only file system)", "state-unwritable"),
+        ("java.net.ConnectException: Connection refused", "service-away"),
+        ("No space left on device\nConnection refused", "disk-full"),
+    ],
+)
+def test_what_comes_from_outside_is_known(text: str, code: str) -> None:
+    assert from_query(FLOW, text).code == code

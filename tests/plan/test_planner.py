@@ -8,6 +8,7 @@ import pytest
 
 from headrace.core.schema import from_ddl
 from headrace.plan.model import FlowInput, LakeInput, StreamInput
+from headrace.sql.lateness import LateRule
 
 BEFORE = 13  # lines of the streams in the fixture's project, with `flows:`
 
@@ -175,9 +176,43 @@ def test_the_guarantee_is_that_of_the_weakest_sink(planned: Any) -> None:
     by_kind = {step.sink.kind(): step.sink.guarantee for step in plan.sinks}
     assert by_kind["lake"] == "exactly_once"
     assert plan.guarantee == by_kind["console"]
-    assert [step.id for step in plan.sinks] == ["0-lake", "1-console"]
+
+
+def test_sinks_keep_their_ids_when_others_come_go_or_change_places(planned: Any) -> None:
+    def ids(sinks: str) -> list[str]:
+        return [step.id for step in planned(flow("f", "SELECT id FROM orders", f"sinks: [{sinks}]")).flow("f").sinks]
+
+    a, b = "{type: lake, path: a}", "{type: lake, path: b, key: [id]}"
+    first = ids(f"{a}, {b}, console")
+    assert len(set(first)) == 3
+    assert (ids(f"console, {b}, {a}"), ids(b)) == (first[::-1], first[1:2])
+    assert ids(b.replace(", key: [id]", "")) == first[1:2], "how it is written does not matter"
+    here, there = (f"{{type: kafka, brokers: ['{host}:1'], topic: t}}" for host in ("here", "there"))
+    assert ids(f"{here}, {there}") == ids(f"{there}, {here}")[::-1]
+    assert ids("console, console") == ["console", "console-2"]
 
 
 def test_wanted_columns_of_a_schema_without_columns_are_none(planned: Any) -> None:
     (events,) = planned(flow("f", "SELECT 1 AS one FROM events"), schema_of=lambda *_: pa.schema([])).flow("f").inputs
     assert events.wanted.names == []
+
+
+def test_a_flow_with_state_knows_when_its_rows_are_late(planned: Any) -> None:
+    windowed = "SELECT window.end AS till, count(*) AS n FROM {} GROUP BY window(ts, '10 seconds')"
+    ten = LateRule(10_000_000, 10_000_000)
+    (orders,) = planned(flow("f", windowed.format("orders"))).flow("f").inputs
+    assert (orders.stateful, orders.late) == (True, ten)
+    (orders,) = planned(flow("f", "SELECT id, ts FROM orders")).flow("f").inputs
+    assert (orders.stateful, orders.late) == (False, None)
+    parts = flow("new", "SELECT * FROM orders WHERE status = 'new'", "sinks: []") + flow("f", windowed.format("new"))
+    (new,) = planned(parts).flow("f").inputs
+    assert [(one.stateful, one.late) for one in new.inputs] == [(True, ten)]
+    through_lake = flow("new", "SELECT id, ts FROM orders", "sinks: [{type: lake, path: l}], event_time: ts")
+    (lake,) = planned(through_lake + flow("f", windowed.format("new"))).flow("f").inputs
+    assert (lake.late, lake.columns) == (ten, ("ts",))
+
+
+def test_a_setting_that_changes_what_is_late_leaves_it_to_spark(planned: Any) -> None:
+    setting = "sinks: [noop], spark: {spark.sql.streaming.statefulOperator.allowMultiple: false}"
+    text = flow("f", "SELECT count(*) AS n FROM orders GROUP BY window(ts, '10 seconds')", setting)
+    assert planned(text).flow("f").inputs[0].late is None

@@ -162,3 +162,28 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats_a_row(spark: Any, tmp_pat
         assert ids(root) == list(range(30)), f"after a crash at step {call}"
         assert not list((root / "out/.orders.headrace/staging").iterdir())
     assert call > 12
+
+
+def test_what_a_dying_engine_still_writes_is_not_published(tmp_path: Path) -> None:
+    """Its driver is dead, another engine runs the batch again, and only then do its last tasks end."""
+    publication = _publish.Publication(tmp_path / "out", "orders-files-g1", 0)
+    written: list[Path] = []
+
+    def put(folder: Path, text: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"part-{text}.json").write_text(text)
+
+    def die(folder: Path) -> None:
+        written.append(folder)
+        raise CrashError
+
+    def run_again(folder: Path) -> None:
+        put(folder, "again")
+        put(written[0], "late")
+
+    with pytest.raises(CrashError):
+        publication.write(die, lambda file: True)
+    publication.write(run_again, lambda file: True)
+    publication.finish()
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["again"]
+    assert not list((tmp_path / ".out.headrace" / "staging").iterdir())

@@ -53,10 +53,11 @@ def run_project(spark: SparkSession) -> RunProject:
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
         runner = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan)
-        runs = runner.run(seconds=120)
+        runs = runner.run(seconds=400)
         for one in runs:
             if one.error is not None:
                 raise one.error
+            assert one.caught_up, f"{one.plan.name} did not catch up in time"
         return runs
 
     return run

@@ -54,6 +54,16 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "test": Command("test", "Run a project's own tests."),
         "schema": Command("schema", "Print the JSON schema of headrace.yaml, for editors."),
     },
+    "Operations": {
+        "status": Command("status", "Show what the flows of a running engine do."),
+        "wait": Command("wait", "Wait until a flow fulfils a condition."),
+        "stop": Command("stop", "Stop the engine that runs a project, after its running batches."),
+        "offsets": Command("offsets", "Where flows are, how far behind, and moving them.", "app"),
+        "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
+        "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),
+        "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
+        "late": Command("late", "Look at rows that came too late for their windows.", "app"),
+    },
     "Environment": {
         "doctor": Command("doctor", "Find what is wrong here and say how to mend it."),
         "jars": Command("jars", "Fetch the jars that Spark needs."),

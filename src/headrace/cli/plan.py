@@ -21,29 +21,41 @@ def plan(
     profile: Profile = None,
     overrides: Overrides = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a Graphviz graph.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 5 when a flow cannot go on from where it is.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show what a project's flows read, keep, write and guarantee.
+    """Show what a project's flows read, keep, write and guarantee, and whether they can go on after a change.
 
     What is printed here is what `run` does: both read the same plan. Nothing is started, no service is asked.
     """
     if dot and json:
         raise usage_error("--dot and --json exclude each other", "leave one of them out")
 
+    from headrace.cli.changes import changes_of, require_safe
+    from headrace.engine.schemas import kept_schema
+    from headrace.engine.state import StateDir
     from headrace.plan.explain import to_dot, to_json, to_text
     from headrace.plan.planner import make_plan
 
     path, flows = split(names, project)
-    made = make_plan(load_project(path, profile, overrides), flows)
+    loaded = load_project(path, profile, overrides)
+    state = StateDir.of(loaded.context)
+    made = make_plan(loaded, flows, lambda name, _spec: kept_schema(state, name))
+    changes = changes_of(loaded, state, made)
+    said = {name: change.to_json() for name, change in changes.items()}
     if json:
-        printer.document(to_json(made))
+        printer.document(to_json(made, said))
     elif dot:
         printer.data(to_dot(made))
     elif printer.on_terminal():
-        for flow in printer.clean(to_json(made))["flows"]:
+        for flow in printer.clean(to_json(made, said))["flows"]:
             printer.render(flow_tree(flow))
     else:
-        printer.data("\n".join(to_text(made)))
+        printer.data("\n".join(to_text(made, said)))
+    if check:
+        require_safe(loaded, list(changes.values()))
 
 
 def flow_tree(flow: dict[str, Any]) -> Tree:
@@ -63,7 +75,22 @@ def flow_tree(flow: dict[str, Any]) -> Tree:
     writes = tree.add(Text("writes", style="dim"))
     for sink in flow["sinks"]:
         writes.add(Text.assemble((sink["label"], "cyan"), f"  {sink['guarantee']}"))
+    if flow["change"] is not None and flow["change"]["generation"] is not None:
+        _add_change(tree, flow["change"])
     return tree
+
+
+_STYLES = {"new_generation": "yellow", "refused": "red"}
+
+
+def _add_change(tree: Tree, change: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from headrace.plan.explain import words_of
+
+    branch = tree.add(Text(words_of(change), style=_STYLES.get(change["verdict"], "green")))
+    for reason in change["reasons"]:
+        branch.add(Text(reason))
 
 
 def _add_input(tree: Tree, one: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import json as jsonlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,27 +36,42 @@ def run(
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End by itself after this time, e.g. 30s.")
     ] = None,
+    stop_timeout: Annotated[
+        str, typer.Option("--stop-timeout", metavar="TIME", help="How long running batches may take to finish.")
+    ] = "30s",
+    new_generation: Annotated[
+        list[str] | None,
+        typer.Option("--new-generation", metavar="FLOW", help="Begin this flow anew; may be repeated."),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="start|current", help="Where a new generation begins to read; default start."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a project's flows, all or those named.
 
     Rows of console sinks go to stdout, what happens goes to stderr. Ctrl-C finishes the running batches and stops.
+    A flow that fails because something outside is away goes on by itself when it is back: see `headrace status`.
     """
     path, flows = split(names, project)
-    seconds = _seconds(for_)
+    seconds = _seconds("--for", for_)
+    patience = _seconds("--stop-timeout", stop_timeout) or 0.0
     loaded = load_project(path, profile, overrides)
+    from headrace.cli.changes import settle_changes
     from headrace.engine.checks import check_services
     from headrace.engine.state import StateDir
 
     state = StateDir.of(loaded.context)
     with state.lock(), _stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
+        settle_changes(loaded, state, plan, new_generation or (), from_)
         check_services(loaded, plan)
-        runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, json)
+        runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json)
     _finish(runs, loaded, json)
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(option: str, text: str | None) -> float | None:
     from headrace.core.durations import parse_duration
 
     if text is None:
@@ -64,7 +79,7 @@ def _seconds(text: str | None) -> float | None:
     try:
         return parse_duration(text).total_seconds()
     except ValueError as error:
-        raise ProjectError("usage", f"--for: {error}", exit_code=Exit.USAGE) from None
+        raise ProjectError("usage", f"{option}: {error}", exit_code=Exit.USAGE) from None
 
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
@@ -86,9 +101,11 @@ def _run(
     stopping: threading.Event,
     until_caught_up: bool,
     seconds: float | None,
+    patience: float,
     json: bool,
 ) -> list[FlowRun]:
     from headrace.engine.flow import FlowStarter
+    from headrace.engine.reporting import Reporting
     from headrace.engine.runner import Runner
     from headrace.engine.session import start_session
 
@@ -98,9 +115,13 @@ def _run(
     printer.note(f"starting Spark on {project.spec.spark.master} …")
     spark = start_session(project.spec.spark, project.spec.project, state.logs)
     try:
-        runner = Runner(FlowStarter(project, state, spark, until_caught_up), plan, stopping)
-        printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
-        return runner.run(seconds=seconds, report=_Reporter(json))
+        runner = Runner(FlowStarter(project, state, spark, until_caught_up), plan, stopping, stop_seconds=patience)
+        with Reporting(project, state, runner, http=not until_caught_up) as reporting:
+            if reporting.server is not None:
+                note = f" ({reporting.server.note})" if reporting.server.note else ""
+                printer.note(f"status and metrics: {reporting.server.address}{note}")
+            printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
+            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed))
     finally:
         printer.note("stopping …")
         spark.stop()
@@ -125,43 +146,66 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
 
 class _Reporter:
-    """Says every few seconds how far each flow is."""
+    """Says every few seconds how far each flow is, and at once when one fails or is degraded."""
 
-    def __init__(self, json: bool) -> None:
+    def __init__(self, json: bool, changed: Callable[[Sequence[FlowRun]], None]) -> None:
         self._json = json
+        self._changed = changed
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-        self._failed: set[str] = set()
+        self._said: dict[str, str] = {}
 
     def __call__(self, runs: Sequence[FlowRun]) -> None:
+        self._changed(runs)
         for run in runs:
-            if run.error is not None and run.plan.name not in self._failed:
-                self._failed.add(run.plan.name)
-                printer.error(run.error)
+            now = f"{run.state} {run.reason.code if run.reason else ''}"
+            if self._said.get(run.plan.name, "") != now:
+                self._tell(run, self._said.get(run.plan.name, ""))
+                self._said[run.plan.name] = now
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         for run in runs:
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
 
+    def _tell(self, run: FlowRun, before: str) -> None:
+        """Only what is worth a line of its own."""
+        if run.error is not None:
+            printer.error(run.error)
+        elif run.reason is not None or (run.state == "running" and before.startswith("degraded")):
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
+
 
 def _document(run: FlowRun) -> dict[str, Any]:
-    return {"flow": run.plan.name, "state": _state(run), "rows_in": run.rows_in, "batches": run.batches, **run.last}
+    numbers = run.numbers
+    batch = numbers.last_batch or {}
+    return {
+        "flow": run.plan.name,
+        "state": run.state,
+        "reason": run.reason.text if run.reason else None,
+        "rows_in": numbers.rows_in,
+        "batches": numbers.batches,
+        "rows_per_s": _rounded(numbers.rows_per_s()),
+        "batch": batch.get("id"),
+        "duration_s": batch.get("duration_s"),
+        "watermark": numbers.watermark.isoformat() if numbers.watermark else None,
+        "state_rows": numbers.state_rows,
+        "restarts": run.restarts,
+    }
 
 
-def _state(run: FlowRun) -> str:
-    if run.error is not None:
-        return "failed"
-    if run.query is None:
-        return "waiting"
-    return "running" if run.query.isActive else "done"
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 1)
 
 
 def _line(run: FlowRun) -> str:
-    parts = [f"{run.plan.name}: {_state(run)}, {run.rows_in:,} rows in, {run.batches} batches"]
-    if run.last.get("rows_per_s") is not None:
-        parts.append(f"{run.last['rows_per_s']:,.0f} rows/s")
-    if run.last.get("watermark"):
-        parts.append(f"watermark {run.last['watermark']}")
+    numbers = run.numbers
+    state = f"{run.state}: {run.reason.text}" if run.reason else run.state
+    parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {run.batches} batches"]
+    rate = numbers.rows_per_s()
+    if rate is not None:
+        parts.append(f"{rate:,.0f} rows/s")
+    if numbers.watermark:
+        parts.append(f"watermark {numbers.watermark:%Y-%m-%dT%H:%M:%SZ}")
     return ", ".join(parts)
 
 

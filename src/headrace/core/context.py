@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.positions import Position
+
 
 @dataclass(frozen=True)
 class Context:
@@ -28,6 +30,8 @@ class ReadContext(Context):
     max_records: int | None = None
     metadata: tuple[str, ...] | None = None
     """The metadata columns that will be used; None for all. Others may be left out or null."""
+    start: Position | None = None
+    """Where a new generation begins, instead of where the source's options say. Known batches go before it."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,22 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # documented, not marked exported
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, not all marked exported
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+)
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.positions import Offsets
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,11 +62,60 @@ class Cluster:
         """The names of all topics that we may see, Kafka's own left out."""
         return self._names
 
+    def refresh(self) -> None:
+        """Learn of topics that were made since."""
+        self._names = self._connect()
+
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions each topic has; `topic-missing` and `kafka-authorization` name the first one at fault."""
+        return {name: len(found.partitions) for name, found in self._describe(topics).items()}
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each topic: one that was deleted and made again has another."""
+        return {name: str(found.topic_id) for name, found in self._describe(topics).items()}
+
+    def starts(self, partitions: Mapping[str, int]) -> Offsets:
+        """The oldest offset of each partition."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Mapping[str, int]) -> Offsets:
+        """Where a reader of committed records comes to an end in each partition."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def at(self, partitions: Mapping[str, int], milliseconds: int) -> Offsets:
+        """The first record of this time or later in each partition, -1 where there is none."""
+        return self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds))
+
+    def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Write offsets to a consumer group that has no members."""
+        parts = [TopicPartition(topic, p, offset) for topic, of in offsets.items() for p, offset in of.items()]
+        request = [ConsumerGroupTopicPartitions(group, parts)]
+        answer = self._admin.alter_consumer_group_offsets(request, request_timeout=self._deadline)[group]
+        refusals = [part.error for part in self._answer(answer).topic_partitions if part.error is not None]
+        if refusals:
+            raise cluster_error(refusals[0], self._address, f"of group {group}")
+
+    def _offsets(self, partitions: Mapping[str, int], wanted: OffsetSpec) -> Offsets:
+        asked = {TopicPartition(topic, p): wanted for topic, count in partitions.items() for p in range(count)}
+        found: Offsets = {topic: {} for topic in partitions}
+        if asked:
+            answers = self._admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._deadline
+            )
+            for part, answer in answers.items():
+                found[part.topic][part.partition] = self._answer(answer, part.topic).offset
+        return found
+
+    def _answer(self, future: Future[Any], topic: str | None = None) -> Any:
+        try:
+            return future.result(2 * self._deadline)
+        except KafkaException as error:
+            raise cluster_error(error.args[0], self._address, topic) from error
+
+    def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
         wanted = list(topics)
         futures = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._deadline)
-        return {name: self._partitions(name, futures[name]) for name in wanted}
+        return {name: self._topic(name, futures[name]) for name in wanted}
 
     def has(self, topic: str) -> bool:
         """Whether a topic is there."""
@@ -78,9 +139,9 @@ class Cluster:
         while not self.has(topic) and time.monotonic() < until:
             time.sleep(0.05)  # metadata spreads through the cluster by itself; there is nothing to wait on
 
-    def _partitions(self, name: str, answer: Future[Any]) -> int:
+    def _topic(self, name: str, answer: Future[Any]) -> Any:
         try:
-            return len(answer.result(2 * self._deadline).partitions)
+            return answer.result(2 * self._deadline)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise missing_topic(name, self._names, self._address) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.component import Component
@@ -18,6 +20,46 @@ if TYPE_CHECKING:
 Delivery = Literal["exactly_once", "at_least_once", "idempotent", "best_effort"]
 
 
+@dataclass(frozen=True)
+class Rewind:
+    """A flow that goes back to an earlier position, as one of its sinks sees it."""
+
+    flow: str
+    sink: str
+    context: Context
+    kept: tuple[str, int] | None
+    """Generation and number of the last batch whose rows stay when later ones are taken back; None: no row stays."""
+    again: int | None = None
+    """How many records will be read again; None when it cannot be told."""
+    generation: str = ""
+    """The new generation, once there is one."""
+
+    def stays(self, generation: str, batch_id: int) -> bool:
+        """Whether a batch was there already when the last one that is kept was written."""
+        number = _generation_number(generation)
+        if self.kept is None or number is None:
+            return False
+        last = _generation_number(self.kept[0]) or 0
+        return number < last or (number == last and batch_id <= self.kept[1])
+
+    @property
+    def words(self) -> str:
+        """How much is read again."""
+        if self.again is None:
+            return "records are read again"
+        return (
+            f"{self.again:,} record{' is' if self.again == 1 else 's are'} read again"
+            if self.again
+            else "no record is read again"
+        )
+
+
+def _generation_number(generation: str) -> int | None:
+    """Generations are numbered; what was replayed from dead letters has no number."""
+    found = re.match(r"g(\d+)", generation)
+    return int(found[1]) if found else None
+
+
 class Sink(Component):
     """Subclass this first: one method, one batch.
 
@@ -26,11 +68,20 @@ class Sink(Component):
     """
 
     family: ClassVar[str] = "sinks"
+    reads_all: ClassVar[bool] = False
+    """Whether `write_batch` reads every row, once, also of a batch that is already there. Rows that nobody reads are
+    never computed: what the flow keeps of them would be lost. So the engine reads what such a sink leaves."""
 
     @property
     def guarantee(self) -> Delivery:
         """How often a row arrives, whatever happens on the way."""
         return "idempotent"
+
+    @property
+    def target(self) -> str:
+        """What it writes to, apart from how: the topic, the path. With the kind it tells a flow's sinks apart, also
+        when they are written down in another order, so that a batch in flight finds what each of them has of it."""
+        return ""
 
     @property
     def lake_path(self) -> str | None:
@@ -42,6 +93,11 @@ class Sink(Component):
         """Whether a real-time flow can write to it."""
         return False
 
+    @property
+    def one_writer(self) -> bool:
+        """Whether two that write to it at once get in each other's way: then no replay runs beside the engine."""
+        return False
+
     def check(self, context: Context) -> None:
         """Ask the system behind this sink whether it can be written; a ProjectError says what to mend."""
 
@@ -51,6 +107,20 @@ class Sink(Component):
     @abstractmethod
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch, or nothing if it is already there."""
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """What a rewind does to what this sink holds, in words, before it happens.
+
+        With `replace` also whether later rows can be taken back: a ProjectError refuses the whole rewind.
+        """
+        cannot = "; rows written since cannot be taken back" if replace else ""
+        return f"{rewind.words}: their rows come again, beside those already there{cannot}"
+
+    def take_back(self, rewind: Rewind) -> None:
+        """Remove the rows of all batches of this flow that do not stay. Needs no Spark; twice is as good as once.
+
+        A sink that cannot does nothing, and says so in `rewind_effect`.
+        """
 
 
 class StreamingSink(Sink):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.core.component import Component
 from headrace.core.context import Context, ReadContext
+from headrace.core.positions import Positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,8 @@ class Source(Component):
 
     realtime: ClassVar[bool] = False
     """Whether a real-time flow can read it."""
+    simulated: ClassVar[bool] = False
+    """Whether its records make up their own time, so that none of them is too far in the future."""
 
     @property
     @abstractmethod
@@ -60,9 +64,26 @@ class Source(Component):
     def check(self, context: Context) -> None:
         """Ask the system behind this source whether it can be read; a ProjectError says what to mend."""
 
+    @property
+    def reads(self) -> str:
+        """What is read, as far as positions in it depend on it: not how fast, since when or with which password.
+
+        A flow whose source reads something else than before cannot go on from the positions it has reached. Unless a
+        kind says better, any changed option counts.
+        """
+        options = self.model_dump_json(exclude_defaults=True)
+        return f"{self.label} (options {hashlib.sha256(options.encode()).hexdigest()[:12]})"
+
     def splits(self, context: Context) -> int | None:
         """How many parts are read side by side, where the system behind it says so, e.g. a topic's partitions."""
         return None
+
+    def positions(self, context: Context) -> Positions:
+        """What is known about positions in it: to measure lag, and to begin somewhere else. Connects when asked.
+
+        A source that overrides this begins at `ReadContext.start` when that is given.
+        """
+        return Positions(self.label)
 
     @property
     def needs_format(self) -> bool:

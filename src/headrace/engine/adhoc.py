@@ -1,4 +1,4 @@
-"""Ad-hoc batch SQL over what a project has: its streams as they stand, lake tables of its flows, dead letters."""
+"""Ad-hoc batch SQL over what a project has: streams as they stand, lake tables of flows, dead letters and late rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headrace.core.errors import ProjectError
 from headrace.engine.deadletters import read_letters
 from headrace.engine.inputs import Reading, read_stream
 from headrace.engine.lake import is_table
+from headrace.engine.laterows import read_late
 from headrace.engine.schemas import infer_schema
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEAD_LETTERS = "dead_letters"
+LATE_ROWS = "late_rows"
 
 
 def split_statements(text: str) -> list[str]:
@@ -77,7 +79,7 @@ class AdHoc:
 
     def _mentioned(self, statement: str) -> Iterator[str]:
         assert self.project is not None
-        known = {*self.project.spec.streams, *self.project.spec.flows, DEAD_LETTERS}
+        known = {*self.project.spec.streams, *self.project.spec.flows, DEAD_LETTERS, LATE_ROWS}
         try:
             trees = [tree for tree in sqlglot.parse(statement, dialect="spark") if tree is not None]
             names = {table.name.lower() for tree in trees for table in tree.find_all(exp.Table)}
@@ -89,6 +91,8 @@ class AdHoc:
         assert self.project is not None
         if name == DEAD_LETTERS:
             self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
+        elif name == LATE_ROWS:
+            self.spark.createDataFrame(read_late(self.state.late)).createOrReplaceTempView(name)
         elif name in self.project.spec.streams:
             self._register_stream(self.project, name, statement)
         else:

@@ -56,6 +56,10 @@ class Checkpoint:
         newest = _newest(self.folder / "commits")
         return None if newest is None else self.batch(newest)
 
+    def begun(self) -> bool:
+        """Whether there was ever a batch."""
+        return any(_newest(self.folder / name) is not None for name in ("offsets", "commits"))
+
     def in_flight(self) -> bool:
         """Whether a batch was begun and not finished: some sinks may have it, and it will be run again."""
         return _newest(self.folder / "offsets") != _newest(self.folder / "commits")

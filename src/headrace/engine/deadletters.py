@@ -6,17 +6,24 @@ again writes the same files again; a letter's id is made of its stream and posit
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+
+from headrace.engine.batchclock import running_batch
+from headrace.engine.files import reading
 
 SCHEMA = pa.schema(
     [
@@ -29,8 +36,12 @@ SCHEMA = pa.schema(
         ("position", pa.string()),
         ("value", pa.binary()),
         ("met_at", pa.timestamp("us", tz="UTC")),
+        ("metadata", pa.string()),
+        ("batch", pa.int64()),
     ]
 )
+"""`metadata` has the metadata columns that the flow uses, as JSON, so that the record can be replayed with them.
+`batch` is the micro-batch that met it: until that is committed it may run again, and no longer find the record bad."""
 _FLUSH_BYTES = 8 << 20
 
 
@@ -46,7 +57,14 @@ class LetterBox:
     _letters: list[dict[str, Any]] = field(default_factory=list)
     _bytes: int = 0
 
-    def add(self, reason: str, detail: str, position: dict[str, Any], value: bytes | None) -> None:
+    def add(
+        self,
+        reason: str,
+        detail: str,
+        position: dict[str, Any],
+        value: bytes | None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
         """Keep one record."""
         address = json.dumps(position, default=str)
         self._letters.append(
@@ -60,6 +78,7 @@ class LetterBox:
                 "position": address,
                 "value": value if self.keep_value else None,
                 "met_at": datetime.now(UTC),
+                "metadata": json.dumps(metadata, default=_json_value) if metadata else None,
             }
         )
         self._bytes += len(value or b"") + 300
@@ -72,21 +91,51 @@ class LetterBox:
             return
         folder = Path(self.folder) / self.flow / self.stream
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{self.generation}-{self._letters[0]['id']}.parquet"
+        batch = running_batch()
+        series = self.generation if batch is None else f"{self.generation}-{batch:010}"
+        name = f"{series}-{self._letters[0]['id']}.parquet"
         scratch = folder / f".{name}.{os.getpid()}"
-        pq.write_table(pa.Table.from_pylist(self._letters, schema=SCHEMA), scratch)
+        table = pa.Table.from_pylist([one | {"batch": batch} for one in self._letters], schema=SCHEMA)
+        pq.write_table(table, scratch)
         os.replace(scratch, folder / name)
         self._letters = []
         self._bytes = 0
 
 
+def _json_value(value: Any) -> str:
+    """As Spark reads it from JSON: bytes in base64, times in ISO form."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+@contextmanager
+def kept_files(folder: Path, flow: str | None = None) -> Iterator[list[str]]:
+    """The files of dead letters or late rows, of one flow or all; nobody merges them until the block ends."""
+    flows = [folder / flow] if flow else sorted(one for one in folder.glob("*") if one.is_dir())
+    with ExitStack() as held:
+        for one in flows:
+            held.enter_context(reading(one))
+        # a hidden one is not finished
+        yield sorted(str(file) for one in flows for file in one.rglob("[!.]*.parquet"))
+
+
+def forget_batch(folder: Path, flow: str, generation: str, batch: int) -> None:
+    """Remove what a batch has put aside that is about to run again: by a changed project it may put aside less."""
+    for file in (folder / flow).glob(f"*/{generation}-{batch:010}-*.parquet"):
+        file.unlink(missing_ok=True)
+    for file in (folder / flow).glob("*/merged-*.parquet"):
+        table = pq.read_table(file)
+        mine = pc.and_(pc.equal(table["generation"], generation), pc.equal(table["batch"], batch))
+        others = table.filter(pc.invert(pc.fill_null(mine, False)))
+        if others.num_rows < table.num_rows:
+            scratch = file.with_name(f".{file.name}.{os.getpid()}")
+            pq.write_table(others, scratch)
+            os.replace(scratch, file)
+
+
 def read_letters(folder: Path, flow: str | None = None) -> pa.Table:
     """All dead letters below a folder, each once per flow, in no particular order."""
-    base = folder / flow if flow else folder
-    files = sorted(str(file) for file in base.rglob("*.parquet")) if base.is_dir() else []
-    if not files:
-        return SCHEMA.empty_table()
-    table = ds.dataset(files, schema=SCHEMA).to_table()
+    with kept_files(folder, flow) as files:
+        table = ds.dataset(files, schema=SCHEMA).to_table() if files else SCHEMA.empty_table()
     keys = table.group_by(["flow", "id"], use_threads=False).aggregate([("met_at", "min")])
     if keys.num_rows == table.num_rows:
         return table

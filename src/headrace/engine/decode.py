@@ -13,6 +13,7 @@ from headrace.core.format import Bad, Decoder
 from headrace.core.schema import TIMESTAMP
 from headrace.core.source import PackedPosition
 from headrace.engine.deadletters import LetterBox
+from headrace.engine.gate import FUTURE, Gate
 from headrace.project.model import EventTime, OnError
 
 PACKED = "_position"
@@ -28,8 +29,8 @@ class DecodeStep:
     """Decodes one stream for one flow; the function given to `mapInArrow`.
 
     Input: `value`, then the columns of the position or `_position`, which packs them, and the `metadata` columns.
-    Output: the decoder's columns, then `metadata`. Every record of the input is in the output, filtered out, or in the
-    letter box.
+    Output: the decoder's columns, then `metadata`. Every record of the input is in the output, filtered out, in the
+    letter box or, where there is a gate, among the late rows.
     """
 
     decoder: Decoder
@@ -40,6 +41,7 @@ class DecodeStep:
     on_error: OnError
     letters: LetterBox
     packed: PackedPosition | None = None
+    gate: Gate | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode all batches of a task."""
@@ -48,6 +50,8 @@ class DecodeStep:
                 yield self._one(batch)
         finally:
             self.letters.flush()
+            if self.gate is not None:
+                self.gate.flush()
 
     def output_schema(self) -> pa.Schema:
         """The decoder's columns, the event time as a timestamp."""
@@ -67,24 +71,44 @@ class DecodeStep:
             bad += more
         if bad:
             self._keep(bad, batch)
-        return self._assemble(rows, good, batch)
+        result, good = self._assemble(rows, good, batch)
+        return result if self.gate is None else self._gated(self.gate, result, good, batch)
 
-    def _assemble(self, rows: pa.RecordBatch, good: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _assemble(
+        self, rows: pa.RecordBatch, good: pa.Array | None, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """The rows that pass the filters, and which records they are; None for all."""
         columns = list(rows.columns)
         for name in self.metadata:
             column = batch.column(name)
             columns.append(column if good is None else column.take(good))
         result = pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *self.metadata])
         mask = apply_all(self.filters, result)
-        return result if mask is None else result.filter(mask)
+        if mask is None:
+            return result, good
+        return result.filter(mask), pc.indices_nonzero(mask) if good is None else good.filter(mask)
+
+    def _gated(self, gate: Gate, rows: pa.RecordBatch, good: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+        def record(index: int) -> int:
+            return index if good is None else int(good[index].as_py())
+
+        passed, ahead = gate.check(rows, lambda index: self._position_of(batch, record(index)) or None)
+        for one in ahead:
+            # the record itself is well made, so `on_error` has no say
+            self._letter(Bad(record(one.index), FUTURE, one.detail), batch)
+        return passed
 
     def _keep(self, bad: list[Bad], batch: pa.RecordBatch) -> None:
-        values = batch.column(0)
         for one in sorted(bad, key=lambda b: b.index):
-            position = self._position_of(batch, one.index)
             if self.on_error == "fail":
+                position = self._position_of(batch, one.index)
                 raise BadRecordError(f"record {position} of stream '{self.letters.stream}': {one.reason}: {one.detail}")
-            self.letters.add(one.reason, one.detail, position, values[one.index].as_py())
+            self._letter(one, batch)
+
+    def _letter(self, one: Bad, batch: pa.RecordBatch) -> None:
+        position = self._position_of(batch, one.index)
+        metadata = {name: batch.column(name)[one.index].as_py() for name in self.metadata}
+        self.letters.add(one.reason, one.detail, position, batch.column(0)[one.index].as_py(), metadata)
 
     def _position_of(self, batch: pa.RecordBatch, index: int) -> dict[str, object]:
         if self.packed is not None:

@@ -1,15 +1,59 @@
-"""Why a running query ended, in words a user can act on."""
+"""Why a running query ended, in words a user can act on, and whose business it is to mend it."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
-from headrace.core.errors import ProjectError
+from headrace.core.errors import Exit, ProjectError
+from headrace.engine.statefailures import from_state
 from headrace.plan.model import FlowPlan
+
+Fault = Literal["own", "outside", "unknown"]
 
 _BAD_RECORD = re.compile(r"BadRecordError: (.*)")
 _PROJECT_ERROR = re.compile(r"error\[([a-z-]+)\]: (.*)")
+# Kafka's own exceptions for a cluster that is away, moves or comes back
+_KAFKA_AWAY = (
+    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|"
+    r"NotLeaderOrFollower|NotCoordinator|Coordinator\w+|NotController|UnknownServer)Exception"
+    r"|Timed out waiting for a node assignment|Failed to create new KafkaAdminClient|No resolvable bootstrap"
+    r"|KafkaError\{code=(_TRANSPORT|_ALL_BROKERS_DOWN|_TIMED_OUT|_RESOLVE)"
+)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_READ_ONLY = re.compile(r"Read-only file system")
+_KAFKA = re.compile(_KAFKA_AWAY)
+_EXECUTOR = re.compile(
+    r"ExecutorLostFailure|Lost executor|ExecutorDeadException|Lost worker|executor .{0,80} (exited|lost)"
+)
+_NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
+_AWAY = frozenset(
+    {"broker-unreachable", "disk-full", "executor-lost", "service-away", "state-missing", "state-unwritable"}
+)
+# refused at the first start, when the project is probably wrong; later something was taken away that may come back
+_TAKEN_AWAY = frozenset(
+    {
+        "topic-missing",
+        "lake-missing",
+        "no-files",
+        "folder-not-writable",
+        "not-a-folder",
+        "kafka-authentication",
+        "kafka-authorization",
+        "kafka-tls",
+    }
+)
+_NOBODY_KNOWS = frozenset({"flow-failed", "kafka-refused", "kafka-fenced"})
+
+
+def fault_of(error: ProjectError, *, has_run: bool) -> Fault:
+    """Whose fault it is: the project's (`own`: no retry helps), something `outside` (it may come back), or `unknown`.
+
+    `has_run`: whether the flow has worked since the engine started.
+    """
+    if error.code in _AWAY or (has_run and error.code in _TAKEN_AWAY):
+        return "outside"
+    return "unknown" if error.code in _NOBODY_KNOWS else "own"
 
 
 def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
@@ -23,11 +67,41 @@ def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
     own = _PROJECT_ERROR.search(text)
     if own:
         return ProjectError(own[1], f"flow '{flow.name}': {own[2]}")
-    return ProjectError(
-        "flow-failed",
-        f"flow '{flow.name}' failed: {_cause(text)}",
-        hint="the whole story is in logs/engine.log of the state folder",
+    return (
+        from_state(flow, text)
+        or _from_outside(flow, text)
+        or ProjectError(
+            "flow-failed",
+            f"flow '{flow.name}' failed: {_cause(text)}",
+            hint="the whole story is in logs/engine.log of the state folder",
+        )
     )
+
+
+def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
+    """What is known to come from elsewhere; a full disk is looked for first, as it makes many other errors."""
+
+    def error(code: str, pattern: re.Pattern[str], hint: str) -> ProjectError:
+        message = f"flow '{flow.name}' was stopped from outside: {_telling(text, pattern)}"
+        return ProjectError(code, message, hint=hint, exit_code=Exit.TRANSIENT)
+
+    if _FULL.search(text):
+        return error("disk-full", _FULL, "make room on the disk")
+    if _READ_ONLY.search(text):
+        return error("state-unwritable", _READ_ONLY, "make the folder writable again")
+    if _KAFKA.search(text):
+        return error("broker-unreachable", _KAFKA, "check that the broker runs and can be reached")
+    if _EXECUTOR.search(text):
+        return error("executor-lost", _EXECUTOR, "look at the cluster's workers")
+    if _NETWORK.search(text):
+        return error("service-away", _NETWORK, "check that the service runs and can be reached")
+    return None
+
+
+def _telling(text: str, pattern: re.Pattern[str]) -> str:
+    """The line that says it."""
+    line = next(line for line in text.splitlines() if pattern.search(line))
+    return line.strip().removeprefix("Caused by: ").rsplit("Exception: ", 1)[-1][:300]
 
 
 def _cause(text: str) -> str:

@@ -11,13 +11,21 @@ from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import StreamingSink
+from headrace.engine import points
 from headrace.engine.checks import check_slots
+from headrace.engine.deadletters import forget_batch
 from headrace.engine.failures import from_query
+from headrace.engine.generations import Generation
 from headrace.engine.inputs import Reading, register
+from headrace.engine.progress import OUTPUT
+from headrace.engine.rewind import finish_take_back
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
-from headrace.plan.model import FlowPlan, Input, StreamInput
+from headrace.engine.topics import check_topics
+from headrace.engine.upgrade import began, settle
+from headrace.plan.model import FlowInput, FlowPlan, Input
 from headrace.project.loader import Project
+from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +34,10 @@ if TYPE_CHECKING:
 
 # short batches stall at their boundaries; see DESIGN, latency modes
 _REALTIME_BATCH = "5 minutes"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+# it leaves out a branch of a union that has no rows in a batch; what can be null, and so the state's schema, would
+# then differ from batch to batch
+_EMPTY_BRANCHES = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 
 
 @dataclass(frozen=True)
@@ -36,21 +48,36 @@ class FlowStarter:
     state: StateDir
     spark: SparkSession
     until_caught_up: bool = False
+    one_batch: bool = False
+    """Run only the batch that was begun and not committed."""
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
         """Start a flow from where its current generation is."""
         from pyspark.errors import AnalysisException, PySparkException
 
         check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
+        generation = settle(self.project, self.state, flow)
+        finish_take_back(flow, generation, self.project.context)
+        check_topics(flow, generation, self.project.context)
+        self._forget_batch_in_flight(flow.name, generation)
         try:
             rows = self.rows(flow)
             self._check_sinks(flow, rows)
-            return self._start(flow, rows)
+            query = self._start(flow, rows)
+            began(generation, query.id)
+            return query
         except AnalysisException as refusal:
             error = from_analysis(refusal)
             raise error.at(self.project.sql_origin(flow.name, error.line)) from refusal
         except PySparkException as failure:
             raise from_query(flow, failure) from failure
+
+    def _forget_batch_in_flight(self, flow: str, generation: Generation) -> None:
+        """A batch that runs again puts aside its dead letters and late rows anew."""
+        planned = generation.checkpoint.planned()
+        if planned is not None and generation.checkpoint.in_flight():
+            for folder in (self.state.dead_letters, self.state.late):
+                forget_batch(folder, flow, generation.id, planned.batch_id)
 
     def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
         writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
@@ -75,12 +102,16 @@ class FlowStarter:
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
         for key, value in flow.spec.spark.items():
             session.conf.set(key, value)
+        if flow.state:
+            excluded = session.conf.get(_EXCLUDED, "") or ""
+            session.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _EMPTY_BRANCHES))))
         reading = Reading(
             flow=flow.name,
             context=self.project.context,
             until_caught_up=self.until_caught_up or flow.spec.mode == "batch",
             realtime=flow.spec.mode == "realtime",
             max_records=None if flow.spec.mode == "realtime" else flow.max_records,
+            start=self.state.current(flow.name).manifest.start,
         )
         for one in inputs:
             register(session, one, reading, self.state)
@@ -101,9 +132,11 @@ class FlowStarter:
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(rows, self.project.context).outputMode("update")
         write = batch_writer(flow, self.state.current(flow.name).id, self.project.context)
-        return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
+        return _counted(rows).writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
+        if self.one_batch:
+            return writer.trigger(once=True)
         if self.until_caught_up or flow.spec.mode == "batch":
             return writer.trigger(availableNow=True)
         if flow.spec.mode == "realtime":
@@ -114,14 +147,20 @@ class FlowStarter:
 def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[[DataFrame, int], None]:
     """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
 
+    whole = all(step.sink.reads_all for step in flow.sinks)
+
     def write(rows: DataFrame, batch_id: int) -> None:
-        shared = len(flow.sinks) > 1
+        shared = len(flow.sinks) > 1 or not whole
         if shared:
             rows.persist()
         try:
-            for step in flow.sinks:
+            for number, step in enumerate(flow.sinks):
+                points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context)
                 step.sink.write_batch(rows, batch)
+            if not whole:
+                drain(rows)
+            points.reach("after_sinks", flow.name, batch_id)
         finally:
             if shared:
                 rows.unpersist()
@@ -129,5 +168,12 @@ def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[
     return write
 
 
+def _counted(rows: DataFrame) -> DataFrame:
+    """The same rows, whose number is in the report of each batch. Right because a batch is computed only once."""
+    from pyspark.sql import functions as F
+
+    return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
+
+
 def _widened(one: Input) -> Input:
-    return replace(one, columns=None) if isinstance(one, StreamInput) else one
+    return one if isinstance(one, FlowInput) else replace(one, columns=None)

@@ -31,7 +31,11 @@ class Manifest:
     shape: Mapping[str, Any] = field(default_factory=dict)
     """What the flow was when the generation began, for comparison with what it is now."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The identity of each topic read, by its name: a recreated topic has another one."""
+    """The identity of each topic read, by stream and topic: a recreated topic has another one."""
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """The last batch of an earlier generation that this one goes on from: `generation` and `batch`; empty for none."""
+    query: str | None = None
+    """Spark's name of the query that the checkpoint belongs to, once it has been started."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,20 @@ class Generations:
         """All that are kept, oldest first."""
         manifests = self.folder.glob("*/manifest.json")
         return sorted((Generation(file.parent) for file in manifests), key=lambda one: _number(one.id))
+
+    def find(self, id: str) -> Generation | None:
+        """The one of this name."""
+        return next((one for one in self.all() if one.id == id), None)
+
+    def lineage(self) -> list[tuple[Generation, int | None]]:
+        """The current generation and those it goes on from, each with the last batch that counts (None: all)."""
+        found: list[tuple[Generation, int | None]] = []
+        one, last = self.current(), None
+        while one is not None:
+            found.append((one, last))
+            base = one.manifest.base
+            one, last = (self.find(base["generation"]), base["batch"]) if base else (None, None)
+        return found
 
     def make(self, reason: str = "first start", **known: Any) -> Generation:
         """A new generation with a name of its own; it runs only after `switch`."""

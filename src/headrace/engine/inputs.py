@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,16 @@ import pyarrow as pa
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import spark_interval
 from headrace.core.format import Format
+from headrace.core.positions import Position
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
+from headrace.engine.batchclock import BatchClock
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.decode import PACKED, DecodeStep
+from headrace.engine.gate import Gate, GateStep
+from headrace.engine.heartbeat import heartbeat_file, with_heartbeats, without_heartbeats
+from headrace.engine.lake import starting_options
+from headrace.engine.laterows import LateBox
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowInput, Input, LakeInput, StreamInput
 from headrace.project.model import EventTime
@@ -22,6 +29,12 @@ from headrace.project.model import EventTime
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+
+TimedInput = StreamInput | LakeInput
+"""Inputs that may have an event time of their own."""
+
+OBSERVED = "input:"
+"""Before the name of an input in Spark's observed metrics: `rows` and `newest`, the newest event time of a batch."""
 
 # where Spark's from_json puts a text that it cannot read
 _CORRUPT = "_corrupt_record"
@@ -37,6 +50,8 @@ class Reading:
     until_caught_up: bool = False
     realtime: bool = False
     max_records: int | None = None
+    start: Mapping[str, Position] = field(default_factory=dict)
+    """Where a new generation begins, by the names of its inputs."""
     letters: Path | None = None
     """Where dead letters go; the state folder's place for them otherwise."""
 
@@ -50,6 +65,7 @@ class Reading:
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,
             max_records=self.max_records,
+            start=self.start.get(stream),
         )
 
 
@@ -59,7 +75,8 @@ def register(spark: SparkSession, one: Input, reading: Reading, state: StateDir)
         case StreamInput():
             frame = read_stream(spark, one, reading, state)
         case LakeInput():
-            frame = _watermarked(_read_lake(spark, one, reading), one.event_time, reading)
+            rows = _gated(_read_lake(spark, one, reading), one, reading, state)
+            frame = _watermarked(rows, one, reading, state)
         case FlowInput():
             for inner in one.inputs:
                 register(spark, inner, reading, state)
@@ -73,12 +90,12 @@ def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: 
     context = reading.of(one.name, (*source.position, *one.metadata))
     frame = source.read(spark, context)
     if form is None:
-        columns = [f"`{name}`" for name in (*one.wanted.names, *one.metadata)]
-        return _watermarked(_with_event_time(frame.select(*columns), one.event_time), one.event_time, reading)
+        rows = _gated(_with_event_time(frame, one.event_time), one, reading, state)
+        return _watermarked(rows, one, reading, state)
     if source.yields_rows:
         frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
     rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
-    return _watermarked(rows, one.event_time, reading)
+    return _watermarked(rows, one, reading, state)
 
 
 def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading, state: StateDir) -> DataFrame:
@@ -90,14 +107,9 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         filters=one.filters,
         event_time=one.event_time,
         on_error=one.spec.on_error,
-        letters=LetterBox(
-            folder=str(reading.letters or state.dead_letters),
-            flow=reading.flow,
-            stream=one.name,
-            generation=state.current(reading.flow).id if reading.streaming else "adhoc",
-            keep_value=one.spec.on_error == "dead_letter",
-        ),
+        letters=_letters(one, reading, state, keep_value=one.spec.on_error == "dead_letter"),
         packed=source.packed_position,
+        gate=_gate(one, reading, state),
     )
     ddl = to_ddl(step.output_schema())
     for name in one.metadata:
@@ -158,12 +170,85 @@ def _as_timestamp(frame: DataFrame, event_time: EventTime) -> Column:
             return F.timestamp_micros((column / 1000).cast("bigint"))
 
 
-def _watermarked(frame: DataFrame, event_time: EventTime | None, reading: Reading) -> DataFrame:
+def _letters(one: TimedInput, reading: Reading, state: StateDir, *, keep_value: bool = True) -> LetterBox:
+    return LetterBox(
+        folder=str(reading.letters or state.dead_letters),
+        flow=reading.flow,
+        stream=one.name,
+        generation=state.current(reading.flow).id if reading.streaming else "adhoc",
+        keep_value=keep_value,
+    )
+
+
+def _gate(one: TimedInput, reading: Reading, state: StateDir) -> Gate | None:
+    """What looks at event times before Spark does; nothing where they cannot do harm or there is no batch."""
+    event_time = one.event_time
+    if event_time is None or not reading.streaming or reading.realtime:
+        return None
+    keeps_late = one.late is not None and event_time.late == "keep"
+    simulated = isinstance(one, StreamInput) and one.spec.source.simulated
+    watches_future = event_time.max_future is not None and not simulated
+    if not keeps_late and not watches_future:
+        return None
+    generation = state.current(reading.flow)
+    return Gate(
+        event_time=event_time,
+        clock=BatchClock(str(generation.checkpoint_folder.absolute())),
+        rule=one.late if keeps_late else None,
+        late=LateBox(str(state.late.absolute()), reading.flow, one.name, generation.id) if keeps_late else None,
+        watch_future=watches_future,
+    )
+
+
+def _gated(frame: DataFrame, one: TimedInput, reading: Reading, state: StateDir) -> DataFrame:
+    """Rows that need no decoding: the columns the flow uses and, where state depends on event times, a gate.
+
+    The gate costs a way through Python, and after it every column may be null, on all branches of a union alike.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    used, position = _used_columns(frame, one)
+    rows = frame.select(*(f"`{name}`" for name in used))
+    gate = _gate(one, reading, state) if one.stateful else None
+    if gate is None:
+        return rows
+    extra = [name for name in position if name not in used]
+    step = GateStep(gate, _letters(one, reading, state), position, extra)
+    schema = StructType([StructField(field.name, field.dataType, nullable=True) for field in rows.schema])
+    return frame.select(*(f"`{name}`" for name in (*used, *extra))).mapInArrow(step, schema)
+
+
+def _used_columns(frame: DataFrame, one: TimedInput) -> tuple[list[str], tuple[str, ...]]:
+    """The columns of rows that a flow uses, and those that say where a row stands in its source."""
+    if isinstance(one, StreamInput):
+        return [*one.wanted.names, *one.metadata], one.spec.source.position
+    if one.columns is None:
+        return frame.columns, ()
+    wanted = {name.lower() for name in (*one.columns, *([one.event_time.column] if one.event_time else []))}
+    return [name for name in frame.columns if name.lower() in wanted] or frame.columns, ()
+
+
+def _watermarked(frame: DataFrame, one: TimedInput, reading: Reading, state: StateDir) -> DataFrame:
+    """The rows with their watermark. In a flow with state, how far each input has come is observed in every batch."""
+    from pyspark.sql import functions as F
+
+    event_time = one.event_time
     if event_time is None or not reading.streaming or reading.realtime:
         return frame
-    return frame.withWatermark(event_time.column, spark_interval(event_time.watermark))
+    delay = spark_interval(event_time.watermark)
+    if not one.stateful:
+        return frame.withWatermark(event_time.column, delay)
+    newest = F.max(F.col(f"`{event_time.column}`")).alias("newest")
+    frame = frame.observe(OBSERVED + one.name, F.count(F.lit(1)).alias("rows"), newest)
+    if event_time.idle is None:
+        return frame.withWatermark(event_time.column, delay)
+    file = heartbeat_file(state, reading.flow, one.name)
+    beating = with_heartbeats(frame, event_time, file, state.current(reading.flow).id)
+    return without_heartbeats(beating.withWatermark(event_time.column, delay), event_time)
 
 
 def _read_lake(spark: SparkSession, one: LakeInput, reading: Reading) -> DataFrame:
-    reader = spark.readStream if reading.streaming else spark.read
-    return reader.format("delta").load(one.path)
+    if not reading.streaming:
+        return spark.read.format("delta").load(one.path)
+    options = starting_options(one.path, reading.start.get(one.name))
+    return spark.readStream.format("delta").options(**options).load(one.path)

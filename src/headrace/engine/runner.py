@@ -1,112 +1,161 @@
-"""Runs the flows of a plan together: start, watch, stop."""
+"""The supervisor: starts the flows of a plan, watches them, starts them again when they fail, stops them."""
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.failures import from_query
+from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
+from headrace.engine.flowrun import FlowRun, Trouble
+from headrace.engine.health import Health
 from headrace.engine.lake import is_table
+from headrace.engine.observers import Observer
+from headrace.engine.sidework import Notes, Teller, ask
+from headrace.engine.stopping import stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_POLL_SECONDS = 0.25
-_STOP_SECONDS = 30.0
+__all__ = ["FlowRun", "Runner"]
 
+_LOG = logging.getLogger(__name__)
 
-@dataclass
-class FlowRun:
-    """One flow while it runs, and what it has done."""
-
-    plan: FlowPlan
-    query: StreamingQuery | None = None
-    error: ProjectError | None = None
-    rows_in: int = 0
-    batches: int = 0
-    last: dict[str, Any] = field(default_factory=dict)
-    _seen_batch: int = -1
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self.error is not None or (self.query is not None and not self.query.isActive)
-
-    def look(self) -> None:
-        """Take in what Spark reports since the last look."""
-        if self.query is None:
-            return
-        for progress in self.query.recentProgress:
-            if progress["batchId"] > self._seen_batch:
-                self._seen_batch = progress["batchId"]
-                self.batches += 1
-                self.rows_in += progress["numInputRows"]
-            self.last = _plain(progress)
-        if not self.query.isActive and self.error is None and self.query.exception() is not None:
-            self.error = from_query(self.plan, self.query.exception())
-
-
-def _plain(progress: Any) -> dict[str, Any]:
-    return {
-        "batch": progress["batchId"],
-        "rows": progress["numInputRows"],
-        "rows_per_s": progress["processedRowsPerSecond"],
-        "duration_ms": progress["durationMs"].get("triggerExecution"),
-        "watermark": _watermark((progress["eventTime"] or {}).get("watermark")),
-        "state_rows": sum(op["numRowsTotal"] for op in progress["stateOperators"]),
-    }
-
-
-def _watermark(given: str | None) -> str | None:
-    """Spark says 1970 for a watermark that is not known yet."""
-    return None if given is None or given.startswith("1970-01-01T00:00:00") else given
+_POLL_SECONDS, _LONGEST_POLL = 0.25, 1.0
+_BUSY_SECONDS = 3.0
+"""How long a trigger may take before somebody looks what is the matter."""
+_LOOK_AGAIN, _LOOK_WHEN_WELL = 3.0, 6.0
+_LOOKS_PER_SECOND = 4
+_TELL_SECONDS = 15.0
 
 
 @dataclass
 class Runner:
-    """Supervises the flows of one plan in this process."""
+    """Supervises the flows of one plan in this process. One flow's failure never touches the others.
+
+    A flow that fails for a reason of its own has failed. What comes from outside is waited for, as long as it lasts;
+    what nobody can explain is tried again as often as the project's restart budget allows. With `until_caught_up`
+    every failure is final: who runs a flow once wants to know.
+    """
 
     starter: FlowStarter
     plan: Plan
     stopping: threading.Event = field(default_factory=threading.Event)
     runs: list[FlowRun] = field(default_factory=list)
+    observers: Sequence[Observer] = ()
+    stop_seconds: float = 30.0
+    notes: Notes = field(default_factory=Notes)
+    health: Health = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = self.runs or [FlowRun(flow) for flow in self.plan.flows]
+        self.health = Health(self.starter.project, self.starter.state)
+        self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
 
     def run(
         self, *, seconds: float | None = None, report: Callable[[Sequence[FlowRun]], None] = lambda _runs: None
     ) -> list[FlowRun]:
         """Run until all flows have ended, the time is over or `stopping` is set; then stop what still runs.
 
-        A flow that fails does not touch the others; its error is in its FlowRun.
+        What became of a flow is in its FlowRun.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self.runs = [FlowRun(flow) for flow in self.plan.flows]
+        deadline: float | None = None
+        pause = min(_LONGEST_POLL, max(_POLL_SECONDS, len(self.runs) / 16))
+        self._teller = Teller(self.observers, self.notes)
         try:
             while not self.stopping.is_set():
-                self._start_ready()
-                for run in self.runs:
-                    run.look()
+                self._tend_all()
                 report(self.runs)
+                if seconds is not None and deadline is None:  # to start the flows is not yet to run them
+                    deadline = time.monotonic() + seconds
                 if all(run.done for run in self.runs) or (deadline is not None and time.monotonic() >= deadline):
                     break
-                self.stopping.wait(_POLL_SECONDS)
+                self.stopping.wait(pause)
         finally:
             self._stop()
+            report(self.runs)
         return self.runs
 
-    def _start_ready(self) -> None:
-        for run in self.runs:
-            if run.query is None and run.error is None:
-                try:
-                    if self._ready(run.plan):
-                        run.query = self.starter.start(run.plan)
-                except ProjectError as error:
-                    run.error = error
+    def _tend_all(self) -> None:
+        from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+        try:
+            for run in self.runs:
+                self._tend(run)
+        except Py4JNetworkError as error:
+            lost = ProjectError(
+                "spark-lost",
+                "Spark's process has ended; every flow ended with it",
+                hint="see logs/engine.log of the state folder; the next start goes on where the flows were",
+                exit_code=Exit.TRANSIENT,
+            )
+            for run in self.runs:
+                run.query = None
+                run.fail(lost)
+            raise lost from error
+
+    def _tend(self, run: FlowRun) -> None:
+        if run.done:
+            return
+        if run.query is None:
+            if run.trouble is None:
+                self._begin(run)
+            else:
+                self._try_again(run, run.trouble)
+            return
+        if self._take_in(run):
+            run.works()
+        if run.query.isActive:
+            self._watch(run)
+        else:
+            self._take_in(run)
+            self._ended(run)
+
+    def _take_in(self, run: FlowRun) -> bool:
+        """What Spark reports; whether there is a new batch."""
+        reports = run.take_reports()
+        for report in reports:
+            self._teller.tell(run.plan, report)
+        if reports:
+            run.busy_since = None
+        return bool(reports)
+
+    def _begin(self, run: FlowRun) -> None:
+        try:
+            if not self._ready(run.plan):
+                run.become("waiting")
+                return
+            self._start(run)
+        except ProjectError as error:
+            self._failed(run, error)
+
+    def _start(self, run: FlowRun) -> None:
+        run.become("degraded" if run.trouble else "starting")
+        run.busy_since = run.look = None
+        run.look_due = 0.0
+        run.query = self._started(run.plan)
+        run.generation = self.starter.state.current(run.plan.name).id
+
+    def _started(self, flow: FlowPlan) -> StreamingQuery:
+        from py4j.protocol import Py4JNetworkError
+
+        try:
+            return self.starter.start(flow)
+        except (ProjectError, Py4JNetworkError):
+            raise
+        except Exception as error:  # a full disk, say; a fault of ours must not end the other flows either
+            _LOG.exception("flow %s could not be started", flow.name)
+            raise from_query(flow, error) from error
 
     def _ready(self, flow: FlowPlan) -> bool:
         """A flow that reads another's lake table waits for it; until caught up, for its end."""
@@ -126,18 +175,129 @@ class Runner:
                     return False
         return True
 
+    def _watch(self, run: FlowRun) -> None:
+        """An active flow: is it getting on? If not, a side thread looks why."""
+        gone = self.health.guard.problem()
+        if gone is not None:
+            self._halt(run, gone)
+            return
+        if run.take_status():
+            run.works()
+            return
+        now = time.monotonic()
+        if run.look is not None and run.look.done():
+            found, run.look = self._answer(run.look), None
+            well = max(_LOOK_WHEN_WELL, len(self.runs) / _LOOKS_PER_SECOND)
+            run.look_due = now + (_LOOK_AGAIN if found or run.state != "running" else well)
+            if found is not None:
+                run.degrade(found)
+            elif run.state == "starting" or run.plan.spec.mode == "realtime":
+                run.works()
+        elif run.look is None and run.busy_since and now - run.busy_since > _BUSY_SECONDS and now >= run.look_due:
+            self._look(run)
+
+    def _look(self, run: FlowRun) -> None:
+        run.look = ask(lambda: self.health.problem(run.plan, run.generation))
+
+    def _answer(self, look: Future[ProjectError | None]) -> ProjectError | None:
+        try:
+            return look.result()
+        except Exception as error:  # a source or sink whose check is at fault
+            self.notes.add("health", f"{type(error).__name__}: {error}")
+            return None
+
+    def _halt(self, run: FlowRun, why: ProjectError) -> None:
+        """Stop a flow before it writes where it must not."""
+        assert run.query is not None
+        run.query.stop()
+        run.query = None
+        self._failed(run, why)
+
+    def _ended(self, run: FlowRun) -> None:
+        assert run.query is not None
+        failure = run.query.exception()
+        run.query = None
+        if failure is not None:
+            self._failed(run, from_query(run.plan, failure))
+        elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
+            run.caught_up = True
+            run.become("stopped")
+        else:
+            message = f"flow '{run.plan.name}' ended, and Spark does not say why"
+            hint = "the whole story is in logs/engine.log of the state folder"
+            self._failed(run, ProjectError("flow-failed", message, hint=hint))
+
+    def _failed(self, run: FlowRun, error: ProjectError) -> None:
+        """What to do about a failure: nothing more, or try again after a while."""
+        fault = fault_of(error, has_run=run.has_run)
+        if self.starter.until_caught_up or fault == "own":
+            run.fail(error)
+            return
+        policy = self.starter.project.spec.restart
+        attempts = run.trouble.attempts + 1 if run.trouble else 0
+        wait = min(policy.max_backoff, policy.backoff * 2 ** min(attempts, 20)).total_seconds()
+        wait *= self._random.uniform(0.8, 1.2)
+        run.trouble = Trouble(error, fault == "outside", attempts, time.monotonic() + wait)
+        run.look, run.look_due = None, 0.0
+        run.degrade(error)
+
+    def _try_again(self, run: FlowRun, trouble: Trouble) -> None:
+        """Start a flow once more when what it needs is there and its time has come."""
+        now = time.monotonic()
+        if run.look is None:
+            if now >= run.look_due:
+                self._look(run)
+            return
+        if not run.look.done():
+            return
+        found = self._answer(run.look)
+        if found is not None:
+            trouble.outside = trouble.was_away = True
+            run.degrade(found)
+            run.look, run.look_due = None, now + _LOOK_AGAIN
+            return
+        run.look = None
+        if now < trouble.not_before and not trouble.was_away:
+            run.look_due = trouble.not_before
+            return
+        if not trouble.outside and not self._forgiven(run.plan.name, now):
+            run.fail(trouble.error)
+            return
+        run.restarts += 1
+        try:
+            self._start(run)
+        except ProjectError as error:
+            self._failed(run, error)
+
+    def _forgiven(self, flow: str, now: float) -> bool:
+        """Whether the budget has room for one more unexplained failure."""
+        policy, failures = self.starter.project.spec.restart, self._failures[flow]
+        while failures and failures[0] < now - policy.within.total_seconds():
+            failures.popleft()
+        if len(failures) >= policy.budget:
+            return False
+        failures.append(now)
+        return True
+
     def _stop(self) -> None:
         """Let each running batch finish, up to a deadline, so that the next start has nothing to repeat."""
-        deadline = time.monotonic() + _STOP_SECONDS
-        running = [run for run in self.runs if run.query is not None and run.query.isActive]
-        for run in running:
-            assert run.query is not None
-            # a real-time batch lasts for minutes, and its rows are written already
-            patient = run.plan.spec.mode != "realtime"
-            while patient and run.query.isActive and run.query.status["isTriggerActive"]:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(0.02)
-            run.query.stop()
+        deadline = time.monotonic() + self.stop_seconds
+        threads = []
         for run in self.runs:
-            run.look()
+            if run.query is not None and run.query.isActive:
+                thread = threading.Thread(target=self._stop_one, args=(run, deadline), daemon=True)
+                thread.start()
+                threads.append(thread)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()) + 10.0)
+        for run in self.runs:
+            self._take_in(run)
+            if not run.done:
+                run.become("stopped")
+        self._teller.close(_TELL_SECONDS)
+
+    def _stop_one(self, run: FlowRun, deadline: float) -> None:
+        try:
+            stop_flow(run, self.starter, deadline)
+        except Exception as error:  # the other flows are to be stopped in any case
+            self.notes.add(f"stop of {run.plan.name}", str(error))

@@ -17,9 +17,9 @@ SAMPLE = 1000
 
 def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec) -> pa.Schema | None:
     """The kept or sampled columns of a stream whose format does not know them."""
-    kept = state.schema_file(name)
-    if kept.is_file():
-        return from_ddl(kept.read_text(encoding="utf-8"))
+    known = kept_schema(state, name)
+    if known is not None:
+        return known
     if spec.format is None or not isinstance(spec.source, RecordSource):
         return None
     sample = spec.source.sample(project.context, SAMPLE)
@@ -31,5 +31,11 @@ def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec)
             hint="declare them, e.g. format: {type: json, columns: 'id bigint, at timestamp'}",
         )
     schema = spec.format.infer(sample)
-    write_atomically(kept, to_ddl(schema).encode())
+    write_atomically(state.schema_file(name), to_ddl(schema).encode())
     return schema
+
+
+def kept_schema(state: StateDir, name: str) -> pa.Schema | None:
+    """The columns of a stream that were learned before."""
+    kept = state.schema_file(name)
+    return from_ddl(kept.read_text(encoding="utf-8")) if kept.is_file() else None

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.generations import Generation, Generations
+
+_ASKING_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class StateDir:
         """Records that could not be processed."""
         return self.root / "dead_letters"
 
+    @property
+    def replays(self) -> Path:
+        """Replays of dead letters that were begun and not finished."""
+        return self.root / "replays"
+
+    @property
+    def late(self) -> Path:
+        """Rows that came too late for their windows."""
+        return self.root / "late"
+
     def generations(self, flow: str) -> Generations:
         """All lives of a flow's checkpoint."""
         return Generations(self.root / "flows" / flow)
@@ -58,6 +72,19 @@ class StateDir:
         """The inferred columns of a stream, fixed when they were first needed."""
         return self.root / "schemas" / f"{stream}.ddl"
 
+    def holder(self) -> int | None:
+        """The process that holds the folder, None when it is free (0 when the process has not said its id yet)."""
+        try:
+            file = (self.root / "engine.lock").open(encoding="utf-8")
+        except OSError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read().strip() or 0)
+        return None
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for this engine alone; the operating system releases it even after kill -9."""
@@ -72,7 +99,7 @@ class StateDir:
             ) from error
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_now(file)
             except BlockingIOError as error:
                 file.seek(0)
                 raise ProjectError(
@@ -85,3 +112,16 @@ class StateDir:
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+
+def _lock_now(file: IO[str]) -> None:
+    """Lock a file; somebody who only asks who holds it is waited for."""
+    until = time.monotonic() + _ASKING_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.02)  # to wait for the lock itself would be to wait for the other engine's end

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.core.durations import format_duration
+from headrace.plan.compare import Verdict
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON."""
-    return {"project": plan.project, "flows": [_flow_json(flow) for flow in plan.flows]}
+def to_json(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """The plan as JSON. `changes` says, by flow, what has changed since it was last started."""
+    known = changes or {}
+    return {
+        "project": plan.project,
+        "flows": [{**_flow_json(flow), "change": known.get(flow.name)} for flow in plan.flows],
+    }
 
 
 def _flow_json(flow: FlowPlan) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def to_text(plan: Plan) -> Iterator[str]:
+def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[str]:
     """The plan line by line."""
     for flow in plan.flows:
         state = f", state: {', '.join(flow.state)}" if flow.state else ", stateless"
@@ -102,6 +107,16 @@ def to_text(plan: Plan) -> Iterator[str]:
         yield f"  → {', '.join(flow.output_columns)}"
         for step in flow.sinks:
             yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
+        change = (changes or {}).get(flow.name)
+        if change is not None and change["generation"] is not None:
+            yield f"  ⟳ {words_of(change)}"
+            yield from (f"    {reason}" for reason in change["reasons"])
+
+
+def words_of(change: Mapping[str, Any]) -> str:
+    """What a change means, for people."""
+    verdict = Verdict(change["verdict"], tuple(change["reasons"]))
+    return f"generation {change['generation']}: {verdict.words}"
 
 
 def _input_text(one: Input, indent: str) -> Iterator[str]:

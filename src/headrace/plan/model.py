@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.core.filters import Filter
 from headrace.core.sink import Delivery, Sink
 from headrace.project.model import EventTime, FlowSpec, StreamSpec
+from headrace.sql.lateness import LateRule
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class StreamInput:
     """The metadata columns that the SQL names; `*` does not mean them."""
     timed: bool = True
     """Whether the flow needs the event time: a stateless flow that does not name it does not."""
+    stateful: bool = False
+    """Whether the flow keeps state, so that its watermark matters."""
+    late: LateRule | None = None
+    """When Spark would drop a row of it as too late, if that is certain."""
 
     @property
     def event_time(self) -> EventTime | None:
@@ -57,6 +62,10 @@ class LakeInput:
     path: str
     event_time: EventTime | None
     max_records: int | None = None
+    columns: tuple[str, ...] | None = None
+    """The columns the flow uses, or None for all of them."""
+    stateful: bool = False
+    late: LateRule | None = None
 
 
 @dataclass(frozen=True)
@@ -102,18 +111,19 @@ class FlowPlan:
 
     def all_inputs(self) -> Iterator[Input]:
         """All it reads, also through flows that became part of it."""
-        yield from _flattened(self.inputs)
+        yield from flattened(self.inputs)
 
     def streams(self) -> Iterator[StreamInput]:
         """All streams it reads, also those of flows that became part of it."""
         return (one for one in self.all_inputs() if isinstance(one, StreamInput))
 
 
-def _flattened(inputs: tuple[Input, ...]) -> Iterator[Input]:
+def flattened(inputs: tuple[Input, ...]) -> Iterator[Input]:
+    """Inputs, and what the flows among them read that are part of the query."""
     for one in inputs:
         yield one
         if isinstance(one, FlowInput):
-            yield from _flattened(one.inputs)
+            yield from flattened(one.inputs)
 
 
 @dataclass(frozen=True)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from headrace.core.errors import Exit, ProjectError, ProjectErrors, did_you_mean
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, SinkStep, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput, flattened
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
+from headrace.plan.settings import refused
+from headrace.plan.sinkids import sink_steps
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
+from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.reads import Reads, reads
 from headrace.sql.streaming import output_refusals, refusals, state_of
 
 __all__ = ["SchemaOf", "declared_schema", "make_plan"]
+
+# settings that change when Spark drops a row
+_LATE_SETTINGS = ("spark.sql.streaming.statefulOperator.", "spark.sql.streaming.sessionWindow.")
 
 SchemaOf = Callable[[str, StreamSpec], pa.Schema | None]
 
@@ -31,6 +37,7 @@ def make_plan(project: Project, only: Sequence[str] = (), schema_of: SchemaOf | 
     for name in only:
         _check_asked(project, name)
     planner = _Planner(project, schema_of or (lambda _name, _spec: None))
+    planner.check_settings(project.spec.spark.conf, "spark", "conf")
     for name in only or project.spec.flows:
         planner.plan(name)
     if planner.errors:
@@ -91,23 +98,40 @@ class _Planner:
         flow = self._assemble(name, spec, query, inputs)
         self._check_streaming(flow, query)
         self._check_sinks(flow)
+        self.check_settings(spec.spark, "flows", name, "spark")
         return flow
 
     def _assemble(self, name: str, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> FlowPlan:
         defaults = self.project.spec.defaults
         inlined = [state for one in inputs if isinstance(one, FlowInput) for state in self._state(one.name)]
+        state = tuple(dict.fromkeys([*inlined, *state_of(query)]))
+        if state:
+            inputs = _stateful(inputs, self._late_rules(spec, query, inputs))
         return FlowPlan(
             name=name,
             spec=spec,
             sql=query.text,
             inputs=inputs,
             output_columns=query.output,
-            state=tuple(dict.fromkeys([*inlined, *state_of(query)])),
-            sinks=tuple(SinkStep(f"{i}-{sink.kind()}", sink) for i, sink in enumerate(spec.sinks)),
+            state=state,
+            sinks=sink_steps(spec.sinks),
             trigger=spec.trigger or defaults.trigger,
             max_records=spec.max_records or defaults.max_records,
             partitions=spec.partitions or defaults.partitions,
         )
+
+    def _late_rules(self, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> dict[str, LateRule]:
+        """When rows of its inputs come too late; nothing when a setting may change what Spark does with them."""
+        settings = (*self.project.spec.spark.conf, *spec.spark)
+        if any(key.startswith(_LATE_SETTINGS) for key in settings):
+            return {}
+        timed = {}
+        for one in flattened(inputs):
+            if not isinstance(one, FlowInput):
+                schema = self._schema(one.name)
+                column = one.event_time.column if one.event_time else None
+                timed[one.name] = TimedInput(column, None if schema is None else schema.names)
+        return late_rules(query, timed, {name: self.queries[name] for name in _inlined(inputs)})
 
     def _state(self, name: str) -> tuple[str, ...]:
         planned = self.plans[name]
@@ -141,7 +165,7 @@ class _Planner:
 
     def _input(self, name: str, schema: pa.Schema | None, used: Reads, stateful: bool, words: frozenset[str]) -> Input:
         if name in self.project.spec.flows:
-            return self._flow_input(name)
+            return self._flow_input(name, used)
         spec = self.project.spec.streams[name]
         plain = None if schema is None else without_metadata(schema, spec)
         filters = tuple(one for one in used.filters if one.column not in spec.source.metadata)
@@ -149,12 +173,12 @@ class _Planner:
         metadata = tuple(column for column in spec.source.metadata if column in words)
         return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=stateful or named)
 
-    def _flow_input(self, name: str) -> Input:
+    def _flow_input(self, name: str, used: Reads) -> Input:
         upstream = self.plans[name]
         assert upstream is not None, f"{name} is read before it is planned"
         path = next((step.sink.lake_path for step in upstream.sinks if step.sink.lake_path is not None), None)
         if path is not None:
-            return LakeInput(name, self.project.context.path(path), upstream.spec.event_time)
+            return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
         return FlowInput(name, upstream.sql, upstream.inputs)
 
     def _schema(self, name: str) -> pa.Schema | None:
@@ -201,6 +225,12 @@ class _Planner:
             error = ProjectError("realtime-unsupported", message, hint="use mode: micro_batch")
             self._fail(error, flow.name, "mode")
 
+    def check_settings(self, settings: Mapping[str, str], *path: str) -> None:
+        """Refuse Spark settings that would break what flows promise."""
+        for key, only, reason in refused(settings):
+            error = ProjectError("spark-setting-refused", f"{key} must be {only}: {reason}", hint="remove it")
+            self.errors.append(error.at(self.project.origin(*path, key)))
+
     def _check_sinks(self, flow: FlowPlan) -> None:
         if not _names_known(flow):
             return
@@ -220,6 +250,16 @@ class _Planner:
 def _names_known(flow: FlowPlan) -> bool:
     """Whether the names of its columns can be told without Spark."""
     return all(column and column != "*" for column in flow.output_columns)
+
+
+def _stateful(inputs: Sequence[Input], rules: Mapping[str, LateRule]) -> tuple[Input, ...]:
+    """The inputs of a flow that keeps state, also those of flows that are part of it."""
+    return tuple(
+        replace(one, inputs=_stateful(one.inputs, rules))
+        if isinstance(one, FlowInput)
+        else replace(one, stateful=True, late=rules.get(one.name))
+        for one in inputs
+    )
 
 
 def _inlined(inputs: Sequence[Input]) -> Iterator[str]:

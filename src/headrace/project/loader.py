@@ -10,14 +10,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.core.context import Context
-from headrace.core.errors import Exit, Origin, ProjectError, ProjectErrors, did_you_mean
+from headrace.core.errors import Origin, ProjectError, ProjectErrors, did_you_mean
 from headrace.project.layers import with_includes, with_named_sinks, with_override, with_profile, with_variables
 from headrace.project.model import ProjectSpec
+from headrace.project.place import find_file
 from headrace.project.problems import in_file_order, problems_of
 from headrace.project.tree import Path_, TextOrigin, Tree, load_tree
 from headrace.project.variables import Secrets
-
-FILE = "headrace.yaml"
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,6 @@ class Project:
         if isinstance(written, TextOrigin):
             return Origin(written.file, written.line_in_file(flow.sql or "", line, offset), place)
         return Origin(written.file, written.line, place) if written is not None else self.origin("flows", name, "sql")
-
-
-def find_file(path: Path) -> Path:
-    """The project file at or in `path`."""
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        raise ProjectError(
-            "no-project",
-            f"there is no {FILE} in {path}" if path.is_dir() else f"there is no file {path}",
-            hint="go to a project's folder, name it on the command line, or make one: headrace init DIR",
-            exit_code=Exit.NOT_FOUND,
-        )
-    return file
 
 
 def load(

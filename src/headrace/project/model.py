@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from headrace.core.component import Options
 from headrace.core.durations import Duration
@@ -28,6 +30,26 @@ class EventTime(Options):
     watermark: Duration = Field(
         timedelta(seconds=10), description="How long to wait for late records before a window is closed."
     )
+    late: Literal["keep", "drop"] = Field(
+        "keep",
+        description="What to do with rows that come too late for their window: keep them as late rows in the state "
+        "folder, or let Spark drop them, which only counts them.",
+    )
+    max_future: Duration | None = Field(
+        timedelta(hours=1),
+        description="How far ahead of its batch the time of a record may be; null for any time. One record of next "
+        "year would close all windows up to then.",
+    )
+    on_future: Literal["dead_letter", "clamp"] = Field(
+        "dead_letter",
+        description="What to do with a record from further ahead: keep it as a dead letter, or take the time of its "
+        "batch for its own.",
+    )
+    idle: Duration | None = Field(
+        None,
+        description="When this stream is caught up and had no record for that long, it no longer holds back windows "
+        "over several streams: its watermark goes on to that much before now. Default: wait for ever.",
+    )
 
     @field_validator("watermark")
     @classmethod
@@ -36,6 +58,12 @@ class EventTime(Options):
         if value < timedelta(milliseconds=1):
             raise ValueError("must be at least 1ms")
         return value
+
+    @model_validator(mode="after")
+    def _idle_after_the_watermark(self) -> EventTime:
+        if self.idle is not None and self.idle < self.watermark:
+            raise ValueError("'idle' must be at least 'watermark': records within that delay would come too late")
+        return self
 
 
 class StreamSpec(Options):
@@ -83,6 +111,9 @@ class FlowSpec(Options):
         None, description="The event-time column of the result, for flows that read this one through its lake table."
     )
     spark: dict[str, str] = Field(default={}, description="Spark SQL settings for this flow alone.")
+    required: bool = Field(
+        True, description="Whether the engine counts as not ready while this flow is starting, degraded or failed."
+    )
 
     @field_validator("event_time", mode="before")
     @classmethod
@@ -107,6 +138,31 @@ class Defaults(Options):
     trigger: Duration = Field(timedelta(seconds=1), description="Time between micro-batches.")
     max_records: int = Field(2_000_000, gt=0, description="At most this many records per micro-batch and stream.")
     partitions: int = Field(2, gt=0, description="Partitions of state and shuffles.")
+
+
+class RestartSpec(Options):
+    """How a flow that failed is started again. What comes from outside (a broker that is away, a full disk) is waited
+    for as long as it lasts; the budget is for failures nobody can explain."""
+
+    budget: int = Field(5, ge=0, description="Unexplained failures of one flow that are forgiven; 0: none.")
+    within: Duration = Field(timedelta(minutes=10), description="The time in which so many are forgiven.")
+    backoff: Duration = Field(timedelta(seconds=1), description="The wait before the first restart; then it doubles.")
+    max_backoff: Duration = Field(timedelta(minutes=1), description="The longest wait before a restart.")
+
+
+class HttpSpec(Options):
+    """Where a running engine answers questions about itself: `/metrics`, `/health/…`, `/api/v1/status`."""
+
+    host: str = Field("127.0.0.1", description="The address to listen on; only those of this machine itself.")
+    port: int = Field(9470, ge=0, le=65535, description="The port; 0 is any free one, which is printed.")
+
+    @field_validator("host")
+    @classmethod
+    def _only_here(cls, host: str) -> str:
+        # the answers are for anyone who asks: there are no users and no passwords yet
+        if not is_loopback(host):
+            raise PydanticCustomError("not-loopback", "must be an address of this machine itself, such as 127.0.0.1")
+        return host
 
 
 class SparkSpec(Options):
@@ -149,6 +205,8 @@ class ProjectSpec(Options):
     flows: dict[Name, FlowSpec] = Field(default={}, description="Flows by name.")
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")
+    restart: RestartSpec = Field(RestartSpec(), description="How a flow that failed is started again.")
+    http: HttpSpec = Field(HttpSpec(), description="Where a running engine answers questions about itself.")
     state: str = Field(
         ".headrace",
         description="The folder for checkpoints, dead letters and logs; on a cluster, one that all nodes have mounted.",
@@ -160,3 +218,11 @@ def settings_as_text(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address means this machine itself."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,10 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.sink import Rewind
+
+# <flow>-<sink>-<generation>-<batch>: no part has a hyphen of its own
+_BATCH = re.compile(r"([^-]+)-([^-]+)-([^-]+)-(\d{8,})(?:-\d{4,})?(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Publication:
 
     @property
     def _workshop(self) -> Path:
-        return self.target.parent / f".{self.target.name}.headrace"
+        return workshop(self.target)
 
     @property
     def _name(self) -> str:
@@ -37,7 +44,7 @@ class Publication:
 
     @property
     def staging(self) -> Path:
-        """Where Spark writes the batch."""
+        """Below which Spark writes the batch."""
         return self._workshop / "staging" / self._name
 
     @property
@@ -50,15 +57,17 @@ class Publication:
         return self.manifest.exists()
 
     def write(self, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> None:
-        """Let `stage` write into an empty staging folder, then make it count."""
+        """Let `stage` write into an empty staging folder, then make it count.
+
+        Each attempt has a folder of its own: an engine that lost its driver may still be writing into the last one.
+        """
         shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.parent.mkdir(parents=True, exist_ok=True)
-        stage(self.staging)
-        found = sorted(
-            path for path in self.staging.rglob("*") if path.is_file() and not path.name.startswith(("_", "."))
-        )
+        attempt = self.staging / secrets.token_hex(4)
+        attempt.parent.mkdir(parents=True, exist_ok=True)
+        stage(attempt)
+        found = sorted(path for path in attempt.rglob("*") if path.is_file() and not path.name.startswith(("_", ".")))
         files = {
-            str(path.relative_to(self.staging)): self._final_name(path, number)
+            str(path.relative_to(self.staging)): self._final_name(path.relative_to(attempt), number)
             for number, path in enumerate(filter(has_rows, found))
         }
         for name in files:
@@ -79,9 +88,8 @@ class Publication:
         self._forget_older()
 
     def _final_name(self, staged: Path, number: int) -> str:
-        folder = staged.parent.relative_to(self.staging)
         extension = staged.name.partition(".")[2]
-        return str(folder / f"{self._name}-{number:04d}.{extension}")
+        return str(staged.parent / f"{self._name}-{number:04d}.{extension}")
 
     def _forget_older(self) -> None:
         """Spark never replays a batch once a later one of the same generation has begun."""
@@ -89,6 +97,41 @@ class Publication:
             number = manifest.stem.removeprefix(f"{self.series}-")
             if number.isdecimal() and int(number) < self.batch_id:
                 manifest.unlink(missing_ok=True)
+
+
+def workshop(target: Path) -> Path:
+    """Where staging and manifests of a folder are."""
+    return target.parent / f".{target.name}.headrace"
+
+
+def withdrawn(target: Path, rewind: Rewind) -> list[Path]:
+    """The published files of batches that a rewind takes back."""
+    return [path for path in target.rglob("*") if path.is_file() and _goes(path.name, target, rewind)]
+
+
+def withdraw(target: Path, rewind: Rewind) -> None:
+    """Delete them, and what was about to be published: that first, or it would appear after all."""
+    for part in ("commits", "staging"):
+        for path in (workshop(target) / part).glob("*"):
+            if _goes(path.name, target, rewind):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in withdrawn(target, rewind):
+        path.unlink(missing_ok=True)
+
+
+def _goes(name: str, target: Path, rewind: Rewind) -> bool:
+    found = _BATCH.match(name)
+    if found is None or [found[1], found[2]] != [safe_name(rewind.flow), safe_name(rewind.sink)]:
+        return False
+    if rewind.kept is not None and found[3].startswith("replay"):
+        # these rows may come from before the target: taken back, they would be lost
+        raise ProjectError(
+            "rewind-replayed",
+            f"dead letters of flow '{rewind.flow}' were replayed into {target}, and may be lost",
+            hint="rewind to earliest, which brings them again, or without --replace",
+            exit_code=Exit.CONFLICT,
+        )
+    return not rewind.stays(found[3], int(found[4]))
 
 
 def safe_name(*parts: str) -> str:

@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 from pydantic import Field
 
 from headrace.core.context import Batch
-from headrace.core.sink import Delivery, Sink
+from headrace.core.sink import Delivery, Rewind, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +28,8 @@ class ConsoleSink(Sink):
     Delivery: best effort; a batch that is replayed is printed again. Order: as the rows come, partition by partition.
     Scale: every row is computed and counted, `limit` rows per partition reach the driver.
     """
+
+    reads_all: ClassVar[bool] = True
 
     type: Literal["console"] = "console"
     format: Literal["auto", "table", "json"] = Field(
@@ -52,6 +54,10 @@ class ConsoleSink(Sink):
                 _print_table(sys.stdout, rows.columns, kept, total, batch)
             else:
                 _print_json(sys.stdout, kept, total, batch)
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """What is on the screen stays there."""
+        return f"{rewind.words}: their rows are printed again"
 
     def _first_rows(self, rows: DataFrame, as_text: bool) -> tuple[list[Any], int]:
         """The rows to print, as JSON or as texts, and how many there are in all, in one pass over all partitions.

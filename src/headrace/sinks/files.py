@@ -6,15 +6,15 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.sink import Delivery, Sink
-from headrace.sinks._publish import Publication, safe_name
+from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class FilesSink(Sink):
     none between files. Scale: one file or more per task and batch; the folder must be one that all workers and the
     driver share (a local disk, or a mounted one), since publishing is renaming: for object stores use `lake`.
     """
+
+    reads_all: ClassVar[bool] = True
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
@@ -45,6 +47,11 @@ class FilesSink(Sink):
     def guarantee(self) -> Delivery:
         """Staged, then published by rename."""
         return "exactly_once"
+
+    @property
+    def target(self) -> str:
+        """The folder."""
+        return self.path
 
     @property
     def label(self) -> str:
@@ -85,6 +92,17 @@ class FilesSink(Sink):
         else:
             publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
         publication.finish()
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """New files beside the old ones; with `replace` those of later batches are deleted."""
+        if not replace:
+            return f"{rewind.words}: their rows come in new files beside those already there"
+        count = len(withdrawn(self._folder(rewind.context), rewind))
+        return f"{count:,} file{'' if count == 1 else 's'} of later batches are deleted; {rewind.words}"
+
+    def take_back(self, rewind: Rewind) -> None:
+        """Delete the files of batches that do not stay."""
+        withdraw(self._folder(rewind.context), rewind)
 
     def writer_options(self) -> dict[str, str]:
         """What these options mean to Spark."""

@@ -14,7 +14,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Format
 from headrace.core.kafka import KafkaConnection, refused
 from headrace.core.kinds import KindOf, kinds
-from headrace.core.sink import Delivery, StreamingSink
+from headrace.core.sink import Delivery, Rewind, StreamingSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +48,8 @@ class KafkaSink(KafkaConnection, StreamingSink):
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
     one transactional id per partition that the topic had when the generation began, about 0.15 s each per batch.
     """
+
+    reads_all: ClassVar[bool] = True
 
     type: Literal["kafka"] = "kafka"
     topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
@@ -101,6 +103,11 @@ class KafkaSink(KafkaConnection, StreamingSink):
     def realtime(self) -> bool:
         """Transactions end with a batch, real-time flows write without end."""
         return self.delivery == "at_least_once"
+
+    @property
+    def target(self) -> str:
+        """The topic."""
+        return self.topic
 
     @property
     def label(self) -> str:
@@ -166,6 +173,11 @@ class KafkaSink(KafkaConnection, StreamingSink):
             self._write_once(records, batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """A topic only grows."""
+        cannot = "; Kafka cannot take back what was written since" if replace else ""
+        return f"{rewind.words}: their rows are written to the topic again{cannot}"
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -13,7 +13,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
-from headrace.core.sink import Delivery, Sink
+from headrace.core.sink import Delivery, Rewind, Sink
 from headrace.sinks._delta import compact, table_state
 from headrace.sinks._lake_schema import require_columns, require_fit
 from headrace.sinks._rows import drain, structured
@@ -31,6 +31,8 @@ class LakeSink(Sink):
     either). Scale: a commit takes about a second, so trigger intervals of seconds; one flow per table when `key` is
     set. Every `compact_every` batches the small files are merged, between two batches of this flow.
     """
+
+    reads_all: ClassVar[bool] = True
 
     type: Literal["lake"] = "lake"
     path: str = Field(
@@ -62,8 +64,18 @@ class LakeSink(Sink):
         return "exactly_once"
 
     @property
+    def one_writer(self) -> bool:
+        """Rows can be appended side by side; of two that replace rows of one table, one fails."""
+        return bool(self.key)
+
+    @property
     def lake_path(self) -> str | None:
         """The table itself."""
+        return self.path
+
+    @property
+    def target(self) -> str:
+        """The table."""
         return self.path
 
     @property
@@ -99,6 +111,25 @@ class LakeSink(Sink):
             self._commit(structured(rows), path, table.columns, {"txnAppId": writer, "txnVersion": str(batch.batch_id)})
         if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
             compact(spark, path, self.retention)
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
+        from headrace.sinks._delta_undo import plan_undo
+
+        if not replace:
+            effect = "replace those of the same key" if self.key else "are added beside those already there"
+            return f"{rewind.words}: their rows {effect}"
+        undo = plan_undo(rewind.context.path(self.path), rewind)
+        if undo is None:
+            return f"nothing was written since; {rewind.words}"
+        where = f"goes back to version {undo.version}" if undo.version >= 0 else "is emptied"
+        return f"the table {where} ({undo.commits:,} commits of this flow are undone); {rewind.words}"
+
+    def take_back(self, rewind: Rewind) -> None:
+        """Restore the version that held the last batch kept."""
+        from headrace.sinks._delta_undo import undo
+
+        undo(rewind.context.path(self.path), rewind)
 
     def _commit(self, rows: DataFrame, path: str, held: pa.Schema | None, mark: dict[str, str]) -> None:
         may_add = self.schema_evolution == "add"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.context import Batch
-from headrace.core.sink import Delivery, Sink
+from headrace.core.sink import Delivery, Rewind, Sink
 from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ class NoopSink(Sink):
     Delivery: none. Order: none. Scale: whatever the flow can do. Not for real-time flows: Spark refuses it there.
     """
 
+    reads_all: ClassVar[bool] = True
+
     type: Literal["noop"] = "noop"
 
     @property
@@ -28,3 +30,7 @@ class NoopSink(Sink):
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Read the batch."""
         drain(rows)
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """There is nothing to have an effect on."""
+        return f"{rewind.words}: nothing is kept here"

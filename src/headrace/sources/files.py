@@ -87,6 +87,11 @@ class FilesSource(RecordSource, RowSource):
         """What is read."""
         return f"files {self.path}"
 
+    @property
+    def reads(self) -> str:
+        """The folder or glob, and what its files hold."""
+        return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
+
     def check(self, context: Context) -> None:
         """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""
         path = context.path(self.path)

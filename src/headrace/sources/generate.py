@@ -50,6 +50,7 @@ class GenerateSource(RowSource):
 
     metadata: ClassVar[dict[str, str]] = {"_offset": "bigint", "_timestamp": "timestamp"}
     position: ClassVar[tuple[str, ...]] = ("_offset",)
+    simulated: ClassVar[bool] = True
 
     type: Literal["generate"] = "generate"
     fields: dict[FieldName, AnyField] = Field(
@@ -84,6 +85,11 @@ class GenerateSource(RowSource):
     def label(self) -> str:
         """What and how much."""
         return f"generate {self.rate} rows/s" + ("" if self.count is None else f", {self.count} rows")
+
+    @property
+    def reads(self) -> str:
+        """Row numbers, whatever the rows hold."""
+        return "generated rows"
 
     @property
     def needs_format(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -12,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
 from headrace.core.kafka import KafkaConnection, refused
+from headrace.core.positions import Position, Positions
 from headrace.core.source import PackedPosition, RecordSource
 
 if TYPE_CHECKING:
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.core.kafka_cluster import Cluster
 
 _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
-
-
+_SPLIT = "it would split a partition among tasks, and its records would lose their order"
+_EARLIEST = -2
 # every poll has a cost of its own: 3 million records took 5.4 to 6.3 s so, 6.4 to 8.9 s with Kafka's default of 500
 _DEFAULTS = {"max.poll.records": "10000"}
 
@@ -78,6 +81,8 @@ class KafkaSource(KafkaConnection, RecordSource):
         "group.id": f"{_BY_SPARK}; `group_prefix` names the groups",
         "interceptor.classes": "records are read as they are",
         "isolation.level": "it is always read_committed",
+        "maxRecordsPerPartition": _SPLIT,
+        "minPartitions": _SPLIT,
         "key.deserializer": "keys are bytes; `_key` can be cast in SQL",
         "value.deserializer": "values are bytes; write a `format`",
     }
@@ -113,6 +118,11 @@ class KafkaSource(KafkaConnection, RecordSource):
         return f"kafka {self.pattern or ', '.join(self.topics)} at {self.cluster}"
 
     @property
+    def reads(self) -> str:
+        """The topics; that they are still the same ones is asked of the cluster at every start."""
+        return f"topics like {self.pattern}" if self.pattern else f"topic {', '.join(sorted(self.topics))}"
+
+    @property
     def packed_position(self) -> PackedPosition | None:
         """Partition and offset, when there is only one topic."""
         if len(self.topics) != 1:
@@ -137,6 +147,8 @@ class KafkaSource(KafkaConnection, RecordSource):
         return options | self._start_options(context)
 
     def _start_options(self, context: ReadContext) -> dict[str, str]:
+        if context.start is not None and context.streaming:
+            return {"startingOffsets": json.dumps(context.start, sort_keys=True)}
         if isinstance(self.start, datetime):
             milliseconds = round(self.start.timestamp() * 1000)
             # Without the strategy a partition that has nothing since then would be an error.
@@ -148,18 +160,28 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     def check(self, context: Context) -> None:
         """The cluster answers, lets us in and has the topics."""
-        cluster = self._cluster(context)
-        partitions = cluster.partitions(self._existing_topics(cluster))
+        cluster = self.connect(context)
+        partitions = cluster.partitions(self.existing_topics(cluster))
         if isinstance(self.start, dict):
             check_start(self.start, partitions)
 
     def splits(self, context: Context) -> int:
         """The partitions of all its topics."""
-        cluster = self._cluster(context)
-        return sum(cluster.partitions(self._existing_topics(cluster)).values())
+        cluster = self.connect(context)
+        return sum(cluster.partitions(self.existing_topics(cluster)).values())
+
+    def positions(self, context: Context) -> Positions:
+        """Offsets by topic and partition."""
+        from headrace.sources._kafka_positions import KafkaPositions
+
+        return KafkaPositions(self, context)
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
         """Bytes and metadata, streaming or up to the topic's end as it is now."""
+        if context.start is not None and context.streaming:
+            cluster = self.connect(context)
+            whole = complete_start(context.start, cluster.partitions(self.existing_topics(cluster)))
+            context = replace(context, start=whole)
         reader = spark.readStream if context.streaming else spark.read
         records = reader.format("kafka").options(**self.reader_options(context)).load()
         absent = {} if _wants_headers(context) else {"_headers": f"CAST(NULL AS {self.metadata['_headers']})"}
@@ -169,16 +191,18 @@ class KafkaSource(KafkaConnection, RecordSource):
         """The newest records, about as many from each partition."""
         from headrace.sources._kafka_sample import newest_records
 
-        cluster = self._cluster(context)
-        partitions = cluster.partitions(self._existing_topics(cluster))
+        cluster = self.connect(context)
+        partitions = cluster.partitions(self.existing_topics(cluster))
         return newest_records(self.librdkafka_properties(context), partitions, limit)
 
-    def _cluster(self, context: Context) -> Cluster:
+    def connect(self, context: Context) -> Cluster:
+        """The cluster, once it answers."""
         from headrace.core.kafka_cluster import Cluster
 
         return Cluster(self.librdkafka_properties(context))
 
-    def _existing_topics(self, cluster: Cluster) -> list[str]:
+    def existing_topics(self, cluster: Cluster) -> list[str]:
+        """The topics that are named, or those that match the pattern now."""
         if self.pattern is None:
             return self.topics
         matching = [name for name in cluster.topics() if re.fullmatch(self.pattern, name)]
@@ -194,6 +218,14 @@ class KafkaSource(KafkaConnection, RecordSource):
 def _wants_headers(context: ReadContext) -> bool:
     """Two headers per record that nobody reads cost 0.9 CPU seconds per million records."""
     return context.metadata is None or "_headers" in context.metadata
+
+
+def complete_start(start: Position, partitions: Mapping[str, int]) -> Position:
+    """A start for exactly the partitions that are there, as Spark wants it; new ones begin at their earliest record."""
+    return {
+        topic: {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in range(count)}
+        for topic, count in partitions.items()
+    }
 
 
 def check_start(start: dict[str, dict[int, int]], partitions: dict[str, int]) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.positions import Position, Positions
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RowSource
 
@@ -54,6 +55,11 @@ class LakeSource(RowSource):
         """What is read."""
         return f"lake {self.path}"
 
+    @property
+    def reads(self) -> str:
+        """The table, and whether as rows or as changes."""
+        return f"{'changes' if self.changes else 'rows'} of {self.path}"
+
     def check(self, context: Context) -> None:
         """Refuse a table that is not there, or that keeps no change feed when changes are wanted."""
         table = self._table(context)
@@ -71,19 +77,30 @@ class LakeSource(RowSource):
 
         return from_ddl(to_ddl(pa.schema(self._table(context).schema().to_arrow())))
 
-    def stream_options(self) -> dict[str, str]:
-        """What these options mean to Delta's streaming reader."""
+    def positions(self, context: Context) -> Positions:
+        """Versions of the table."""
+        from headrace.sources._lake_positions import LakePositions
+
+        return LakePositions(self.label, self.path, lambda: self._table(context))
+
+    def stream_options(self, start: Position | None = None, newest: int | None = None) -> dict[str, str]:
+        """What these options mean to Delta's streaming reader. A start goes before them."""
         options = {"maxFilesPerTrigger": str(self.max_files_per_trigger)}
         if self.changes:
             options["readChangeFeed"] = "true"
         if self.skip_changes:
             options["skipChangeCommits"] = "true"
-        match self.start:
+        begin = self.start
+        if start is not None:
+            version = start["version"]
+            # Delta refuses a version that is not there yet; the latest is the one after the newest
+            begin = "earliest" if version is None else "latest" if version > (newest or 0) else version
+        match begin:
             case datetime() as moment:
                 aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
                 options["startingTimestamp"] = aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
             case "latest" | int():
-                options["startingVersion"] = str(self.start)
+                options["startingVersion"] = str(begin)
         return options
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
@@ -92,7 +109,8 @@ class LakeSource(RowSource):
         path = context.path(self.path)
         if not context.streaming:
             return spark.read.format("delta").load(path).selectExpr(*columns, *_INSERTED)
-        rows = spark.readStream.format("delta").options(**self.stream_options()).load(path)
+        options = self.stream_options(context.start, self._table(context).version())
+        rows = spark.readStream.format("delta").options(**options).load(path)
         return rows.selectExpr(*columns, *(self.metadata if self.changes else _INSERTED))
 
     def _table(self, context: Context) -> DeltaTable:

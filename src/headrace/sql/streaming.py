@@ -17,20 +17,21 @@ def state_of(query: Query) -> tuple[str, ...]:
     """What the query must remember between batches, in words."""
     selects = list(query.tree.find_all(exp.Select))
     found = []
-    if any(select.args.get("group") or _aggregates(select) for select in selects):
+    if any(select.args.get("group") or aggregates(select) for select in selects):
         found.append("aggregate")
     if any(isinstance(join.this, exp.Table | exp.Subquery) for join in query.tree.find_all(exp.Join)):
         found.append("join")
-    if any(_is_distinct(node) for node in query.tree.find_all(exp.Select, exp.Union)):
+    if any(is_distinct(node) for node in query.tree.find_all(exp.Select, exp.Union)):
         found.append("distinct")
     return tuple(found)
 
 
-def _is_distinct(node: exp.Expr) -> bool:
+def is_distinct(node: exp.Expr) -> bool:
+    """Whether a SELECT or UNION leaves out repeated rows."""
     return bool(node.args.get("distinct"))
 
 
-def _aggregates(select: exp.Select) -> bool:
+def aggregates(select: exp.Select) -> bool:
     """Whether a SELECT aggregates by itself: not in a subquery, over a window of rows or within an array."""
     parts = [*select.expressions, *(select.args[key] for key in ("having", "qualify") if select.args.get(key))]
     return any(
@@ -132,11 +133,11 @@ def _append_refusals(query: Query, event_columns: Collection[str]) -> Iterator[S
     for node in query.tree.find_all(exp.Select, exp.Union):
         if not query.reads_input(node):
             continue
-        grouped = isinstance(node, exp.Select) and (node.args.get("group") or _aggregates(node))
+        grouped = isinstance(node, exp.Select) and (node.args.get("group") or aggregates(node))
         if grouped and not _may_be_keyed_by_time(node, event_columns):
             message = "output: append gives only final groups, and these are never final"
             yield query.error_at(node, "sql-needs-watermark", message, f"{hint}, {_BATCH}")
-        elif _is_distinct(node) and not event_columns:
+        elif is_distinct(node) and not event_columns:
             message = "DISTINCT without event time has to remember every row for ever"
             yield query.error_at(node, "sql-needs-watermark", message, f"give the stream an event_time, {_BATCH}")
     for join in [] if event_columns else _outer_joins(query):

@@ -40,6 +40,7 @@ class Expectation(Options):
         None, description="All rows so far, in any order; only the columns named here count."
     )
     dead_letters: int | None = Field(None, ge=0, description="How many records could not be decoded so far.")
+    late_rows: int | None = Field(None, ge=0, description="How many rows came too late for their windows so far.")
 
 
 class Step(Options):
@@ -102,6 +103,10 @@ def _difference(expected: Expectation, harness: ProjectHarness, flow: str) -> st
     if expected.dead_letters is not None and expected.dead_letters != len(letters):
         reasons = "".join(f"\n  {letter['reason']}: {letter['detail']}" for letter in letters)
         return f"expected {expected.dead_letters} dead letters, found {len(letters)}{reasons}"
+    late = harness.late_rows(flow)
+    if expected.late_rows is not None and expected.late_rows != len(late):
+        rows = "".join(f"\n  {one['row']}" for one in late)
+        return f"expected {expected.late_rows} late rows, found {len(late)}{rows}"
     return None
 
 

@@ -19,6 +19,7 @@ from headrace.core.source import RowSource
 from headrace.engine.deadletters import read_letters
 from headrace.engine.failures import from_query
 from headrace.engine.flow import FlowStarter
+from headrace.engine.laterows import read_late
 from headrace.engine.schemas import infer_schema
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan
@@ -108,6 +109,10 @@ class ProjectHarness:
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
         """The records that could not be decoded so far."""
         return list(read_letters(self._state.dead_letters, flow).to_pylist())
+
+    def late_rows(self, flow: str | None = None) -> list[dict[str, Any]]:
+        """The rows that came too late for their windows so far."""
+        return list(read_late(self._state.late, flow).to_pylist())
 
     def close(self) -> None:
         """Stop everything and remove what was kept."""

@@ -33,11 +33,17 @@ class ListSource(RecordSource):
 
     metadata: ClassVar[dict[str, str]] = {"_offset": "bigint"}
     position: ClassVar[tuple[str, ...]] = ("_offset",)
+    simulated: ClassVar[bool] = True
 
     type: Literal["list"] = "list"
     folder: str
     _fed: int = PrivateAttr(0)
     _files: int = PrivateAttr(0)
+
+    @property
+    def reads(self) -> str:
+        """What was fed."""
+        return "a list"
 
     def feed(self, records: Sequence[bytes | None]) -> None:
         """Add a batch of records."""
@@ -64,6 +70,8 @@ class ListSource(RecordSource):
 
 class ListSink(Sink):
     """Keeps every batch in a list, once, also when a batch runs again. Memory is the only limit."""
+
+    reads_all: ClassVar[bool] = True
 
     type: Literal["list"] = "list"
     _batches: dict[tuple[str, int], list[dict[str, Any]]] = PrivateAttr(default_factory=dict)

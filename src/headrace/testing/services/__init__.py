@@ -8,11 +8,14 @@ from headrace.testing.services.influxdb import InfluxDB
 from headrace.testing.services.installing import install
 from headrace.testing.services.kafka import Kafka
 from headrace.testing.services.postgres import Postgres
+from headrace.testing.services.prometheus import Prometheus
 from headrace.testing.services.redis import Redis
 from headrace.testing.services.service import Service
 from headrace.testing.services.spark import Spark
 
-KINDS: dict[str, type[Service]] = {kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, Etcd, Spark)}
+KINDS: dict[str, type[Service]] = {
+    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, Etcd, Prometheus, Spark)
+}
 
 
 def named(kinds: Iterable[str]) -> list[type[Service]]:
@@ -27,4 +30,16 @@ def _named(kind: str) -> type[Service]:
     return KINDS[kind]
 
 
-__all__ = ["KINDS", "Etcd", "InfluxDB", "Kafka", "Postgres", "Redis", "Service", "Spark", "install", "named"]
+__all__ = [
+    "KINDS",
+    "Etcd",
+    "InfluxDB",
+    "Kafka",
+    "Postgres",
+    "Prometheus",
+    "Redis",
+    "Service",
+    "Spark",
+    "install",
+    "named",
+]

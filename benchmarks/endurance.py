@@ -1,0 +1,219 @@
+"""What flows cost while nothing happens, and whether they stay as quick as they began.
+
+`python -m benchmarks.endurance idle` runs flows on empty topics; `soak` feeds two flows at a steady rate. The engine is
+a process of its own, as users run it; its status document says how long batches take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import Producer
+
+from benchmarks.events import PARTITIONS, event
+from headrace.testing.services import Kafka
+
+_STREAM = """\
+  {name}:
+    source: {{type: kafka, brokers: "{brokers}", topic: {topic}}}
+    format: {{type: json, columns: "order_id string, service string, amount double, event_timestamp timestamp"}}
+    event_time: {{column: event_timestamp, watermark: 5s}}
+"""
+_WINDOWED = (
+    "SELECT window.start AS begins, service, count(*) AS orders, sum(amount) AS amount "
+    "FROM {stream} GROUP BY window(event_timestamp, '10 seconds'), service"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.endurance", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    idle = commands.add_parser("idle", help="flows without anything to do")
+    idle.add_argument("--flows", type=int, default=20)
+    idle.add_argument("--seconds", type=float, default=60.0)
+    idle.set_defaults(run=run_idle)
+    soak = commands.add_parser("soak", help="a steady rate for a long time")
+    soak.add_argument("--minutes", type=float, default=30.0)
+    soak.add_argument("--rate", type=int, default=2_000, help="events per second")
+    soak.set_defaults(run=run_soak)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, Kafka() as kafka:
+        print(json.dumps(options.run(options, Path(scratch), kafka), indent=2))
+
+
+def run_idle(options: argparse.Namespace, folder: Path, kafka: Kafka) -> dict[str, Any]:
+    kafka.create_topic("idle", PARTITIONS)
+    flows = "".join(
+        f'  flow_{n}:\n    sql: "{_WINDOWED.format(stream="orders")}"\n    sinks: [noop]\n'
+        for n in range(options.flows)
+    )
+    text = f"streams:\n{_STREAM.format(name='orders', brokers=kafka.address, topic='idle')}flows:\n{flows}"
+    with engine(folder, text) as run:
+        run.wait_until(lambda flow: flow["state"] == "running")
+        time.sleep(20)  # what starting left behind, such as compilers at work, is not what idling costs
+        before = run.cpu_seconds()
+        time.sleep(options.seconds)
+        share = (run.cpu_seconds() - before) / options.seconds
+    return {"flows": options.flows, "seconds": options.seconds, "share_of_a_core": round(share, 4), "load": _load()}
+
+
+def run_soak(options: argparse.Namespace, folder: Path, kafka: Kafka) -> dict[str, Any]:
+    for topic in ("orders", "counts"):
+        kafka.create_topic(topic, PARTITIONS)
+    flows = f"""\
+  big_orders:
+    sql: SELECT order_id, service, amount, event_timestamp FROM orders WHERE amount > 50
+    sinks: [{{type: lake, path: lake/big_orders}}]
+  counts:
+    sql: "{_WINDOWED.format(stream="orders")}"
+    sinks: [{{type: kafka, brokers: "{kafka.address}", topic: counts, delivery: exactly_once}}]
+"""
+    text = f"streams:\n{_STREAM.format(name='orders', brokers=kafka.address, topic='orders')}flows:\n{flows}"
+    with engine(folder, text) as run, steady(kafka, options.rate) as sent:
+        run.wait_until(lambda flow: bool(flow["batches"]))
+        samples = list(run.watch(options.minutes * 60))
+        return {
+            "minutes": options.minutes,
+            "rate": options.rate,
+            "sent": sent[0],
+            "flows": {name: _batch_times(samples, name) for name in ("big_orders", "counts")},
+            "memory": _memory(samples),
+            "load": _load(),
+        }
+
+
+class Engine:
+    """One `headrace run` and what its status document says."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self._status = folder / ".headrace" / "status.json"
+        self._process = process
+
+    def flows(self) -> list[dict[str, Any]]:
+        if self._process.poll() is not None:
+            raise SystemExit(f"the engine ended with {self._process.returncode}")
+        try:
+            return list(json.loads(self._status.read_text())["flow_list"])
+        except FileNotFoundError:
+            return []
+
+    def wait_until(self, met: Any, seconds: float = 300.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not (flows := self.flows()) or not all(met(flow) for flow in flows):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"after {seconds} s: {json.dumps(flows)[:2000]}")
+            time.sleep(0.5)
+
+    def watch(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """A sample a second: the last batch of each flow, and memory every few seconds."""
+        began = time.monotonic()
+        while (at := time.monotonic() - began) < seconds:
+            flows = self.flows()
+            for flow in flows:
+                if flow["state"] != "running":
+                    print(f"{at:.0f} s: {flow['name']} is {flow['state']}: {flow.get('reason')}", file=sys.stderr)
+            yield {"at": at, "batches": {flow["name"]: flow["last_batch"] for flow in flows}, "mb": self.memory_mb()}
+            time.sleep(1)
+
+    def _tree(self) -> list[psutil.Process]:
+        parent = psutil.Process(self._process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def cpu_seconds(self) -> float:
+        total = 0.0
+        for process in self._tree():
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def memory_mb(self) -> float:
+        return sum(process.memory_full_info().pss for process in self._tree()) / 1e6
+
+
+@contextmanager
+def engine(folder: Path, text: str) -> Iterator[Engine]:
+    (folder / "headrace.yaml").write_text(f"project: endurance\n{text}")
+    command = [sys.executable, "-m", "headrace", "run", str(folder), "--set", "http.port=0"]
+    with (folder / "engine.out").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            yield Engine(folder, process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+
+
+@contextmanager
+def steady(kafka: Kafka, rate: int) -> Iterator[list[int]]:
+    """A producer at a steady rate; the list holds how many records it has sent."""
+    sent, done = [0], threading.Event()
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 20})
+        chance = random.Random(11)  # noqa: S311
+        began = time.monotonic()
+        while not done.wait(0.05):
+            due = int((time.monotonic() - began) * rate)
+            for number in range(sent[0], due):
+                value = {**event(number, chance), "event_timestamp": datetime.now(UTC).isoformat()}
+                producer.produce("orders", json.dumps(value).encode(), partition=number % PARTITIONS)
+            sent[0] = due
+            producer.poll(0)
+        producer.flush(30)
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        done.set()
+        thread.join()
+
+
+def _batch_times(samples: Sequence[dict[str, Any]], flow: str) -> dict[str, Any]:
+    """Batch durations in the first and the last sixth, after a minute for the JVM to warm up."""
+    seen: dict[int, tuple[float, float]] = {}
+    for sample in samples:
+        batch = sample["batches"].get(flow)
+        if batch and batch["rows"] and batch["duration_s"] is not None and sample["at"] > 60:
+            seen.setdefault(batch["id"], (sample["at"], batch["duration_s"]))
+    times = [seconds for _at, seconds in sorted(seen.values())]
+    part = max(1, len(times) // 6)
+    start, end = statistics.median(times[:part]), statistics.median(times[-part:])
+    return {
+        "batches_seen": len(times),
+        "median_start_s": round(start, 3),
+        "median_end_s": round(end, 3),
+        "ratio": round(end / start, 2),
+        "p95_s": round(statistics.quantiles(times, n=20)[-1], 3),
+    }
+
+
+def _memory(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The least-squares slope over the second half, when heaps have grown to their size."""
+    half = [(sample["at"] / 3600, sample["mb"]) for sample in samples[len(samples) // 2 :]]
+    slope = statistics.linear_regression(*zip(*half, strict=True)).slope
+    return {"end_mb": round(half[-1][1]), "slope_mb_per_hour": round(slope, 1)}
+
+
+def _load() -> list[float]:
+    return [round(one, 1) for one in os.getloadavg()]
+
+
+if __name__ == "__main__":
+    main()

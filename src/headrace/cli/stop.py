@@ -1,0 +1,70 @@
+"""`headrace stop`: let a running engine finish its batches and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Annotated
+
+import typer
+
+from headrace.cli.engines import seconds_of, state_of
+from headrace.cli.output import printer
+from headrace.cli.project_args import Json, Name, Overrides, Profile, ProjectOption, only_project
+from headrace.core.errors import Exit, ProjectError
+
+_LOOK_SECONDS = 0.05
+
+
+def stop(
+    name: Name = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for its end.")] = "60s",
+    json: Json = False,
+) -> None:
+    """Stop the engine that runs a project, and wait until it has ended.
+
+    It finishes the running batches first (see `run --stop-timeout`). Nothing to stop is fine.
+    """
+    state = state_of(only_project(name, project), profile, overrides)
+    patience = seconds_of("--timeout", timeout)
+    pid = state.holder()
+    if pid is None:
+        _say(json, None, "no engine runs")
+        return
+    deadline = time.monotonic() + patience
+    while pid == 0 and time.monotonic() < deadline:  # it has only just taken the folder
+        time.sleep(_LOOK_SECONDS)
+        pid = state.holder() or 0
+    if pid:
+        _terminate(pid)
+    while state.holder() == pid:
+        if time.monotonic() > deadline:
+            raise ProjectError(
+                "stop-timeout",
+                f"the engine (pid {pid}) has not ended after {timeout}",
+                hint=f"wait longer with --timeout, or kill -9 {pid}: the next start then repeats its running batch",
+                exit_code=Exit.TIMEOUT,
+            )
+        time.sleep(_LOOK_SECONDS)
+    _say(json, pid, f"engine {pid} has stopped")
+
+
+def _terminate(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return  # it ended by itself
+    except PermissionError as error:
+        hint = "stop it as that user"
+        raise ProjectError("not-permitted", f"process {pid} belongs to another user", hint=hint) from error
+
+
+def _say(json: bool, pid: int | None, text: str) -> None:
+    if json:
+        printer.document({"stopped": pid is not None, "pid": pid})
+    else:
+        printer.note(text)

@@ -1,0 +1,140 @@
+"""One flow while it runs: its state, why, and since when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.core.errors import ProjectError
+from headrace.engine.progress import Numbers, new_batches
+from headrace.plan.model import FlowPlan
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+State = Literal["waiting", "starting", "running", "degraded", "stopped", "failed"]
+STATES: tuple[State, ...] = ("waiting", "starting", "running", "degraded", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a flow is degraded."""
+
+    code: str
+    text: str
+    since: datetime
+
+
+@dataclass
+class Trouble:
+    """What keeps a flow from running, from its failure until it works again."""
+
+    error: ProjectError
+    outside: bool
+    attempts: int = 0
+    not_before: float = 0.0
+    """When the next attempt is due, on the monotonic clock."""
+    was_away: bool = False
+    """Whether a look since the failure found something missing; when it is back, there is no need to wait longer."""
+
+
+@dataclass
+class FlowRun:
+    """One flow while it runs, and what it has done."""
+
+    plan: FlowPlan
+    query: StreamingQuery | None = None
+    error: ProjectError | None = None
+    """What it failed of, for good."""
+    state: State = "starting"
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    reason: Reason | None = None
+    last_error: ProjectError | None = None
+    """The last failure that it recovered, or may yet recover, from."""
+    restarts: int = 0
+    has_run: bool = False
+    generation: str | None = None
+    caught_up: bool | None = None
+    trouble: Trouble | None = None
+    look_due: float = 0.0
+    look: Future[ProjectError | None] | None = None
+    """A look at what the flow depends on, taken by a side thread."""
+    numbers: Numbers = field(init=False)
+    busy_since: float | None = None
+    """Since when Spark has been at one trigger without getting on, on the monotonic clock."""
+    _seen_batch: int = -1
+
+    def __post_init__(self) -> None:
+        self.numbers = Numbers.of(self.plan)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state in ("stopped", "failed")
+
+    @property
+    def rows_in(self) -> int:
+        """Rows read since the engine started."""
+        return self.numbers.rows_in
+
+    @property
+    def batches(self) -> int:
+        """Batches done since the engine started."""
+        return self.numbers.batches
+
+    def become(self, state: State) -> None:
+        """Be in this state from now on, unless it already is."""
+        if state != self.state:
+            self.state, self.since = state, datetime.now(UTC)
+        if state != "degraded":
+            self.reason = None
+
+    def degrade(self, error: ProjectError) -> None:
+        """Say what is missing; the flow will go on by itself when it is back."""
+        self.last_error = error
+        self.become("degraded")
+        if self.reason is None or self.reason.code != error.code:
+            self.reason = Reason(error.code, error.message, datetime.now(UTC))
+        else:
+            self.reason = Reason(error.code, error.message, self.reason.since)
+
+    def fail(self, error: ProjectError) -> None:
+        """End for good."""
+        self.error = self.last_error = error
+        self.trouble = None
+        self.become("failed")
+
+    def works(self) -> None:
+        """It has made progress, or its inputs have answered."""
+        self.trouble = None
+        self.has_run = True
+        self.become("running")
+
+    def take_reports(self) -> list[Mapping[str, Any]]:
+        """Take in what Spark reports since the last time: the batches that are new."""
+        if self.query is None:
+            return []
+        reports = new_batches(self.query, self._seen_batch)
+        for report in reports:
+            self._seen_batch = report["batchId"]
+            self.numbers.take(report)
+            if report["numInputRows"]:
+                self.caught_up = False
+        return list(reports)
+
+    def take_status(self) -> bool:
+        """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""
+        assert self.query is not None
+        status = self.query.status
+        waits = not status["isTriggerActive"] and status["message"].startswith("Waiting")
+        if waits:
+            self.busy_since = None
+            self.caught_up = not status["isDataAvailable"]
+        elif self.busy_since is None:
+            self.busy_since = time.monotonic()
+        return waits

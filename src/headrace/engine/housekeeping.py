@@ -1,0 +1,117 @@
+"""Upkeep of the state folder, done by itself while flows run: old generations go, small files are merged."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from headrace.engine.deadletters import SCHEMA as LETTERS
+from headrace.engine.files import changing
+from headrace.engine.generations import Generation, Generations
+from headrace.engine.laterows import SCHEMA as LATE_ROWS
+from headrace.engine.state import StateDir
+from headrace.plan.model import FlowPlan
+
+KEEP_GENERATIONS = timedelta(days=30)
+_EVERY_SECONDS = 600.0
+# a task that is still running may write its file again
+_SETTLED_SECONDS = 600.0
+_MANY_FILES = 50
+_MERGED_BYTES = 32 << 20
+
+
+@dataclass
+class Housekeeper:
+    """Observer that tidies up after a flow every ten minutes in which it has done something."""
+
+    state: StateDir
+    keep_generations: timedelta = KEEP_GENERATIONS
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
+        """Tidy up when it is due; the first time soon after the start."""
+        now = time.monotonic()
+        if now >= self._due.get(flow.name, 0.0):
+            self._due[flow.name] = now + _EVERY_SECONDS
+            self.tidy(flow.name)
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def tidy(self, flow: str) -> None:
+        """Do all that is due for a flow."""
+        remove_old_generations(self.state.generations(flow), self.keep_generations)
+        merge_files(self.state.dead_letters / flow, LETTERS)
+        merge_files(self.state.late / flow, LATE_ROWS)
+
+
+def remove_old_generations(generations: Generations, keep: timedelta) -> list[str]:
+    """Remove the generations that were left that long ago, but never the current one, those it goes on from and the
+    one before it.
+
+    Savepoints have copies of their own and stay. Returns what was removed.
+    """
+    current = generations.current()
+    if current is None:
+        return []
+    kept = {current.manifest.parent, *(one.id for one, _last in generations.lineage())}
+    removed = []
+    for generation, left_at in _with_ends(generations.all()):
+        if generation.id not in kept and left_at is not None and datetime.now(left_at.tzinfo) - left_at > keep:
+            gone = generation.folder.with_name(f".{generation.id}.{uuid.uuid4().hex[:8]}")
+            generation.folder.rename(gone)
+            shutil.rmtree(gone)
+            removed.append(generation.id)
+    return removed
+
+
+def _with_ends(generations: Sequence[Generation]) -> Iterator[tuple[Generation, datetime | None]]:
+    """Each with the time at which the next one was made."""
+    begun = [datetime.fromisoformat(one.manifest.created_at) for one in generations]
+    return zip(generations, [*begun[1:], None], strict=True)
+
+
+def merge_files(folder: Path, schema: pa.Schema) -> int:
+    """Merge the small files below a folder, stream by stream. Returns how many files there are fewer.
+
+    Put off while somebody reads them. Each record has an id, and reading counts each id once, so being cut off between
+    writing the merged file and
+    removing the others doubles nothing.
+    """
+    fewer = 0
+    if not folder.is_dir():
+        return fewer
+    with changing(folder) as alone:
+        for stream in sorted(folder.iterdir()) if alone else ():
+            fewer += _merge(stream, schema) if stream.is_dir() else 0
+    return fewer
+
+
+def _merge(stream: Path, schema: pa.Schema) -> int:
+    before = time.time() - _SETTLED_SECONDS
+    chosen: list[Path] = []
+    size = 0
+    for file in sorted(stream.glob("[!.]*.parquet")):
+        about = file.stat()
+        if about.st_mtime < before and about.st_size < _MERGED_BYTES // 2 and size < _MERGED_BYTES:
+            chosen.append(file)
+            size += about.st_size
+    if len(chosen) < _MANY_FILES:
+        return 0
+    merged = stream / f"merged-{uuid.uuid4().hex}.parquet"
+    scratch = merged.with_name(f".{merged.name}")
+    pq.write_table(ds.dataset([str(file) for file in chosen], schema=schema).to_table(), scratch, compression="zstd")
+    scratch.rename(merged)
+    for file in chosen:
+        file.unlink()
+    return len(chosen) - 1

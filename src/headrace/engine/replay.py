@@ -1,0 +1,304 @@
+"""Replaying dead letters: after a fix their records go through the flow once more, as a batch of their own.
+
+A replay 1. puts its letters into a folder: from here on it is begun and will be finished, now or by the next replay;
+2. decodes them, runs the flow's SQL and keeps the rows it gives, with the letters that are still bad: from here on what
+is written is fixed, whatever happens to the project; 3. writes these rows to every sink as batch 0 of the generation
+`replay-<id>`, which every exactly-once sink writes once, however often it is tried; 4. says in the history what came
+through. It does not touch the checkpoint of the flow, so it may run beside the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.records import spark_schema
+from headrace.engine.deadletters import read_letters
+from headrace.engine.failures import from_query
+from headrace.engine.files import write_atomically
+from headrace.engine.flow import batch_writer
+from headrace.engine.letterbook import LetterBook, Shelf
+from headrace.engine.letterhistory import keys_of
+from headrace.engine.replayinputs import LETTER, LetterInputs
+from headrace.engine.sqlerrors import from_analysis
+from headrace.engine.state import StateDir
+from headrace.plan.model import FlowPlan, Input, StreamInput
+from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_IDS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Letters of one flow that go through it together."""
+
+    id: str
+    flow: FlowPlan
+    folder: Path
+    letters: int
+    chosen: pa.Table | None
+    """The letters as rows of the shelf's index; None when the replay was begun before."""
+
+    @property
+    def generation(self) -> str:
+        """Its name in every batch mark."""
+        return f"replay-{self.id}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a replay has done."""
+
+    replay: Replay
+    replayed: int
+    still_bad: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Replays that were begun and not finished."""
+
+    folder: Path
+
+    def of(self, flow: str) -> list[tuple[Path, int]]:
+        """Those of a flow and how many letters each has, oldest first."""
+        mine = [(said["begun_at"], folder, said["letters"]) for folder, said in self._all() if said["flow"] == flow]
+        return [(folder, letters) for _, folder, letters in sorted(mine)]
+
+    def flows(self) -> set[str]:
+        """All flows that have one."""
+        return {said["flow"] for _, said in self._all()}
+
+    def holds(self, flow: str, letters: pa.Table) -> bool:
+        """Whether some of these letters of a flow are in one."""
+        mine = letters.filter(pc.equal(letters["flow"], flow))
+        return any(pc.any(pc.is_in(mine["id"], _ids(folder))).as_py() for folder, _ in self.of(flow))
+
+    def without(self, flow: str, letters: pa.Table) -> pa.Table:
+        """Those of these letters of a flow that are in none."""
+        for folder, _ in self.of(flow):
+            letters = letters.filter(pc.invert(pc.is_in(letters["id"], _ids(folder))))
+        return letters
+
+    def _all(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for file in self.folder.glob("*/replay.json"):
+            # a draft of a replay that did not even begin is hidden
+            if not file.parent.name.startswith("."):
+                yield file.parent, json.loads(file.read_text(encoding="utf-8"))
+
+    def begin(self, replay: Replay, shelf: Shelf) -> None:
+        """Put the letters, bytes and all, into the replay's folder, which is there whole or not at all."""
+        assert replay.chosen is not None
+        draft = self.folder / f".{replay.id}"
+        for left_over in self.folder.glob(".*"):
+            shutil.rmtree(left_over)
+        draft.mkdir(parents=True)
+        with pq.ParquetWriter(draft / "letters.parquet", shelf.schema) as writer:
+            for part in shelf.fetch(replay.chosen):
+                writer.write_table(part)
+        said = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
+        write_atomically(draft / "replay.json", json.dumps(said).encode())
+        _make_durable(draft)
+        os.replace(draft, replay.folder)
+
+    def end(self, replay: Replay) -> None:
+        """Forget it, in one step: it is finished, or no sink has heard of it."""
+        gone = self.folder / f".{replay.id}"
+        os.replace(replay.folder, gone)
+        shutil.rmtree(gone)
+
+
+def _make_durable(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _ids(folder: Path) -> pa.Array:
+    return pq.read_table(folder / "letters.parquet", columns=["id"])["id"].combine_chunks()
+
+
+def replay_id(letters: pa.Table) -> str:
+    """The same for the same letters: should all else be forgotten, the sinks still know them."""
+    keys = keys_of(letters["flow"], letters["generation"], letters["id"])
+    ordered = keys.take(pc.sort_indices(keys))
+    digest = hashlib.sha256()
+    for start in range(0, len(ordered), _IDS_AT_ONCE):
+        digest.update("\n".join([*ordered.slice(start, _IDS_AT_ONCE).to_pylist(), ""]).encode())
+    return digest.hexdigest()[:12]
+
+
+@contextmanager
+def alone(state: StateDir, replays: Sequence[Replay]) -> Iterator[None]:
+    """Keep the engine away while a sink is written that takes one writer at a time; else it may run."""
+    single = [(one.flow.name, step.sink) for one in replays for step in one.flow.sinks if step.sink.one_writer]
+    with ExitStack() as held:
+        try:
+            if single:
+                held.enter_context(state.lock())
+        except ProjectError as error:
+            if error.code != "state-in-use":
+                raise
+            flow, sink = single[0]
+            raise ProjectError(
+                "replay-one-writer",
+                f"an engine runs, and {sink.label} of flow '{flow}' takes one writer at a time",
+                hint="stop the engine first (headrace stop), then replay",
+                exit_code=Exit.CONFLICT,
+            ) from error
+        yield
+
+
+@dataclass(frozen=True)
+class Replayer:
+    """Brings letters of a project through their flows."""
+
+    project: Project
+    state: StateDir
+    spark: SparkSession
+
+    @property
+    def _book(self) -> LetterBook:
+        return LetterBook(self.state.dead_letters)
+
+    @property
+    def _begun(self) -> Begun:
+        return Begun(self.state.replays)
+
+    def run(self, replay: Replay, shelf: Shelf) -> Outcome:
+        """Bring a replay to its end, from wherever it is. Needs the lock of the history, and `alone`."""
+        if replay.chosen is not None:
+            self._begun.begin(replay, shelf)
+            self._book.history.append("replay-begun", replay.chosen, replay=replay.id)
+        with _explained(self.project, replay.flow):
+            # temporary views and settings belong to the flow alone
+            session = self.spark.newSession()
+            session.conf.set("spark.sql.shuffle.partitions", str(replay.flow.partitions))
+            for key, value in replay.flow.spec.spark.items():
+                session.conf.set(key, value)
+            self._write(replay, self._fixed_rows(replay, session))
+        return self._finish(replay)
+
+    def _fixed_rows(self, replay: Replay, session: SparkSession) -> DataFrame:
+        rows, done = replay.folder / "rows", replay.folder / "rows.json"
+        if not done.is_file():
+            try:
+                self._fix_rows(replay, session, rows)
+            except Exception:
+                self._begun.end(replay)
+                raise
+            _make_durable(replay.folder)
+            write_atomically(done, json.dumps({"rows": _count(rows)}).encode())
+        return session.read.parquet(rows.absolute().as_uri())
+
+    def _fix_rows(self, replay: Replay, session: SparkSession, rows: Path) -> None:
+        shutil.rmtree(rows, ignore_errors=True)
+        shutil.rmtree(replay.folder / "bad", ignore_errors=True)
+        given = self._rows(replay, session)
+        self._check_sinks(replay.flow, given)
+        given.write.parquet(rows.absolute().as_uri())
+
+    def _rows(self, replay: Replay, session: SparkSession) -> DataFrame:
+        """What the flow's SQL gives for the letters."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._query(replay, session, replay.flow.inputs)
+        except AnalysisException as narrow:
+            try:
+                # the SQL may use a column in a way that only Spark understands
+                return self._query(replay, session, tuple(_widened(one) for one in replay.flow.inputs))
+            except AnalysisException:
+                raise narrow from None
+
+    def _query(self, replay: Replay, session: SparkSession, inputs: Sequence[Input]) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import NullType
+
+        flow = replay.flow
+        letters, bad = replay.folder / "letters.parquet", replay.folder / "bad"
+        begun_at = datetime.fromisoformat(json.loads((replay.folder / "replay.json").read_bytes())["begun_at"])
+        reader = LetterInputs(session, flow.name, self.project.context, letters, bad, replay.id, begun_at)
+        for one in inputs:
+            reader.register(one)
+        rows = session.sql(flow.sql)
+        # files have no column of nothing but nulls without a type
+        typed = [
+            F.col(f"`{f.name}`").cast("string") if isinstance(f.dataType, NullType) else f"`{f.name}`"
+            for f in rows.schema
+        ]
+        return rows.select(*typed)
+
+    def _check_sinks(self, flow: FlowPlan, rows: DataFrame) -> None:
+        schema = spark_schema(rows)
+        for index, step in enumerate(flow.sinks):
+            try:
+                step.sink.check_rows(self.project.context, rows.columns, flow.spec.output, schema)
+            except ProjectError as error:
+                raise error.at(self.project.origin("flows", flow.name, "sinks", index)) from None
+
+    def _write(self, replay: Replay, rows: DataFrame) -> None:
+        """Without rows nothing is written: the same letters may be replayed again, and no mark may stop them then."""
+        if _count(replay.folder / "rows"):
+            batch_writer(replay.flow, replay.generation, self.project.context)(rows, 0)
+
+    def _finish(self, replay: Replay) -> Outcome:
+        letters = pq.read_table(replay.folder / "letters.parquet", columns=["flow", "generation", "id"])
+        bad = self._still_bad(replay, letters)
+        good = letters.filter(pc.invert(pc.is_in(letters["id"], bad["id"].combine_chunks())))
+        outcome = Outcome(replay, good.num_rows, bad.num_rows, _count(replay.folder / "rows"))
+        self._book.history.append("replayed", good, replay=replay.id)
+        self._book.history.append("still-bad", bad, replay=replay.id)
+        self._begun.end(replay)
+        # what sinks kept beside the checkpoint of this generation, which nobody will go on with
+        shutil.rmtree(self.state.generations(replay.flow.name).folder / replay.generation, ignore_errors=True)
+        return outcome
+
+    def _still_bad(self, replay: Replay, letters: pa.Table) -> pa.Table:
+        found = read_letters(replay.folder / "bad")
+        ids = pa.array((json.loads(text)[LETTER.lstrip("_")] for text in found["position"].to_pylist()), pa.string())
+        known = letters.take(pc.index_in(ids, value_set=letters["id"].combine_chunks()))
+        return known.append_column("reason", found["reason"]).append_column("detail", found["detail"])
+
+
+def _widened(one: Input) -> Input:
+    return replace(one, columns=None) if isinstance(one, StreamInput) else one
+
+
+def _count(rows: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in rows.glob("*.parquet"))
+
+
+@contextmanager
+def _explained(project: Project, flow: FlowPlan) -> Iterator[None]:
+    """Turn what Spark raises into an error with a code, as when the flow runs."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        yield
+    except AnalysisException as refusal:
+        error = from_analysis(refusal)
+        raise error.at(project.sql_origin(flow.name, error.line)) from refusal
+    except (PySparkException, Py4JJavaError) as failure:
+        raise from_query(flow, failure) from failure

@@ -1,0 +1,182 @@
+"""The status document: what an engine knows about its flows, in the shape of `GET /api/v1/status`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace import __version__
+from headrace.core.errors import ProjectError
+from headrace.engine.flowrun import STATES, FlowRun
+from headrace.engine.meters import FileCounter, LagMeter
+from headrace.engine.progress import iso
+from headrace.engine.sidework import Notes
+
+STALE_AFTER_S = 5
+_NOT_READY = ("waiting", "starting", "degraded", "failed")
+
+
+@dataclass
+class Board:
+    """All that is known about one engine, put together when it is asked for. Unknown is null, never 0."""
+
+    project: str
+    pid: int
+    runs: list[FlowRun]
+    notes: Notes
+    lags: LagMeter
+    letters: FileCounter
+    late: FileCounter
+    redact: Callable[[str], str] = str
+    """Hides secrets: reasons are what other systems said."""
+    http: str | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ended: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """The whole status."""
+        now = datetime.now(UTC)
+        found: dict[str, Any] = self._clean(self._document(now))
+        return found
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, dict):
+            return {key: self._clean(child) for key, child in value.items()}
+        return [self._clean(child) for child in value] if isinstance(value, list) else value
+
+    def _document(self, now: datetime) -> dict[str, Any]:
+        return {
+            "as_of": iso(now),
+            "stale_after_s": STALE_AFTER_S,
+            "version": __version__,
+            "project": self.project,
+            "engine": {
+                "pid": self.pid,
+                "state": "stopped" if self.ended else "running",
+                "started_at": iso(self.started_at),
+                "http": self.http,
+            },
+            "ready": not self.not_ready(),
+            "flows": {state: count for state in STATES if (count := sum(run.state == state for run in self.runs))},
+            "worst_lag": self._worst_lag(),
+            "dead_letters": self._dead_letters(),
+            "problems": [self._problem(run) for run in self.runs if run.state in ("degraded", "failed")],
+            "notes": self.notes.all(),
+            "flow_list": [self._flow(run, now) for run in self.runs],
+        }
+
+    def not_ready(self) -> list[dict[str, Any]]:
+        """The required flows that keep the engine from being ready, and why."""
+        required = [run for run in self.runs if run.plan.spec.required and run.state in _NOT_READY]
+        return [{"flow": run.plan.name, "state": run.state, "text": self.redact(_why(run))} for run in required]
+
+    def _problem(self, run: FlowRun) -> dict[str, Any]:
+        error = run.error
+        code = error.code if error else run.reason.code if run.reason else None
+        since = run.reason.since if run.reason else run.since
+        return {"code": code, "flow": run.plan.name, "since": iso(since), "text": _why(run)}
+
+    def _worst_lag(self) -> dict[str, Any] | None:
+        known = {name: one.lag.seconds for name, one in self.lags.measured.items() if one.lag.seconds is not None}
+        if not known:
+            return None
+        worst = max(known, key=lambda name: known[name])
+        return {"flow": worst, "s": round(known[worst], 3)}
+
+    def _dead_letters(self) -> dict[str, Any]:
+        total = sum(self.letters.of(run.plan.name) for run in self.runs)
+        return {"met": total, "per_min": _rounded(self.letters.per_minute())}
+
+    def _flow(self, run: FlowRun, now: datetime) -> dict[str, Any]:
+        numbers, name = run.numbers, run.plan.name
+        reason = run.reason
+        return {
+            "name": name,
+            "state": run.state,
+            "since": iso(run.since),
+            "reason": reason and {"code": reason.code, "text": reason.text, "since": iso(reason.since)},
+            "required": run.plan.spec.required,
+            "mode": run.plan.spec.mode,
+            "generation": run.generation,
+            "rows_in": numbers.rows_in if run.has_run else None,
+            "rows_out": numbers.rows_out,
+            "rows_per_s": _rounded(numbers.rows_per_s()),
+            "batches": numbers.batches,
+            "last_batch": numbers.last_batch,
+            "busy_s": None if run.busy_since is None else _rounded(time.monotonic() - run.busy_since),
+            "load": _rounded(numbers.load),
+            "watermark": iso(numbers.watermark),
+            "watermark_gap_s": _gap(now, numbers.watermark),
+            "held_back_by": numbers.held_back_by,
+            "streams": self._streams(run, now),
+            "lag": self._lag(name),
+            "caught_up": self._caught_up(run),
+            "state_rows": numbers.state_rows,
+            "state_bytes": numbers.state_bytes,
+            "late_rows": numbers.late_rows + self.late.of(name) if run.plan.state else None,
+            "dead_letters": self.letters.of(name),
+            "dead_letters_by_reason": self.letters.counts.get(name, {}),
+            "latency_s": _rounded(numbers.latency_s),
+            "restarts": run.restarts,
+            "last_error": None if run.last_error is None else _error(run.last_error),
+        }
+
+    def _streams(self, run: FlowRun, now: datetime) -> list[dict[str, Any]]:
+        measured = self.lags.measured.get(run.plan.name)
+        return [
+            {
+                "name": name,
+                "newest": iso(one.newest),
+                "watermark": iso(one.watermark),
+                "watermark_gap_s": _gap(now, one.watermark),
+                "lag_records": measured.of_stream(name) if measured else None,
+            }
+            for name, one in run.numbers.streams.items()
+        ]
+
+    def _lag(self, name: str) -> dict[str, Any] | None:
+        found = self.lags.measured.get(name)
+        if found is None or not any(found.lag.splits.values()):
+            return None  # no input tells
+        lag = found.lag
+        return {
+            "records": lag.records,
+            "s": _rounded(lag.seconds),
+            "trend": lag.pace.trend,
+            "rate_per_s": _rounded(lag.pace.rate),
+            "catch_up_s": _rounded(lag.pace.catch_up_s),
+            "as_of": iso(found.at),
+        }
+
+    def _caught_up(self, run: FlowRun) -> bool | None:
+        """By the count of unread records where there is one, else by what Spark waits for."""
+        if run.state == "stopped":
+            return run.caught_up
+        found = self.lags.measured.get(run.plan.name)
+        records = found.lag.records if found else None
+        return run.caught_up if records is None else records == 0 and run.caught_up is not False
+
+
+def _why(run: FlowRun) -> str:
+    if run.error is not None:
+        return run.error.message
+    if run.reason is not None:
+        return run.reason.text
+    return {"waiting": "waits for the flow it reads", "starting": "has not made progress yet"}.get(run.state, "")
+
+
+def _error(error: ProjectError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
+
+
+def _gap(now: datetime, moment: datetime | None) -> float | None:
+    return None if moment is None else _rounded((now - moment).total_seconds())
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)

@@ -1,0 +1,56 @@
+"""Where a project is and keeps its state, without checking the rest of it: quick enough for commands that only look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.context import Context
+from headrace.core.errors import Exit, ProjectError, ProjectErrors
+from headrace.project.layers import with_includes, with_override, with_profile, with_variables
+from headrace.project.tree import Tree, load_tree
+from headrace.project.variables import Secrets
+
+FILE = "headrace.yaml"
+DEFAULT_STATE = ".headrace"
+
+
+def find_file(path: Path) -> Path:
+    """The project file at or in `path`."""
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ProjectError(
+            "no-project",
+            f"there is no {FILE} in {path}" if path.is_dir() else f"there is no file {path}",
+            hint="go to a project's folder, name it on the command line, or make one: headrace init DIR",
+            exit_code=Exit.NOT_FOUND,
+        )
+    return file
+
+
+@dataclass(frozen=True)
+class Place:
+    """A project as far as its state folder and the names of its flows."""
+
+    context: Context
+    flows: tuple[str, ...]
+
+
+def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] = ()) -> Place:
+    """The place of the project at `path`. What is wrong elsewhere in its files does not matter here."""
+    file = find_file(path).absolute()
+    errors: list[ProjectError] = []
+    tree = with_profile(with_includes(load_tree(file, file.name), file, errors), profile)
+    for override in overrides:
+        tree = with_override(tree, override)
+    flows = tree.data.get("flows")
+    wanted: tuple[str, ...] = ("state", "variables", "secrets")
+    needed = {key: tree.data[key] for key in wanted if key in tree.data}
+    unfilled: list[ProjectError] = []
+    filled = with_variables(Tree(needed, tree.origins), file.parent, Secrets(), os.environ, unfilled).data.get("state")
+    if unfilled and "${" in str(needed.get("state")):
+        raise ProjectErrors(unfilled)
+    folder = Context(file.parent, "").path(str(filled or DEFAULT_STATE))
+    return Place(Context(file.parent, folder), tuple(map(str, flows)) if isinstance(flows, dict) else ())

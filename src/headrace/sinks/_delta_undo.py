@@ -1,0 +1,168 @@
+"""Taking back what a flow wrote to a Delta table, by going back to a version. Read from the table's log, no Spark.
+
+Every batch is marked in the commit that holds its rows, so the log tells which version held which batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.sink import Rewind
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table."""
+
+    version: int
+    marks: dict[str, int]
+    """Who wrote it, with the number of the batch."""
+    changes: bool
+    """Whether rows or columns changed; merging small files does not."""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """What has to be done to a table."""
+
+    version: int
+    """Go back to this one; -1: to no rows at all."""
+    commits: int
+    """How many commits of the flow are undone."""
+
+
+def read_commits(path: str) -> list[Commit]:
+    """The commits that the log still has, oldest first; none when there is no table."""
+    files, folder = FileSystem.from_uri(path)
+    log = f"{folder}/_delta_log"
+    if files.get_file_info(log).type != FileType.Directory:
+        return []
+    found = []
+    for info in files.get_file_info(FileSelector(log)):
+        stem, _, kind = info.base_name.partition(".")
+        if kind == "json" and stem.isdecimal():
+            with files.open_input_stream(info.path) as stream:
+                found.append(_commit(int(stem), stream.read().decode()))
+    return sorted(found, key=lambda commit: commit.version)
+
+
+def _commit(version: int, text: str) -> Commit:
+    marks: dict[str, int] = {}
+    changes = False
+    for action in _actions(text):
+        if "txn" in action:
+            marks[action["txn"]["appId"]] = int(action["txn"]["version"])
+        for kind in ("add", "remove"):
+            changes |= kind in action and bool(action[kind].get("dataChange", True))
+        changes |= "metaData" in action or "protocol" in action
+    return Commit(version, marks, changes)
+
+
+def _actions(text: str) -> Iterator[dict[str, dict[str, Any]]]:
+    for line in text.splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def plan_undo(path: str, rewind: Rewind) -> Undo | None:
+    """The version to go back to; None when there is nothing to take back. Refused when that would hurt others."""
+    commits = read_commits(path)
+    mine = [commit for commit in commits if _marks_of(commit, rewind)]
+    staying = [commit.version for commit in mine if _stays(commit, rewind)]
+    target = max(staying) if staying else mine[0].version - 1 if mine else None
+    if target is None or not any(commit.version > target for commit in mine):
+        return None
+    if not staying and commits[0].version > 0:
+        raise _gone(path, f"its log begins with version {commits[0].version}")
+    for commit in commits:
+        if commit.version > target and commit.changes:
+            _require_mine(commit, rewind, path)
+    _require_files(path, target)
+    return Undo(target, sum(commit.version > target for commit in mine))
+
+
+def undo(path: str, rewind: Rewind) -> None:
+    """Go back, in one commit that is marked itself: done once, it is not done again."""
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import DeltaError
+
+    mark = f"headrace.{rewind.flow}.{rewind.generation}.{rewind.sink}.rewind"
+    if any(mark in commit.marks for commit in read_commits(path)):
+        return
+    plan = plan_undo(path, rewind)
+    if plan is None:
+        return
+    properties = CommitProperties(app_transactions=[Transaction(app_id=mark, version=0)])
+    table = DeltaTable(path)
+    try:
+        if plan.version < 0:
+            table.delete(commit_properties=properties)
+        else:
+            table.restore(plan.version, commit_properties=properties)
+    except DeltaError as error:
+        raise _gone(path, str(error).splitlines()[0][:200]) from error
+
+
+def _marks_of(commit: Commit, rewind: Rewind) -> dict[str, int]:
+    """The marks of this flow in a commit, by generation; those of a rewind come before the first batch."""
+    prefix, found = f"headrace.{rewind.flow}.", {}
+    for mark, number in commit.marks.items():
+        if mark.startswith(prefix):
+            generation, _, sink = mark.removeprefix(prefix).partition(".")
+            found[generation] = -1 if sink.endswith(".rewind") else number
+    return found
+
+
+def _stays(commit: Commit, rewind: Rewind) -> bool:
+    return all(rewind.stays(generation, number) for generation, number in _marks_of(commit, rewind).items())
+
+
+def _require_mine(commit: Commit, rewind: Rewind, path: str) -> None:
+    marks = _marks_of(commit, rewind)
+    if not marks:
+        raise ProjectError(
+            "rewind-others-wrote",
+            f"version {commit.version} of lake table {path} was not written by flow '{rewind.flow}', "
+            "and going back behind it would undo it",
+            hint="rewind without --replace, or mend the table by hand",
+            exit_code=Exit.CONFLICT,
+        )
+    if rewind.kept is not None and any(generation.startswith("replay-") for generation in marks):
+        # these rows may come from before the target: taken back, they would be lost
+        raise ProjectError(
+            "rewind-replayed",
+            f"dead letters of flow '{rewind.flow}' were replayed into lake table {path}, and may be lost",
+            hint="rewind to earliest, which brings them again, or without --replace",
+            exit_code=Exit.CONFLICT,
+        )
+
+
+def _require_files(path: str, version: int) -> None:
+    """Old files go after the table's retention, and with them the way back."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if version < 0:
+        return
+    files, _ = FileSystem.from_uri(path)
+    try:
+        wanted = [uri.removeprefix("file://") for uri in DeltaTable(path, version=version).file_uris()]
+    except DeltaError as error:
+        raise _gone(path, str(error).splitlines()[0][:200]) from error
+    if "://" not in path and any(info.type == FileType.NotFound for info in files.get_file_info(wanted)):
+        raise _gone(path, f"files of version {version} were removed")
+
+
+def _gone(path: str, why: str) -> ProjectError:
+    return ProjectError(
+        "rewind-history-gone",
+        f"lake table {path} can no longer go back so far: {why}",
+        hint="rewind without --replace, or to a later position",
+        exit_code=Exit.CONFLICT,
+    )

@@ -1,0 +1,179 @@
+"""Planted bugs and further places to die. Python loads this in the engine and its workers: it is on their PYTHONPATH.
+
+`FAULTS_PLANT=loss,no_fence` plants bugs; `HEADRACE_CRASH=kafka_sent:3:rides` kills the engine inside a sink. Modules of
+Headrace are changed right after they are loaded, so that production code knows nothing of all this.
+
+Bugs: `loss` drops one event while decoding, `duplicate` writes one batch of windows to the lake again under another
+mark, `no_fence` overlooks the mark of a Kafka transaction, `no_lake_mark` commits to the lake without one,
+`no_manifest` writes files as Spark does by default.
+
+Points: `kafka_sent` records are at the broker, their transaction is open; `kafka_committed` the first transaction of a
+batch is committed, the task has not ended; `lake_committed` the lake has the batch, the engine does not know yet;
+`files_staged` all files are written, there is no manifest; `files_manifest` there is one, no file has its name yet;
+`files_half` one file has its name.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LOST = "r0000777"
+BUGS = frozenset(filter(None, os.environ.get("FAULTS_PLANT", "").split(",")))
+
+
+def die_at(point: str, flow: str, batch_id: int) -> None:
+    """As headrace.engine.points.reach, also in a Python worker; in a later batch when the named one has no rows."""
+    asked, _, rest = os.environ.get("HEADRACE_CRASH", "").partition(":")
+    if asked != point:
+        return
+    batch, _, only = rest.partition(":")
+    if batch_id >= int(batch) and only in ("", flow):
+        from headrace.engine.points import crash
+
+        crash(int(Path(os.environ["FAULTS_LOCK"]).read_text()))
+
+
+def plant_in_decode(module: ModuleType) -> None:
+    if "loss" not in BUGS:
+        return
+    import pyarrow.compute as pc
+
+    decode = module.DecodeStep.__call__
+
+    def forgetful(self: Any, batches: Any) -> Any:
+        for batch in decode(self, batches):
+            yield batch.filter(pc.not_equal(batch["id"], LOST)) if self.letters.flow == "rides" else batch
+
+    module.DecodeStep.__call__ = forgetful
+
+
+def plant_in_transactions(module: ModuleType) -> None:
+    attempt, insist = module.TransactionalWrite._attempt, module.insist
+    running: list[tuple[str, int]] = []
+
+    def noted(self: Any, share: Any) -> Any:
+        running[:] = [(self.identity.split(".")[1], self.batch_id)]
+        return attempt(self, share)
+
+    def spied(call: Callable[[float], Any]) -> Any:
+        committing = getattr(call, "__name__", "") == "commit_transaction"
+        if committing:
+            call.__self__.flush(30)  # type: ignore[attr-defined]
+            die_at("kafka_sent", *running[0])
+        answer = insist(call)
+        if committing:
+            die_at("kafka_committed", *running[0])
+        if "no_fence" in BUGS and isinstance(answer, list):
+            for mark in answer:
+                mark.offset = -1001
+        return answer
+
+    module.TransactionalWrite._attempt = noted
+    module.insist = spied
+
+
+def plant_in_lake(module: ModuleType) -> None:
+    sink = module.LakeSink
+    append, write, table_state = sink._append, sink.write_batch, module.table_state
+    repeated: list[int] = []
+
+    def unmarked(self: Any, rows: Any, path: str, mark: dict[str, str]) -> None:
+        append(self, rows, path, {} if "no_lake_mark" in BUGS else mark)
+        die_at("lake_committed", mark["txnAppId"].split(".")[1], int(mark["txnVersion"]))
+
+    def forgetful(*given: Any) -> Any:
+        return replace(table_state(*given), last_batch=-1)
+
+    def twice(self: Any, rows: Any, batch: Any) -> None:
+        write(self, rows, batch)
+        if "duplicate" in BUGS and batch.flow == "windows" and not repeated and not rows.isEmpty():
+            repeated.append(batch.batch_id)
+            write(self, rows, replace(batch, generation=f"{batch.generation}-again"))
+
+    sink._append = unmarked
+    sink.write_batch = twice
+    if "no_lake_mark" in BUGS:
+        module.table_state = forgetful
+
+
+def plant_in_files(module: ModuleType) -> None:
+    if "no_manifest" not in BUGS:
+        return
+
+    def plainly(self: Any, rows: Any, batch: Any) -> None:
+        folder = self._folder(batch.context)
+        rows.write.format(self.contains).options(**self.writer_options()).mode("append").save(folder.as_uri())
+
+    module.FilesSink.write_batch = plainly
+
+
+def plant_in_publish(module: ModuleType) -> None:
+    finish, write = module.Publication.finish, module.Publication.write
+
+    def flow_of(self: Any) -> str:
+        return str(self.series).split("-")[0]
+
+    def dying_write(self: Any, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> None:
+        def staged(folder: Path) -> None:
+            stage(folder)
+            die_at("files_staged", flow_of(self), self.batch_id)
+
+        write(self, staged, has_rows)
+
+    def dying_finish(self: Any) -> None:
+        die_at("files_manifest", flow_of(self), self.batch_id)
+        replace_file = module.os.replace
+
+        def dying_replace(*given: Any) -> None:
+            replace_file(*given)
+            die_at("files_half", flow_of(self), self.batch_id)
+
+        module.os.replace = dying_replace
+        try:
+            finish(self)
+        finally:
+            module.os.replace = replace_file
+
+    module.Publication.write = dying_write
+    module.Publication.finish = dying_finish
+
+
+PLANTS: dict[str, Callable[[ModuleType], None]] = {
+    "headrace.engine.decode": plant_in_decode,
+    "headrace.sinks._transactions": plant_in_transactions,
+    "headrace.sinks.lake": plant_in_lake,
+    "headrace.sinks.files": plant_in_files,
+    "headrace.sinks._publish": plant_in_publish,
+}
+
+
+class Planter(importlib.abc.MetaPathFinder):
+    """Finds those modules as Python would, and changes each after it has run."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in PLANTS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        assert spec is not None
+        assert spec.loader is not None
+        run = spec.loader.exec_module
+
+        def run_and_plant(module: ModuleType) -> None:
+            run(module)
+            PLANTS[name](module)
+
+        spec.loader.exec_module = run_and_plant  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, Planter())
