@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ _STREAM = """\
     format: {{type: json, columns: "order_id string, service string, amount double, event_timestamp timestamp"}}
     event_time: {{column: event_timestamp, watermark: 5s}}
 """
+_MEMORY_SECONDS = 10.0
 _WINDOWED = (
     "SELECT window.start AS begins, service, count(*) AS orders, sum(amount) AS amount "
     "FROM {stream} GROUP BY window(event_timestamp, '10 seconds'), service"
@@ -121,14 +122,16 @@ class Engine:
             time.sleep(0.5)
 
     def watch(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """A sample a second: the last batch of each flow, and memory every few seconds."""
-        began = time.monotonic()
+        """A sample a second: the last batch of each flow and memory, which is looked at only now and then."""
+        began, memory_due, memory = time.monotonic(), 0.0, 0.0
         while (at := time.monotonic() - began) < seconds:
             flows = self.flows()
+            if at >= memory_due:
+                memory, memory_due = self.memory_mb(), at + _MEMORY_SECONDS
             for flow in flows:
                 if flow["state"] != "running":
                     print(f"{at:.0f} s: {flow['name']} is {flow['state']}: {flow.get('reason')}", file=sys.stderr)
-            yield {"at": at, "batches": {flow["name"]: flow["last_batch"] for flow in flows}, "mb": self.memory_mb()}
+            yield {"at": at, "batches": {flow["name"]: flow["last_batch"] for flow in flows}, "mb": memory}
             time.sleep(1)
 
     def _tree(self) -> list[psutil.Process]:
@@ -138,12 +141,17 @@ class Engine:
     def cpu_seconds(self) -> float:
         total = 0.0
         for process in self._tree():
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
+            with suppress(psutil.Error):  # a worker that has just ended
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
         return total
 
     def memory_mb(self) -> float:
-        return sum(process.memory_full_info().pss for process in self._tree()) / 1e6
+        used = 0.0
+        for process in self._tree():
+            with suppress(psutil.Error):
+                used += process.memory_full_info().pss / 1e6
+        return used
 
 
 @contextmanager

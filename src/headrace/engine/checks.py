@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.core.errors import ProjectError, ProjectErrors
+from headrace.core.records import spark_schema
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.plan.model import FlowPlan, Plan
 from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def check_services(project: Project, plan: Plan) -> None:
@@ -37,3 +43,13 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
             where=project.origin("flows", flow.name, "mode"),
             hint=f"give it a master with {needed} cores, e.g. --set spark.master=local[{needed}], or use micro_batch",
         )
+
+
+def check_rows(project: Project, flow: FlowPlan, rows: DataFrame) -> None:
+    """Ask every sink of a flow whether it can take these rows."""
+    schema = spark_schema(rows)
+    for index, step in enumerate(flow.sinks):
+        try:
+            step.sink.check_rows(project.context, rows.columns, flow.spec.output, schema)
+        except ProjectError as error:
+            raise error.at(project.origin("flows", flow.name, "sinks", index)) from None

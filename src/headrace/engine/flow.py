@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
-from headrace.core.errors import ProjectError
-from headrace.core.records import spark_schema
 from headrace.core.sink import StreamingSink
 from headrace.engine import points
-from headrace.engine.checks import check_slots
+from headrace.engine.checks import check_rows, check_slots
 from headrace.engine.deadletters import forget_batch
 from headrace.engine.failures import from_query
 from headrace.engine.generations import Generation
@@ -62,7 +60,7 @@ class FlowStarter:
         self._forget_batch_in_flight(flow.name, generation)
         try:
             rows = self.rows(flow)
-            self._check_sinks(flow, rows)
+            check_rows(self.project, flow, rows)
             query = self._start(flow, rows)
             began(generation, query.id)
             return query
@@ -116,14 +114,6 @@ class FlowStarter:
         for one in inputs:
             register(session, one, reading, self.state)
         return session.sql(flow.sql)
-
-    def _check_sinks(self, flow: FlowPlan, rows: DataFrame) -> None:
-        schema = spark_schema(rows)
-        for index, step in enumerate(flow.sinks):
-            try:
-                step.sink.check_rows(self.project.context, rows.columns, flow.spec.output, schema)
-            except ProjectError as error:
-                raise error.at(self.project.origin("flows", flow.name, "sinks", index)) from None
 
     def _writer(self, flow: FlowPlan, rows: DataFrame) -> DataStreamWriter:
         if flow.spec.mode == "realtime":

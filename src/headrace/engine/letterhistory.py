@@ -6,12 +6,11 @@ read with Arrow, never as one Python object per letter.
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.engine.files import HeldError, holding
 
 What = Literal["replay-begun", "replayed", "still-bad", "discarded"]
 CLOSING: tuple[What, ...] = ("replayed", "discarded")
@@ -62,29 +62,22 @@ class History:
 
         The engine does not take part: it only adds letters.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "replay.lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ProjectError(
-                "state-unwritable",
-                f"the folder of dead letters {self.folder} cannot be written: {error.strerror}",
-                hint="make it writable, or choose another state folder with 'state:' in headrace.yaml",
-            ) from error
-        with file:
+        with ExitStack() as held:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                file.seek(0)
+                held.enter_context(holding(self.folder / "replay.lock"))
+            except HeldError as other:
                 raise ProjectError(
                     "replay-running",
-                    f"another command (pid {file.read().strip() or 'unknown'}) replays or discards dead letters now",
+                    f"another command (pid {other.args[0] or 'unknown'}) replays or discards dead letters now",
                     hint="wait until it has ended",
                     exit_code=Exit.CONFLICT,
+                ) from other
+            except OSError as error:
+                raise ProjectError(
+                    "state-unwritable",
+                    f"the folder of dead letters {self.folder} cannot be written: {error.strerror}",
+                    hint="make it writable, or choose another state folder with 'state:' in headrace.yaml",
                 ) from error
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
             yield
 
     def append(self, what: What, letters: pa.Table, *, replay: str | None = None) -> None:

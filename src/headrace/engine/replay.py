@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.records import spark_schema
+from headrace.engine.checks import check_rows
 from headrace.engine.deadletters import read_letters
 from headrace.engine.failures import from_query
 from headrace.engine.files import write_atomically
@@ -215,7 +215,7 @@ class Replayer:
         shutil.rmtree(rows, ignore_errors=True)
         shutil.rmtree(replay.folder / "bad", ignore_errors=True)
         given = self._rows(replay, session)
-        self._check_sinks(replay.flow, given)
+        check_rows(self.project, replay.flow, given)
         given.write.parquet(rows.absolute().as_uri())
 
     def _rows(self, replay: Replay, session: SparkSession) -> DataFrame:
@@ -248,14 +248,6 @@ class Replayer:
             for f in rows.schema
         ]
         return rows.select(*typed)
-
-    def _check_sinks(self, flow: FlowPlan, rows: DataFrame) -> None:
-        schema = spark_schema(rows)
-        for index, step in enumerate(flow.sinks):
-            try:
-                step.sink.check_rows(self.project.context, rows.columns, flow.spec.output, schema)
-            except ProjectError as error:
-                raise error.at(self.project.origin("flows", flow.name, "sinks", index)) from None
 
     def _write(self, replay: Replay, rows: DataFrame) -> None:
         """Without rows nothing is written: the same letters may be replayed again, and no mark may stop them then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -139,4 +140,5 @@ def _ship_package(spark: SparkSession) -> None:
         archive = shutil.make_archive(str(Path(scratch) / "headrace"), "zip", copy.parent)
         kept = Path(tempfile.mkdtemp()) / "headrace.zip"
         shutil.move(archive, kept)
+    atexit.register(shutil.rmtree, kept.parent, ignore_errors=True)
     spark.sparkContext.addPyFile(str(kept))

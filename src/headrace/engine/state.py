@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
+from headrace.engine.files import HeldError, holder_of, holding
 from headrace.engine.generations import Generation, Generations
-
-_ASKING_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -74,54 +69,25 @@ class StateDir:
 
     def holder(self) -> int | None:
         """The process that holds the folder, None when it is free (0 when the process has not said its id yet)."""
-        try:
-            file = (self.root / "engine.lock").open(encoding="utf-8")
-        except OSError:
-            return None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read().strip() or 0)
-        return None
+        return holder_of(self.root / "engine.lock")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this engine alone; the operating system releases it even after kill -9."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            file = (self.root / "engine.lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ProjectError(
-                "state-unwritable",
-                f"the state folder {self.root} cannot be written: {error.strerror}",
-                hint="make it writable, or choose another with 'state:' in headrace.yaml",
-            ) from error
-        with file:
+        """Hold the folder for this engine alone."""
+        with ExitStack() as held:
             try:
-                _lock_now(file)
-            except BlockingIOError as error:
-                file.seek(0)
+                held.enter_context(holding(self.root / "engine.lock"))
+            except HeldError as other:
                 raise ProjectError(
                     "state-in-use",
-                    f"another engine (pid {file.read().strip() or 'unknown'}) runs on the state folder {self.root}",
+                    f"another engine (pid {other.args[0] or 'unknown'}) runs on the state folder {self.root}",
                     hint="stop it first, or choose another folder with --set state=DIR",
                     exit_code=Exit.CONFLICT,
+                ) from other
+            except OSError as error:
+                raise ProjectError(
+                    "state-unwritable",
+                    f"the state folder {self.root} cannot be written: {error.strerror}",
+                    hint="make it writable, or choose another with 'state:' in headrace.yaml",
                 ) from error
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
             yield
-
-
-def _lock_now(file: IO[str]) -> None:
-    """Lock a file; somebody who only asks who holds it is waited for."""
-    until = time.monotonic() + _ASKING_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.02)  # to wait for the lock itself would be to wait for the other engine's end

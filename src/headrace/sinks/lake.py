@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -49,7 +50,8 @@ class LakeSink(Sink):
     change_feed: bool = Field(False, description="Keep the changes of a new table for readers with `changes: true`.")
     compact_every: int = Field(100, ge=0, description="Merge small files after this many batches; 0 never does.")
     retention: Duration = Field(
-        timedelta(days=7), description="How long files that are no longer used stay for readers of older versions."
+        timedelta(days=7),
+        description="How long readers may go back: files no longer used and the table's log are kept that long.",
     )
 
     @model_validator(mode="after")
@@ -146,7 +148,10 @@ class LakeSink(Sink):
                 upsert.merge(rows, path, mark, may_add)
 
     def _append(self, rows: DataFrame, path: str, mark: dict[str, str]) -> None:
-        options = {**mark, "mergeSchema": str(self.schema_evolution == "add").lower()}
+        # a table at one commit a second would keep 2.6 million log files in Delta's default of 30 days
+        log = f"interval {math.ceil(self.retention.total_seconds())} seconds"
+        evolve = str(self.schema_evolution == "add").lower()
+        options = {**mark, "mergeSchema": evolve, "delta.logRetentionDuration": log}
         if self.change_feed:
             options["delta.enableChangeDataFeed"] = "true"
         if self.partition_by:

@@ -59,7 +59,10 @@ class Spark(Service):
     def status(self) -> dict[str, Any]:
         """What the master says of itself, its workers and applications; empty when it does not answer."""
         answer = http_get(self.ports["ui"], "/json/")
-        return dict(json.loads(answer[1])) if answer is not None and answer[0] == 200 else {}
+        try:
+            return dict(json.loads(answer[1])) if answer is not None and answer[0] == 200 else {}
+        except ValueError:  # while it starts, a page that is not finished may be given for the document
+            return {}
 
     @property
     def url(self) -> str:
