@@ -148,10 +148,14 @@ class LakeSink(Sink):
                 upsert.merge(rows, path, mark, may_add)
 
     def _append(self, rows: DataFrame, path: str, mark: dict[str, str]) -> None:
-        # a table at one commit a second would keep 2.6 million log files in Delta's default of 30 days
-        log = f"interval {math.ceil(self.retention.total_seconds())} seconds"
-        evolve = str(self.schema_evolution == "add").lower()
-        options = {**mark, "mergeSchema": evolve, "delta.logRetentionDuration": log}
+        kept = f"interval {math.ceil(self.retention.total_seconds())} seconds"
+        options = {
+            **mark,
+            "mergeSchema": str(self.schema_evolution == "add").lower(),
+            # a table with one commit a second would have 2.6 million log files after Delta's default of 30 days
+            "delta.logRetentionDuration": kept,
+            "delta.deletedFileRetentionDuration": kept,
+        }
         if self.change_feed:
             options["delta.enableChangeDataFeed"] = "true"
         if self.partition_by:
