@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.cli.output import printer, usage_error
-from headrace.core.errors import Exit, ProjectError, ProjectErrors, did_you_mean
+from headrace.core.errors import ProjectErrors, unknown_flow
 
 if TYPE_CHECKING:
     from headrace.engine.state import StateDir
@@ -42,8 +42,7 @@ def settle_changes(project: Project, state: StateDir, plan: Plan, anew: Sequence
     changes = changes_of(project, state, plan)
     for name in anew:
         if name not in changes:
-            hint = did_you_mean(name, changes, "flows that are run")
-            raise ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+            raise unknown_flow(name, changes, "flows that are run")
     require_safe(project, [change for name, change in changes.items() if name not in anew])
     for name in dict.fromkeys(anew):
         _begin_anew(project, state, changes[name], "current" if begin == "current" else "start")

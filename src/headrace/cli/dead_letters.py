@@ -26,7 +26,7 @@ from headrace.cli.letters_output import (
 )
 from headrace.cli.output import printer, usage_error
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
-from headrace.core.errors import Exit, ProjectError, ProjectErrors, did_you_mean
+from headrace.core.errors import Exit, ProjectError, ProjectErrors, unknown_flow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -280,8 +280,7 @@ def _opened(
     book = LetterBook(_state(project).dead_letters)
     flow = flows[0] if flows else None
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
-        hint = did_you_mean(flow, project.spec.flows, "flows")
-        raise ProjectError("unknown-flow", f"there is no flow '{flow}'", hint=hint, exit_code=Exit.NOT_FOUND)
+        raise unknown_flow(flow, project.spec.flows)
     return project, book, flow
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import usage_error
 from headrace.core.durations import parse_duration
-from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.errors import unknown_flow
 
 if TYPE_CHECKING:
     from headrace.engine.state import StateDir
@@ -22,8 +22,7 @@ def state_of(path: Path, profile: str | None, overrides: Sequence[str] | None, f
     place = locate(path, profile=profile, overrides=tuple(overrides or ()))
     for name in flows:
         if name not in place.flows:
-            hint = did_you_mean(name, place.flows, "flows")
-            raise ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+            raise unknown_flow(name, place.flows)
     return StateDir.of(place.context)
 
 

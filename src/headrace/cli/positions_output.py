@@ -11,7 +11,7 @@ import typer
 from headrace.cli.confirm import confirm
 from headrace.cli.output import printer, usage_error
 from headrace.cli.project_args import load_project, split
-from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.errors import ProjectError, unknown_flow
 
 if TYPE_CHECKING:
     from headrace.engine.rewind import Rewinder, RewindPlan
@@ -43,8 +43,7 @@ def one_flow(named: Sequence[str], command: str) -> str:
 def known_flow(project: Project, name: str) -> str:
     """The name of a flow, if it is one."""
     if name not in project.spec.flows:
-        hint = did_you_mean(name, project.spec.flows, "flows")
-        raise ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+        raise unknown_flow(name, project.spec.flows)
     return name
 
 

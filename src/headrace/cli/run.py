@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.engines import seconds_of
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
 from headrace.core.errors import Exit, ProjectError
@@ -55,8 +56,8 @@ def run(
     A flow that fails because something outside is away goes on by itself when it is back: see `headrace status`.
     """
     path, flows = split(names, project)
-    seconds = _seconds("--for", for_)
-    patience = _seconds("--stop-timeout", stop_timeout) or 0.0
+    seconds = None if for_ is None else seconds_of("--for", for_)
+    patience = seconds_of("--stop-timeout", stop_timeout)
     loaded = load_project(path, profile, overrides)
     from headrace.cli.changes import settle_changes
     from headrace.engine.checks import check_services
@@ -69,17 +70,6 @@ def run(
         check_services(loaded, plan)
         runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json)
     _finish(runs, loaded, json)
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    from headrace.core.durations import parse_duration
-
-    if text is None:
-        return None
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise ProjectError("usage", f"{option}: {error}", exit_code=Exit.USAGE) from None
 
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
@@ -210,19 +200,17 @@ def _line(run: FlowRun) -> str:
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
-    from headrace.engine.deadletters import read_letters
+    from headrace.engine.letterbook import LetterBook, count
     from headrace.engine.state import StateDir
 
-    letters = read_letters(StateDir.of(project.context).dead_letters)
-    counts = dict.fromkeys((run.plan.name for run in runs), 0)
-    for flow in letters["flow"].to_pylist():
-        if flow in counts:
-            counts[flow] += 1
+    # an index without the records' bytes: there may be very many
+    letters = LetterBook(StateDir.of(project.context).dead_letters).met().index
+    counts = {one["flow"]: one["count"] for one in count(letters, "flow")}
     if json:
-        printer.line({"flows": [{**_document(run), "dead_letters": counts[run.plan.name]} for run in runs]})
+        printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})
     else:
         for run in runs:
-            bad = counts[run.plan.name]
+            bad = counts.get(run.plan.name, 0)
             printer.note(_line(run) + (f", {bad:,} dead letters" if bad else ""))
         for text in _where_to_look(runs, project):
             printer.note(text)

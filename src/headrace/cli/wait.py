@@ -14,13 +14,11 @@ from headrace.cli.completion import complete_flows
 from headrace.cli.engines import flows_of, seconds_of, state_of
 from headrace.cli.output import printer, usage_error
 from headrace.cli.project_args import Json, Overrides, Profile, ProjectOption, split
-from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 
 Holds = Callable[[dict[str, Any]], bool]
 
 _LOOK_SECONDS = 0.2
-_STATES = ("waiting", "starting", "running", "degraded", "stopped", "failed")
 _COMPARISON = re.compile(r"(lag|batches|rows_in|dead_letters)\s*(<=|>=|<|>|=)\s*(.+)")
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 _EXAMPLES = "e.g. state=running, lag<5s, lag<=100, batches>=3, caught-up"
@@ -107,16 +105,15 @@ def condition(text: str) -> Holds:
         return lambda flow: (have := _records(flow, name)) is not None and compare(have, number)
     if name != "lag":
         raise usage_error(f"--for: '{value}' is not a number of {name}", f"write {_EXAMPLES}")
-    try:
-        seconds = parse_duration(value).total_seconds()
-    except ValueError as error:
-        raise usage_error(f"--for: {error}") from None
+    seconds = seconds_of("--for", value)
     return lambda flow: flow["lag"] is not None and flow["lag"]["s"] is not None and compare(flow["lag"]["s"], seconds)
 
 
 def _state(name: str) -> Holds:
-    if name not in _STATES:
-        raise usage_error(f"--for: there is no state '{name}'", did_you_mean(name, _STATES, "states"))
+    from headrace.engine.statusfile import STATES
+
+    if name not in STATES:
+        raise usage_error(f"--for: there is no state '{name}'", did_you_mean(name, STATES, "states"))
     return lambda flow: flow["state"] == name
 
 

@@ -100,6 +100,12 @@ class ProjectErrors(ProjectError):  # noqa: N818
         return "\n".join(str(error) for error in self.errors)
 
 
+def unknown_flow(name: str, known: Iterable[str], label: str = "flows") -> ProjectError:
+    """The error for a flow that is not there, with those that are."""
+    hint = did_you_mean(name, known, label)
+    return ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
     candidates = {k.lower(): k for k in known}

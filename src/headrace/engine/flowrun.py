@@ -6,19 +6,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ProjectError
 from headrace.engine.progress import Numbers, new_batches
+from headrace.engine.statusfile import State
 from headrace.plan.model import FlowPlan
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pyspark.sql.streaming.query import StreamingQuery
-
-State = Literal["waiting", "starting", "running", "degraded", "stopped", "failed"]
-STATES: tuple[State, ...] = ("waiting", "starting", "running", "degraded", "stopped", "failed")
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,13 @@ class LetterBook:
         """To be held from before a shelf is opened until the last letter is fetched from it."""
         return kept_files(self.folder, flow)
 
+    def met(self, flow: str | None = None) -> Shelf:
+        """All letters, or those of a flow, whatever became of them."""
+        return Shelf.read(self.folder, flow, LETTERS, _LETTER_INDEX)
+
     def shelf(self, flow: str | None = None) -> Shelf:
         """All letters, or those of a flow, each with its status."""
-        shelf = Shelf.read(self.folder, flow, LETTERS, _LETTER_INDEX)
+        shelf = self.met(flow)
         index = shelf.index
         closed, marks = self.history.closed()
         if not len(closed):

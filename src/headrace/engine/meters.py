@@ -121,7 +121,6 @@ class FileCounter:
         for file, (_stamp, found) in files.items():
             counts.setdefault(file.parent.parent.name, Counter()).update(found)
         self.counts = {flow: dict(found.most_common(_MOST_REASONS)) for flow, found in counts.items()}
-
         self._totals.append((time.monotonic(), sum(self.of(flow) for flow in self.counts)))
 
     def per_minute(self) -> float | None:

@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from headrace import __version__
-from headrace.engine.flowrun import STATES
 from headrace.engine.progress import OUTPUT
 from headrace.engine.status import Board
+from headrace.engine.statusfile import STATES
 from headrace.plan.model import FlowPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

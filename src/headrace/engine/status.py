@@ -10,10 +10,11 @@ from typing import Any
 
 from headrace import __version__
 from headrace.core.errors import ProjectError
-from headrace.engine.flowrun import STATES, FlowRun
+from headrace.engine.flowrun import FlowRun
 from headrace.engine.meters import FileCounter, LagMeter
 from headrace.engine.progress import iso
 from headrace.engine.sidework import Notes
+from headrace.engine.statusfile import STATES
 
 STALE_AFTER_S = 5
 _NOT_READY = ("waiting", "starting", "degraded", "failed")

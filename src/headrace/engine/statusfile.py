@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headrace.engine.files import write_atomically
 from headrace.engine.state import StateDir
 
 Freshness = Literal["live", "stale", "no-engine"]
+State = Literal["waiting", "starting", "running", "degraded", "stopped", "failed"]
+"""What a flow can be."""
+STATES: tuple[State, ...] = get_args(State)
 _ANSWER_SECONDS = 1.0
 _ASK_AFTER_SECONDS = 2.5
 

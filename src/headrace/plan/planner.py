@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from headrace.core.errors import Exit, ProjectError, ProjectErrors, did_you_mean
+from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput, flattened
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
@@ -49,8 +49,7 @@ def make_plan(project: Project, only: Sequence[str] = (), schema_of: SchemaOf | 
 
 def _check_asked(project: Project, name: str) -> None:
     if name not in project.spec.flows:
-        hint = did_you_mean(name, project.spec.flows, "flows")
-        raise ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+        raise unknown_flow(name, project.spec.flows)
     if not project.spec.flows[name].sinks:
         raise ProjectError(
             "no-sinks",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter
 
-from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.errors import Exit, ProjectError, did_you_mean, unknown_flow
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf
 from headrace.core.schema import to_ddl
@@ -102,8 +102,7 @@ class ProjectHarness:
     def rows(self, flow: str) -> list[dict[str, Any]]:
         """What a flow has given so far."""
         if flow not in self._sinks:
-            hint = did_you_mean(flow, self._sinks, "flows")
-            raise ProjectError("unknown-flow", f"there is no flow '{flow}'", hint=hint, exit_code=Exit.NOT_FOUND)
+            raise unknown_flow(flow, self._sinks)
         return self._sinks[flow].rows
 
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
