@@ -149,7 +149,8 @@ class Kafka(Service):
         ]
         # A short-lived JVM starts sooner without its second compiler.
         java = self._java("-Xmx128m", "-XX:TieredStopAtLevel=1")
-        command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c"]
+        # An id may begin with "-": as a word of its own it would be taken for an option.
+        command = [*java, "kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c"]
         with self.log_file.open("ab") as log:
             done = subprocess.run(
                 [*command, str(self._properties), *users], stdout=log, stderr=subprocess.STDOUT, check=False
