@@ -123,7 +123,8 @@ class Engine:
 
     def watch(self, seconds: float) -> Iterator[dict[str, Any]]:
         """A sample a second: the last batch of each flow and memory, which is looked at only now and then."""
-        began, memory_due, memory = time.monotonic(), 0.0, 0.0
+        began, memory_due = time.monotonic(), 0.0
+        memory: dict[str, float] = {}
         while (at := time.monotonic() - began) < seconds:
             flows = self.flows()
             if at >= memory_due:
@@ -146,11 +147,14 @@ class Engine:
                 total += times.user + times.system + times.children_user + times.children_system
         return total
 
-    def memory_mb(self) -> float:
-        used = 0.0
+    def memory_mb(self) -> dict[str, float]:
+        """Proportional memory of the driver, of its JVM and of the Python workers that the JVM started."""
+        used = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
         for process in self._tree():
             with suppress(psutil.Error):
-                used += process.memory_full_info().pss / 1e6
+                driver = process.pid == self._process.pid
+                part = "driver" if driver else "jvm" if process.name() == "java" else "workers"
+                used[part] += process.memory_full_info().pss / 1e6
         return used
 
 
@@ -212,11 +216,20 @@ def _batch_times(samples: Sequence[dict[str, Any]], flow: str) -> dict[str, Any]
     }
 
 
-def _memory(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The least-squares slope over the second half, when heaps have grown to their size."""
-    half = [(sample["at"] / 3600, sample["mb"]) for sample in samples[len(samples) // 2 :]]
-    slope = statistics.linear_regression(*zip(*half, strict=True)).slope
-    return {"end_mb": round(half[-1][1]), "slope_mb_per_hour": round(slope, 1)}
+def _memory(samples: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """At each quarter and the least-squares slope over the second half, when heaps have grown to their size."""
+    half = samples[len(samples) // 2 :]
+    quarters = [samples[min(len(samples) - 1, len(samples) * part // 4)]["mb"] for part in range(5)]
+    found = {}
+    for part in ("driver", "jvm", "workers", "all"):
+        used = [_used(sample["mb"], part) for sample in half]
+        slope = statistics.linear_regression([sample["at"] / 3600 for sample in half], used).slope
+        found[part] = {"mb": [round(_used(mb, part)) for mb in quarters], "slope_mb_per_hour": round(slope, 1)}
+    return found
+
+
+def _used(mb: dict[str, float], part: str) -> float:
+    return sum(mb.values()) if part == "all" else mb[part]
 
 
 def _load() -> list[float]:

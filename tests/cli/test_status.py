@@ -27,6 +27,7 @@ FLOW: dict[str, Any] = {
     "state": "running",
     "since": "2026-01-01T00:00:00.000Z",
     "reason": None,
+    "note": None,
     "rows_in": 1234,
     "rows_per_s": 10.0,
     "batches": 3,

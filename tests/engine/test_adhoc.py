@@ -16,6 +16,7 @@ from headrace.engine.deadletters import LetterBox
 from headrace.engine.laterows import LateBox
 from headrace.engine.state import StateDir
 from headrace.project.loader import load
+from headrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,3 +99,18 @@ def test_errors_have_codes(asked: AdHoc, statement: str, code: str) -> None:
     with pytest.raises(ProjectError) as found:
         asked.run(statement)
     assert found.value.code == code
+
+
+@pytest.mark.spark
+def test_questions_may_be_written_as_for_dagger(asked: AdHoc) -> None:
+    sql = """
+      SELECT TUMBLE_START(at, INTERVAL '1' MINUTE) AS since, COUNT(*) AS n
+      FROM (SELECT id, timestamp_seconds(id * 30) AS at FROM things)
+      GROUP BY TUMBLE(at, INTERVAL '1' MINUTE) ORDER BY 1"""
+    assert asked.run(sql)["n"].to_pylist() == [2, 2, 1]
+    with pytest.raises(SqlError) as unknown:
+        asked.run(sql.replace("COUNT(*)", "MAX(idd)"))
+    assert (unknown.value.code, unknown.value.line) == ("unknown-column", 2)
+    with pytest.raises(SqlError) as timeless:
+        asked.run("SELECT rowtime FROM things")
+    assert timeless.value.code == "dagger-rowtime"

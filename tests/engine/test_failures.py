@@ -48,6 +48,11 @@ def test_the_cause_is_named(text: str, code: str, part: str) -> None:
         ("kafka-authentication", False, "own"),
         ("flow-failed", True, "unknown"),
         ("kafka-fenced", True, "unknown"),
+        ("service-away", False, "outside"),
+        ("service-authentication", False, "own"),
+        ("sink-missing", True, "outside"),
+        ("sink-refused", True, "unknown"),
+        ("sink-row-refused", True, "own"),
     ],
 )
 def test_whose_fault_it_is(code: str, has_run: bool, fault: str) -> None:
@@ -62,6 +67,7 @@ def test_whose_fault_it_is(code: str, has_run: bool, fault: str) -> None:
             "broker-unreachable",
         ),
         ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", "executor-lost"),
+        ("[STREAM_FAILED] terminated with exception: Python worker failed to connect back.", "executor-lost"),
         ("java.io.FileNotFoundException: /x/offsets/.5.tmp (Read-only file system)", "state-unwritable"),
         ("java.net.ConnectException: Connection refused", "service-away"),
         ("No space left on device\nConnection refused", "disk-full"),

@@ -126,7 +126,7 @@ def test_engine_jars_that_were_not_fetched(tmp_path: Path, monkeypatch: pytest.M
     assert caught.value.hint == "run: headrace jars"
 
 
-@pytest.mark.parametrize("name", ["engine", "broker"])
+@pytest.mark.parametrize("name", ["engine", "broker", "search"])
 def test_every_pinned_jar_has_a_hash(name: jars.SetName) -> None:
     pinned = JarSet.named(name)
     dependencies = ElementTree.parse(pinned.ivy).iter("dependency")  # noqa: S314 - a file of this package

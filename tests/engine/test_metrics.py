@@ -22,11 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Split
+from headrace.core.tally import Tally
 from headrace.engine.flowrun import FlowRun
 from headrace.engine.heartbeat import heartbeat_file
 from headrace.engine.http import StatusServer
 from headrace.engine.lag import FlowLag, Pace
-from headrace.engine.meters import FileCounter, LagMeter, Measured
+from headrace.engine.letterhistory import History
+from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter, Measured
 from headrace.engine.metrics import Metrics
 from headrace.engine.sidework import Notes
 from headrace.engine.state import StateDir
@@ -91,14 +93,18 @@ def board(project: Project) -> Board:
     notes = Notes()
     lags = LagMeter("shop", project.context, state, runs, notes)
     letters, late = FileCounter(state.dead_letters, "reason"), FileCounter(state.root / "late")
-    board = Board("shop", 1, runs, notes, lags, letters, late)
+    board = Board("shop", 1, runs, notes, lags, letters, ClosedLetters(state.dead_letters), late)
     counted = next(run for run in runs if run.plan.name == "counted")
     counted.works()
     counted.numbers.take(report())
     splits = {"orders": [Split("orders", 0, 0, 12, 10, 1.5)], "visits": [Split("visits", 0, 0, 5, 5, 0.0)]}
     lags.measured["counted"] = Measured(FlowLag("counted", "g1", splits, Pace("growing"), {}), NOW)
     _write_letters(state, "counted", {"malformed": 2, "no-event-time": 1})
+    closed = pa.table({"flow": ["counted"], "generation": ["g1"], "id": ["a"]})
+    for _ in range(2):  # marked twice, closed once
+        History(state.dead_letters).append("discarded", closed)
     letters.measure()
+    board.closed.measure()
     return board
 
 
@@ -109,9 +115,11 @@ def _write_letters(state: StateDir, flow: str, reasons: dict[str, int]) -> None:
 
 
 @pytest.fixture
-def server(board: Board) -> Iterator[StatusServer]:
+def server(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServer]:
     metrics = Metrics(board)
     metrics.batch_done(SimpleNamespace(name="counted"), report())  # type: ignore[arg-type]
+    monkeypatch.setattr("headrace.engine.metrics.ENGINE", tally := Tally())
+    tally.add("counted", "noop", "written", 9)
     one = StatusServer(HttpSpec(port=0), board, metrics)
     yield one
     one.close()
@@ -145,6 +153,7 @@ def test_metrics_say_what_is_known_and_leave_out_what_is_not(server: StatusServe
     assert found["headrace_late_rows_total", (flow,)] == 3
     assert found["headrace_dead_letters_total", (flow, ("reason", "malformed"))] == 2
     assert found["headrace_dead_letters_total", (flow, ("reason", "no-event-time"))] == 1
+    assert found["headrace_sink_rows_total", (flow, ("outcome", "written"), ("sink", "noop"))] == 9
     assert found["headrace_end_to_end_latency_seconds", (flow,)] == 2.5
     assert found["headrace_flow_state", (flow, ("state", "running"))] == 1
     assert found["headrace_flow_state", (flow, ("state", "failed"))] == 0
@@ -163,7 +172,7 @@ def test_status_has_null_for_the_unknown_and_names_who_holds_the_watermark(serve
     assert status == 200
     assert document["flows"] == {"starting": 1, "running": 1}
     assert document["worst_lag"] == {"flow": "counted", "s": 1.5}
-    assert document["dead_letters"]["met"] == 3
+    assert (document["dead_letters"]["met"], document["dead_letters"]["open"]) == (3, 2)
     flows = {flow["name"]: flow for flow in document["flow_list"]}
     counted, plain = flows["counted"], flows["plain"]
     assert counted["lag"]["records"] == 2

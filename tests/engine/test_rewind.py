@@ -80,7 +80,7 @@ class Place:
         stream = StreamInput("books", spec, None, None, ())
         steps = tuple(SinkStep(f"{i}-{sink.kind()}", sink) for i, sink in enumerate(sinks or (NoopSink(),)))
         flow = FlowSpec(sql="SELECT 1", sinks=[])
-        self.flow = FlowPlan("reads", flow, "SELECT 1", (stream,), ("n",), state, steps, timedelta(1), 1, 1)
+        self.flow = FlowPlan("reads", flow, "SELECT 1", (stream,), (), ("n",), state, steps, timedelta(1), 1, 1)
         self.rewinder = Rewinder(self.flow, Plan("p", (self.flow,)), self.state, self.context)
 
     def batches(self, *ends: int) -> None:

@@ -15,7 +15,7 @@ from headrace.engine import runner as supervisor
 from headrace.engine import stopping
 from headrace.engine.flow import FlowStarter
 from headrace.engine.health import Health, unwritable
-from headrace.engine.meters import FileCounter, LagMeter
+from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.runner import FlowRun, Runner
 from headrace.engine.state import StateDir
 from headrace.engine.status import Board
@@ -165,7 +165,8 @@ def engine(project: Project, quick: None) -> Iterator[Engine]:
 def board(engine: Engine, project: Project) -> Board:
     notes, state = engine.runner.notes, engine.starter.state
     lags = LagMeter("two", project.context, state, engine.runner.runs, notes)
-    return Board("two", 1, engine.runner.runs, notes, lags, FileCounter(state.dead_letters), FileCounter(state.root))
+    letters, closed = FileCounter(state.dead_letters), ClosedLetters(state.dead_letters)
+    return Board("two", 1, engine.runner.runs, notes, lags, letters, closed, FileCounter(state.root))
 
 
 def test_a_fault_of_the_project_is_final_and_touches_no_other_flow(engine: Engine) -> None:

@@ -263,7 +263,7 @@ def _report(plan: ReplayPlan, outcomes: list[Outcome], dry_run: bool, json: bool
             printer.data(outcome_text(outcome))
         if dry_run or not plan.replays:
             printer.data(f"would replay {letters(sum(one.letters for one in plan.replays))}" if plan.replays else _NONE)
-    if plan.refused or any(outcome.still_bad for outcome in outcomes):
+    if plan.refused or any(outcome.still_bad or outcome.new for outcome in outcomes):
         raise typer.Exit(int(Exit.FAILED))
 
 

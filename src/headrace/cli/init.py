@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.folders import refuse_occupied, write_files
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json
-from headrace.core.errors import Exit, ProjectError
 
 _PLACEHOLDER = "my_project"
 _LONGEST_NAME = 60
@@ -31,11 +31,11 @@ def init(
 
     Made-up orders as JSON, windowed SQL, a lake table and the terminal: no service is needed.
     """
-    _refuse_occupied(folder, force)
+    refuse_occupied(folder, force)
     project = project_name(folder)
     contents = {name: text.replace(_PLACEHOLDER, project) for name, text in _templates()}
     if not dry_run:
-        _write(folder, contents)
+        write_files(folder, contents)
     if json:
         printer.document({"project": project, "folder": str(folder), "files": sorted(contents), "written": not dry_run})
         return
@@ -52,20 +52,6 @@ def project_name(folder: Path) -> str:
     return name[:_LONGEST_NAME]
 
 
-def _refuse_occupied(folder: Path, force: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ProjectError(
-            "not-a-folder", f"{folder} is a file", hint="name a folder that is new or empty", exit_code=Exit.CONFLICT
-        )
-    if folder.is_dir() and not force and any(folder.iterdir()):
-        raise ProjectError(
-            "folder-not-empty",
-            f"{folder} is not empty",
-            hint="name a new folder, or write into this one with --force (files of the same name are replaced)",
-            exit_code=Exit.CONFLICT,
-        )
-
-
 def _templates() -> Iterator[tuple[str, str]]:
     return _texts(files("headrace.cli") / "templates", "")
 
@@ -76,15 +62,3 @@ def _texts(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
             yield from _texts(entry, f"{prefix}{entry.name}/")
         else:
             yield prefix + _RENAMED.get(entry.name, entry.name), entry.read_text(encoding="utf-8")
-
-
-def _write(folder: Path, contents: dict[str, str]) -> None:
-    try:
-        for name, text in contents.items():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ProjectError(
-            "not-writable", f"{error.filename} cannot be written: {error.strerror}", hint="choose another folder"
-        ) from error

@@ -172,6 +172,7 @@ def print_plan(plan: ReplayPlan) -> None:
 def outcome_text(outcome: Outcome) -> str:
     """What a replay has done, in words."""
     bad = f", {outcome.still_bad:,} still bad" if outcome.still_bad else ""
+    bad += f", {outcome.new:,} new from later steps" if outcome.new else ""
     name = outcome.replay.flow.name
     return f"{name}: {letters(outcome.replayed)} came through ({outcome.rows:,} rows){bad}"
 
@@ -200,4 +201,5 @@ def _replay_document(replay: Replay, outcome: Outcome | None) -> dict[str, Any]:
         "replayed": None if outcome is None else outcome.replayed,
         "still_bad": None if outcome is None else outcome.still_bad,
         "rows": None if outcome is None else outcome.rows,
+        "new_letters": None if outcome is None else outcome.new,
     }

@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "run": Command("run", "Run a project's flows."),
         "sql": Command("sql", "Ask a project's streams and lake tables, or just Spark."),
         "test": Command("test", "Run a project's own tests."),
+        "migrate": Command("migrate", "Make a project from the configuration of another system.", "app"),
         "schema": Command("schema", "Print the JSON schema of headrace.yaml, for editors."),
     },
     "Operations": {

@@ -104,6 +104,8 @@ def _add_input(tree: Tree, one: dict[str, Any]) -> None:
     form = f", {one['format']}" if one["format"] else ""
     branch = tree.add(Text.assemble((one["name"], "bold"), f"  {one['source']['label']}{form}"))
     branch.add("all columns" if one["columns"] is None else Text(f"columns {', '.join(one['columns']) or 'none'}"))
+    if one["backfill"]:
+        branch.add(Text(f"first the history in {one['backfill']['label']}, up to {one['backfill']['seam']}"))
     if one["filters"]:
         branch.add(Text(f"only rows where {' and '.join(one['filters'])}"))
     if one["event_time"]:

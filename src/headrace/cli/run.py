@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
     from headrace.engine.runner import FlowRun
+    from headrace.engine.schemawatch import SchemaWatch
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
 
@@ -97,6 +99,7 @@ def _run(
     from headrace.engine.flow import FlowStarter
     from headrace.engine.reporting import Reporting
     from headrace.engine.runner import Runner
+    from headrace.engine.schemawatch import SchemaWatch
     from headrace.engine.session import start_session
 
     for flow in plan.flows:
@@ -105,7 +108,9 @@ def _run(
     printer.note(f"starting Spark on {project.spec.spark.master} …")
     spark = start_session(project.spec.spark, project.spec.project, state.logs)
     try:
-        runner = Runner(FlowStarter(project, state, spark, until_caught_up), plan, stopping, stop_seconds=patience)
+        starter = FlowStarter(project, state, spark, until_caught_up)
+        schemas = SchemaWatch(project, state, starter.probe)
+        runner = Runner(starter, _with_newest(schemas, plan), stopping, stop_seconds=patience, schemas=schemas)
         with Reporting(project, state, runner, http=not until_caught_up) as reporting:
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
@@ -115,6 +120,14 @@ def _run(
     finally:
         printer.note("stopping …")
         spark.stop()
+
+
+def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
+    """The plan with the newest schemas of the registries, as far as they answer and the flows can take them."""
+    for warning in schemas.look():
+        printer.warning(warning)
+    plans = schemas.take()
+    return replace(plan, flows=tuple(plans.get(flow.name, flow) for flow in plan.flows))
 
 
 @contextmanager

@@ -102,4 +102,4 @@ def _print(rows: Sequence[Mapping[str, object]], json: bool) -> None:
     for row in rows:
         env = row.get("env")
         settings = " ".join(f"{name}={value}" for name, value in env.items()) if isinstance(env, dict) else ""
-        typer.echo(f"{row['kind']:<9} {row['state']:<8} {row.get('address') or '':<16} {settings}".rstrip())
+        typer.echo(f"{row['kind']:<10} {row['state']:<8} {row.get('address') or '':<16} {settings}".rstrip())

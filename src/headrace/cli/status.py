@@ -117,6 +117,8 @@ def _remarks(flow: dict[str, Any]) -> list[str]:
         said.append(f"{flow['reason']['text']} [{flow['reason']['code']}], since {flow['reason']['since']}")
     elif flow["state"] == "failed" and flow["last_error"] is not None:
         said.append(f"{flow['last_error']['message']} [{flow['last_error']['code']}]")
+    if flow["note"] is not None:
+        said.append(f"{flow['note']['text']} [{flow['note']['code']}], since {flow['note']['since']}")
     if flow["held_back_by"] is not None:
         said.append(f"watermark held back by {flow['held_back_by']}")
     return said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from headrace.core.positions import Position
+from headrace.core.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,18 @@ class ReadContext(Context):
     """The metadata columns that will be used; None for all. Others may be left out or null."""
     start: Position | None = None
     """Where a new generation begins, instead of where the source's options say. Known batches go before it."""
+    held: bool = False
+    """Whether it has to wait at its start: something else is read first."""
+
+
+class Letters(Protocol):
+    """Where a task of a sink puts rows that the system behind it refuses for what they hold. Pickled while empty."""
+
+    def add(self, reason: str, detail: str, position: dict[str, Any], value: bytes | None) -> None:
+        """Keep one row; its `position` tells it from all others of the flow."""
+
+    def flush(self) -> None:
+        """Make what was kept durable. Must have happened before the task ends."""
 
 
 @dataclass(frozen=True)
@@ -47,3 +61,7 @@ class Batch:
     sink: str
     output: str
     context: Context
+    letters: Letters | None = field(default=None, repr=False)
+    """Takes rows that are refused; without it, they fail the batch."""
+    tally: Tally = field(default_factory=Tally, repr=False, compare=False)
+    """Counts what became of rows."""

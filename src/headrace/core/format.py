@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -55,6 +56,35 @@ class Encoder(ABC):
         """One binary value per row."""
 
 
+class Offer(ABC):
+    """A schema that a registry has now, other than the one in force. Nothing changes until it is accepted."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Where it comes from."""
+
+    @abstractmethod
+    def applied(self, form: Format) -> Format:
+        """A format of the same registry with this schema, to plan with before it is in force."""
+
+    @abstractmethod
+    def additions(self) -> list[str]:
+        """What it has more than the one in force, for people."""
+
+    @abstractmethod
+    def breaches(self, used: Collection[str] | None) -> list[str]:
+        """Why it cannot take the place of the one in force when these columns are used, None for all of them."""
+
+    @abstractmethod
+    def accept(self) -> None:
+        """Put it in force."""
+
+    @abstractmethod
+    def refuse(self, reason: str) -> None:
+        """Remember why it was not taken: it is not offered again, and `Format.refusal` says so."""
+
+
 class Format(Component):
     """How the bytes of a record are laid out."""
 
@@ -79,6 +109,24 @@ class Format(Component):
     def infer(self, sample: Sequence[bytes]) -> pa.Schema:
         """The schema of sampled records, for formats whose `record_schema` may be None."""
         raise NotImplementedError(f"{self.kind()} always knows its schema")
+
+    @property
+    def registry_key(self) -> str | None:
+        """What tells the schema of a registry from others, None when the schema is part of the project."""
+        return None
+
+    @property
+    def refresh_every(self) -> timedelta | None:
+        """How often the registry is asked for a newer schema, None for never."""
+        return None
+
+    def offer(self, context: Context) -> Offer | None:
+        """Ask the registry, when it is time to; what it has now if that is something new. Takes its time."""
+        return None
+
+    def refusal(self, context: Context) -> str | None:
+        """Why the newest schema of the registry is not in force, None when it is."""
+        return None
 
     def native_decode(self, value: Column, schema: pa.Schema) -> Column | None:
         """A struct column decoded by Spark itself, or None. Only real-time flows use it: see DESIGN, latency modes."""

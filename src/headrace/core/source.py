@@ -85,6 +85,13 @@ class Source(Component):
         """
         return Positions(self.label)
 
+    def backfill_obstacle(self) -> str | None:
+        """Why a stream of this source cannot begin with history from elsewhere, None when it can.
+
+        A source that can must be able to wait (`ReadContext.held`) and to begin at `ReadContext.start`.
+        """
+        return f"needs a source that can wait and go on at an offset, such as kafka, not {self.kind()}"
+
     @property
     def needs_format(self) -> bool:
         """Whether the stream must have a format: to decode bytes, or because an option says something about bytes."""

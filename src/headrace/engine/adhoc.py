@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,24 @@ import sqlglot
 from sqlglot import exp
 
 from headrace.core.errors import ProjectError
+from headrace.core.records import spark_schema
 from headrace.engine.deadletters import read_letters
+from headrace.engine.failures import from_worker
+from headrace.engine.functions import register as register_functions
 from headrace.engine.inputs import Reading, read_stream
 from headrace.engine.lake import is_table
 from headrace.engine.laterows import read_late
 from headrace.engine.schemas import infer_schema
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
+from headrace.functions.expansion import expand_text
+from headrace.functions.user import user_functions
 from headrace.plan.model import StreamInput
 from headrace.plan.planner import declared_schema
 from headrace.project.loader import Project
+from headrace.project.model import EventTime
+from headrace.sql.dialect.translate import DialectInput, translate
+from headrace.sql.query import SqlError, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,15 +69,19 @@ class AdHoc:
         """The answer to one statement."""
         from pyspark.errors import AnalysisException, PySparkException
 
+        inputs: dict[str, DialectInput] = {}
         if self.project is not None:
             for name in self._mentioned(statement):
-                self._register(name, statement)
+                inputs[name] = self._register(name, statement)
+        own = {} if self.project is None else user_functions(self.project.root)
+        asked = expand_text(_translated(statement, inputs), own)
         try:
-            return self.spark.sql(statement).toArrow()
+            register_functions(self.spark, [asked], self.project)
+            return self.spark.sql(asked).toArrow()
         except AnalysisException as error:
             raise from_analysis(error) from error
         except PySparkException as error:
-            raise ProjectError("sql-failed", str(error).splitlines()[0][:400]) from error
+            raise from_worker(str(error)) or ProjectError("sql-failed", str(error).splitlines()[0][:400]) from error
 
     def undecoded(self) -> dict[str, int]:
         """How many records of each stream could not be decoded since the last call."""
@@ -87,7 +99,7 @@ class AdHoc:
             names = {name for name in known if name in statement.lower()}
         yield from sorted(name for name in known if name.lower() in names)
 
-    def _register(self, name: str, statement: str) -> None:
+    def _register(self, name: str, statement: str) -> DialectInput:
         assert self.project is not None
         if name == DEAD_LETTERS:
             self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
@@ -95,8 +107,15 @@ class AdHoc:
             self.spark.createDataFrame(read_late(self.state.late)).createOrReplaceTempView(name)
         elif name in self.project.spec.streams:
             self._register_stream(self.project, name, statement)
+            return self._known(name, self.project.spec.streams[name].event_time)
         else:
             self._register_flow(self.project, name)
+            return self._known(name, self.project.spec.flows[name].event_time)
+        return self._known(name, None)
+
+    def _known(self, name: str, time: EventTime | None) -> DialectInput:
+        schema = spark_schema(self.spark.table(name))
+        return DialectInput(schema) if time is None else DialectInput(schema, time.column, time.alias)
 
     def _register_stream(self, project: Project, name: str, statement: str) -> None:
         spec = project.spec.streams[name]
@@ -122,6 +141,15 @@ class AdHoc:
                 "lake-missing", f"flow '{name}' has written no lake table yet", hint=f"run it: headrace run {name}"
             )
         self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
+
+
+def _translated(statement: str, inputs: Mapping[str, DialectInput]) -> str:
+    """The statement in Spark's own SQL. What is no query, or cannot be parsed, is left to Spark."""
+    try:
+        query = parse(statement)
+    except SqlError:
+        return statement
+    return translate(query, inputs).sql
 
 
 def to_document(table: pa.Table) -> dict[str, Any]:

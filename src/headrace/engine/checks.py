@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import ProjectError, ProjectErrors
+from headrace.core.processor import Processor
 from headrace.core.records import spark_schema
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.plan.model import FlowPlan, Plan
 from headrace.project.loader import Project
+from headrace.sql.dialect.dotted import check_dotted_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 
 def check_services(project: Project, plan: Plan) -> None:
     """Ask every source and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at once."""
-    parts: dict[tuple[str | int, ...], Source | Sink] = {}
+    parts: dict[tuple[str | int, ...], Source | Processor | Sink] = {}
     for flow in plan.flows:
         parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
+        parts |= {("flows", step.of or flow.name, *step.path): step.processor for step in flow.steps()}
         parts |= {("flows", flow.name, "sinks", i): step.sink for i, step in enumerate(flow.sinks)}
     errors = []
     for path, part in parts.items():
@@ -47,6 +50,7 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
 
 def check_rows(project: Project, flow: FlowPlan, rows: DataFrame) -> None:
     """Ask every sink of a flow whether it can take these rows."""
+    check_dotted_columns(rows.columns)
     schema = spark_schema(rows)
     for index, step in enumerate(flow.sinks):
         try:

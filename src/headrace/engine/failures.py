@@ -23,8 +23,11 @@ _KAFKA_AWAY = (
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _READ_ONLY = re.compile(r"Read-only file system")
 _KAFKA = re.compile(_KAFKA_AWAY)
+_MEMORY = re.compile(r"org\.apache\.arrow\.memory\.OutOfMemoryException|OutOfDirectMemoryError")
 _EXECUTOR = re.compile(
     r"ExecutorLostFailure|Lost executor|ExecutorDeadException|Lost worker|executor .{0,80} (exited|lost)"
+    # a machine that is too busy: Spark gives a new Python process ten seconds
+    r"|Python worker failed to connect back"
 )
 _NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
 _AWAY = frozenset(
@@ -35,15 +38,20 @@ _TAKEN_AWAY = frozenset(
     {
         "topic-missing",
         "lake-missing",
+        "table-missing",
         "no-files",
         "folder-not-writable",
         "not-a-folder",
         "kafka-authentication",
         "kafka-authorization",
         "kafka-tls",
+        "service-authentication",
+        "service-refused",
+        "service-tls",
+        "sink-missing",
     }
 )
-_NOBODY_KNOWS = frozenset({"flow-failed", "kafka-refused", "kafka-fenced"})
+_NOBODY_KNOWS = frozenset({"flow-failed", "kafka-refused", "kafka-fenced", "sink-refused", "out-of-memory"})
 
 
 def fault_of(error: ProjectError, *, has_run: bool) -> Fault:
@@ -66,7 +74,11 @@ def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
         )
     own = _PROJECT_ERROR.search(text)
     if own:
-        return ProjectError(own[1], f"flow '{flow.name}': {own[2]}")
+        exit_code = Exit.TRANSIENT if own[1] in _AWAY else Exit.FAILED
+        return ProjectError(own[1], f"flow '{flow.name}': {own[2]}", exit_code=exit_code)
+    if _MEMORY.search(text):
+        message = f"flow '{flow.name}': a batch of records does not fit into memory: {_telling(text, _MEMORY)}"
+        return ProjectError("out-of-memory", message, hint="give spark.memory more, or the flow a smaller max_records")
     return (
         from_state(flow, text)
         or _from_outside(flow, text)
@@ -76,6 +88,16 @@ def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
             hint="the whole story is in logs/engine.log of the state folder",
         )
     )
+
+
+def from_worker(text: str) -> ProjectError | None:
+    """What went wrong in a Python worker while a question was answered: our own words, or those of a function."""
+    own = _PROJECT_ERROR.search(text)
+    if own:
+        return ProjectError(own[1], own[2])
+    if "Traceback (most recent call last)" not in text:
+        return None
+    return ProjectError("function-failed", f"a Python function failed: {_cause(text)}")
 
 
 def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
+from headrace.core.errors import ProjectError
 from headrace.core.sink import StreamingSink
+from headrace.core.tally import ENGINE
 from headrace.engine import points
+from headrace.engine.arrowbatches import batch_limits, largest_record
+from headrace.engine.backfill import histories, is_pending, prepare
 from headrace.engine.checks import check_rows, check_slots
-from headrace.engine.deadletters import forget_batch
+from headrace.engine.deadletters import LetterBox, forget_batch
 from headrace.engine.failures import from_query
+from headrace.engine.functions import register_for
 from headrace.engine.generations import Generation
-from headrace.engine.inputs import Reading, register
+from headrace.engine.inputs import Reading, processed, register
 from headrace.engine.progress import OUTPUT
 from headrace.engine.rewind import finish_take_back
 from headrace.engine.sqlerrors import from_analysis
@@ -26,6 +31,7 @@ from headrace.project.loader import Project
 from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -48,6 +54,8 @@ class FlowStarter:
     until_caught_up: bool = False
     one_batch: bool = False
     """Run only the batch that was begun and not committed."""
+    careful: set[str] = field(default_factory=set)
+    """Flows of which a batch did not fit into memory: they keep to Spark's own limit."""
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
         """Start a flow from where its current generation is."""
@@ -56,6 +64,7 @@ class FlowStarter:
         check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
         generation = settle(self.project, self.state, flow)
         finish_take_back(flow, generation, self.project.context)
+        prepare(self.project, self.state, flow, generation)
         check_topics(flow, generation, self.project.context)
         self._forget_batch_in_flight(flow.name, generation)
         try:
@@ -65,8 +74,7 @@ class FlowStarter:
             began(generation, query.id)
             return query
         except AnalysisException as refusal:
-            error = from_analysis(refusal)
-            raise error.at(self.project.sql_origin(flow.name, error.line)) from refusal
+            raise self._of_sql(flow, refusal) from refusal
         except PySparkException as failure:
             raise from_query(flow, failure) from failure
 
@@ -80,6 +88,19 @@ class FlowStarter:
     def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
         writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
         return writer.option("checkpointLocation", str(self.state.current(flow.name).checkpoint_folder)).start()
+
+    def probe(self, flow: FlowPlan) -> None:
+        """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            check_rows(self.project, flow, self.rows(flow))
+        except AnalysisException as refusal:
+            raise self._of_sql(flow, refusal) from refusal
+
+    def _of_sql(self, flow: FlowPlan, refusal: AnalysisException) -> ProjectError:
+        error = from_analysis(refusal)
+        return error.at(self.project.sql_origin(flow.name, error.line))
 
     def rows(self, flow: FlowPlan) -> DataFrame:
         """What the flow's SQL gives."""
@@ -98,7 +119,7 @@ class FlowStarter:
         # temporary views and settings belong to the flow alone
         session = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
-        for key, value in flow.spec.spark.items():
+        for key, value in {**self._batch_limits(flow), **flow.spec.spark}.items():
             session.conf.set(key, value)
         if flow.state:
             excluded = session.conf.get(_EXCLUDED, "") or ""
@@ -110,10 +131,18 @@ class FlowStarter:
             realtime=flow.spec.mode == "realtime",
             max_records=None if flow.spec.mode == "realtime" else flow.max_records,
             start=self.state.current(flow.name).manifest.start,
+            history=histories(self.state.current(flow.name)),
         )
+        register_for(session, flow, self.project)
         for one in inputs:
             register(session, one, reading, self.state)
-        return session.sql(flow.sql)
+        return processed(session.sql(flow.sql), flow.after, reading, self.state)
+
+    def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
+        if flow.name in self.careful or flow.spec.mode == "realtime":
+            return {}
+        sizes = [largest_record(stream, self.project.context) for stream in flow.streams()]
+        return batch_limits(max((size for size in sizes if size is not None), default=None)) if all(sizes) else {}
 
     def _writer(self, flow: FlowPlan, rows: DataFrame) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
@@ -127,7 +156,7 @@ class FlowStarter:
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
         if self.one_batch:
             return writer.trigger(once=True)
-        if self.until_caught_up or flow.spec.mode == "batch":
+        if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
             return writer.trigger(availableNow=True)
         if flow.spec.mode == "realtime":
             return writer.trigger(realTime=_REALTIME_BATCH)  # type: ignore[call-overload,no-any-return]
@@ -138,6 +167,7 @@ def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[
     """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
 
     whole = all(step.sink.reads_all for step in flow.sinks)
+    folder = str(StateDir.of(context).dead_letters)
 
     def write(rows: DataFrame, batch_id: int) -> None:
         shared = len(flow.sinks) > 1 or not whole
@@ -146,7 +176,8 @@ def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[
         try:
             for number, step in enumerate(flow.sinks):
                 points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
-                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context)
+                letters = LetterBox(folder, flow.name, step.id, generation)
+                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, ENGINE)
                 step.sink.write_batch(rows, batch)
             if not whole:
                 drain(rows)

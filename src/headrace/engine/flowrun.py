@@ -52,6 +52,14 @@ class FlowRun:
     state: State = "starting"
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     reason: Reason | None = None
+    note: Reason | None = None
+    """What somebody should look at although the flow runs."""
+    history: ProjectError | None = None
+    """How far it is in the history that it reads first; None when there is none left."""
+    renewal: FlowPlan | None = None
+    """The plan that it goes on with after its running batch."""
+    leaving: Future[None] | None = None
+    """The query's stop after its running batch, by a side thread."""
     last_error: ProjectError | None = None
     """The last failure that it recovered, or may yet recover, from."""
     restarts: int = 0
@@ -107,11 +115,22 @@ class FlowRun:
         self.trouble = None
         self.become("failed")
 
+    def remark(self, error: ProjectError | None) -> None:
+        """Say what is not as it should be, or that all is well again."""
+        if error is None:
+            self.note = None
+        elif self.note is None or self.note.text != error.message:
+            self.note = Reason(error.code, error.message, datetime.now(UTC))
+
     def works(self) -> None:
         """It has made progress, or its inputs have answered."""
         self.trouble = None
         self.has_run = True
         self.become("running")
+
+    def go_on_after(self, batch: int) -> None:
+        """Count again from the batch after this one: a query that is stopped may report on a batch it never ran."""
+        self._seen_batch = batch
 
     def take_reports(self) -> list[Mapping[str, Any]]:
         """Take in what Spark reports since the last time: the batches that are new."""

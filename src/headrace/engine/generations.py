@@ -34,6 +34,8 @@ class Manifest:
     """The identity of each topic read, by stream and topic: a recreated topic has another one."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """The last batch of an earlier generation that this one goes on from: `generation` and `batch`; empty for none."""
+    history: Mapping[str, Any] = field(default_factory=dict)
+    """What is read before the source itself, by stream: see engine/backfill.py."""
     query: str | None = None
     """Spark's name of the query that the checkpoint belongs to, once it has been started."""
 

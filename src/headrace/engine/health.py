@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.engine.state import StateDir
@@ -90,7 +91,8 @@ class Health:
         return next((found for path in paths if "://" not in path and (found := _no_room(Path(path)))), None)
 
     def _service_problem(self, flow: FlowPlan) -> ProjectError | None:
-        parts: list[Source | Sink] = [stream.spec.source for stream in flow.streams()]
+        parts: list[Source | Processor | Sink] = [stream.spec.source for stream in flow.streams()]
+        parts += [step.processor for step in flow.steps()]
         for part in [*parts, *(step.sink for step in flow.sinks)]:
             try:
                 part.check(self._project.context)

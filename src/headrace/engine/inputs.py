@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from headrace.core.format import Format
 from headrace.core.positions import Position
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
+from headrace.engine.backfill import History, seam_filter, with_history
 from headrace.engine.batchclock import BatchClock
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.decode import PACKED, DecodeStep
@@ -22,9 +23,11 @@ from headrace.engine.gate import Gate, GateStep
 from headrace.engine.heartbeat import heartbeat_file, with_heartbeats, without_heartbeats
 from headrace.engine.lake import starting_options
 from headrace.engine.laterows import LateBox
+from headrace.engine.processing import CheckpointClock, Processing
 from headrace.engine.state import StateDir
-from headrace.plan.model import FlowInput, Input, LakeInput, StreamInput
+from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, StreamInput
 from headrace.project.model import EventTime
+from headrace.sinks._rows import structured
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,6 +57,8 @@ class Reading:
     """Where a new generation begins, by the names of its inputs."""
     letters: Path | None = None
     """Where dead letters go; the state folder's place for them otherwise."""
+    history: Mapping[str, History] = field(default_factory=dict)
+    """What is read before the stream itself, by stream."""
 
     def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:
         """The context of one of its streams, of which these metadata columns are used."""
@@ -65,8 +70,13 @@ class Reading:
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,
             max_records=self.max_records,
-            start=self.start.get(stream),
+            start=self._start_of(stream),
+            held=stream in self.history and not self.history[stream].done,
         )
+
+    def _start_of(self, stream: str) -> Position | None:
+        known = self.history.get(stream)
+        return self.start.get(stream) if known is None or known.start is None else known.start
 
 
 def register(spark: SparkSession, one: Input, reading: Reading, state: StateDir) -> None:
@@ -76,12 +86,39 @@ def register(spark: SparkSession, one: Input, reading: Reading, state: StateDir)
             frame = read_stream(spark, one, reading, state)
         case LakeInput():
             rows = _gated(_read_lake(spark, one, reading), one, reading, state)
-            frame = _watermarked(rows, one, reading, state)
+            frame = _timed_steps(rows, one, reading, state)
         case FlowInput():
             for inner in one.inputs:
                 register(spark, inner, reading, state)
-            frame = spark.sql(one.sql)
+            steps = (*one.after, *one.before)
+            frame = structured(processed(spark.sql(one.sql), steps, reading, state))
     frame.createOrReplaceTempView(one.name)
+
+
+def processed(
+    rows: DataFrame, steps: Sequence[ProcessorStep], reading: Reading, state: StateDir, event_time: str | None = None
+) -> DataFrame:
+    """Rows after some processors of the flow."""
+    if not steps:
+        return rows
+    letters = str(reading.letters or state.dead_letters)
+    if not reading.streaming:
+        return Processing(reading.context, reading.flow, "adhoc", letters, streaming=False).run(rows, steps, event_time)
+    generation = state.current(reading.flow)
+    clock = CheckpointClock(BatchClock(str(generation.checkpoint_folder.absolute())))
+    there = Processing(reading.context, reading.flow, generation.id, letters, clock=clock)
+    return there.run(rows, steps, event_time)
+
+
+def _timed_steps(rows: DataFrame, one: TimedInput, reading: Reading, state: StateDir) -> DataFrame:
+    """Rows after the steps before the SQL, with their watermark.
+
+    It comes last: a way through Python would lose it, and Spark allows no second one. Steps that remember know the
+    times of a batch from their clock.
+    """
+    column = one.event_time.column if one.event_time else None
+    rows = processed(rows, one.before, reading, state, column)
+    return rows if column is not None and column not in rows.columns else _watermarked(rows, one, reading, state)
 
 
 def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: StateDir) -> DataFrame:
@@ -91,11 +128,14 @@ def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: 
     frame = source.read(spark, context)
     if form is None:
         rows = _gated(_with_event_time(frame, one.event_time), one, reading, state)
-        return _watermarked(rows, one, reading, state)
+        return _timed_steps(rows, one, reading, state)
     if source.yields_rows:
         frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
     rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
-    return _watermarked(rows, one, reading, state)
+    if one.name in reading.history:
+        letters = _letters(one, reading, state)
+        rows = with_history(rows, one, state.current(reading.flow), _gate(one, reading, state), letters)
+    return _timed_steps(rows, one, reading, state)
 
 
 def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading, state: StateDir) -> DataFrame:
@@ -104,7 +144,7 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         decoder=form.decoder(reading.context, one.wanted),
         position=source.position,
         metadata=one.metadata,
-        filters=one.filters,
+        filters=(*one.filters, *seam_filter(one, reading.history.get(one.name))),
         event_time=one.event_time,
         on_error=one.spec.on_error,
         letters=_letters(one, reading, state, keep_value=one.spec.on_error == "dead_letter"),

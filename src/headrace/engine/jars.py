@@ -23,12 +23,16 @@ from typing import Literal
 from headrace.core.errors import Exit, ProjectError
 
 OLDEST_JAVA = 17
-SetName = Literal["engine", "broker"]
+SetName = Literal["engine", "broker", "search"]
 Report = Callable[[str], None]
 
 _IVY = Path(__file__).parent / "ivy"
 _STAMP = ".stamp"
-_FETCH_COMMAND = {"engine": "headrace jars", "broker": "headrace services install kafka"}
+_FETCH_COMMAND = {
+    "engine": "headrace jars",
+    "broker": "headrace services install kafka",
+    "search": "headrace services install opensearch",
+}
 _ELSEWHERE = "HEADRACE_JARS names another folder for the jars, HEADRACE_IVY_SETTINGS an ivysettings.xml for a mirror"
 
 

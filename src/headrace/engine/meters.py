@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
+from headrace.engine.backfill import is_pending
 from headrace.engine.flowrun import FlowRun
 from headrace.engine.heartbeat import due, write_heartbeat
 from headrace.engine.lag import FlowLag, LagProbe
+from headrace.engine.letterhistory import History
 from headrace.engine.sidework import Notes
 from headrace.engine.state import StateDir
 
@@ -79,6 +82,8 @@ class LagMeter:
 
     def _beat(self, run: FlowRun, measured: Measured | None) -> None:
         """Move on the watermark of streams that have been idle for as long as their `idle` says."""
+        if is_pending(self._state.generations(run.plan.name).current()):
+            return  # what is still to come from the history is old
         now = datetime.now(UTC)
         for stream in run.plan.streams():
             idle = stream.event_time.idle if stream.event_time else None
@@ -90,6 +95,30 @@ class LagMeter:
             time_ms = due(now, numbers.last_row_at or run.since, caught_up, idle)
             if time_ms is not None:
                 write_heartbeat(self._state, run.plan.name, stream.name, time_ms)
+
+
+class ClosedLetters:
+    """Counts the dead letters of each flow that were replayed or discarded; the history is read when it has grown."""
+
+    def __init__(self, folder: Path) -> None:
+        self._history = History(folder)
+        self._read: tuple[int, int] | None = None
+        self._counts: Counter[str] = Counter()
+
+    def measure(self) -> None:
+        """Look whether more was closed."""
+        try:
+            about = self._history.file.stat()
+        except FileNotFoundError:
+            return
+        if (about.st_mtime_ns, about.st_size) != self._read:
+            keys, _what = self._history.closed()
+            self._counts = Counter(key.partition("/")[0] for key in pc.unique(keys).to_pylist())
+            self._read = (about.st_mtime_ns, about.st_size)
+
+    def of(self, flow: str) -> int:
+        """All closed letters of a flow."""
+        return self._counts[flow]
 
 
 class FileCounter:

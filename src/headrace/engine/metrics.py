@@ -12,9 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from headrace import __version__
+from headrace.core.tally import ENGINE
 from headrace.engine.progress import OUTPUT
 from headrace.engine.status import Board
 from headrace.engine.statusfile import STATES
+from headrace.engine.stepmetrics import step_families
 from headrace.plan.model import FlowPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -97,6 +99,7 @@ class _Snapshot(Collector):
         yield self._states()
         yield self._restarts()
         yield self._letters()
+        yield self._schemas()
         for name, help_text, value in _GAUGES:
             family = GaugeMetricFamily(name, help_text, labels=["flow"])
             for flow in document["flow_list"]:
@@ -105,6 +108,8 @@ class _Snapshot(Collector):
                     family.add_metric([flow["name"]], found)
             yield family
         yield from self._counters(document)
+        yield self._sink_rows()
+        yield from step_families({run.plan.name for run in self._board.runs})
 
     def _states(self) -> GaugeMetricFamily:
         family = GaugeMetricFamily("headrace_flow_state", "1 for the state a flow is in.", labels=["flow", "state"])
@@ -126,6 +131,26 @@ class _Snapshot(Collector):
         for run in self._board.runs:
             for reason, count in sorted(self._board.letters.counts.get(run.plan.name, {}).items()):
                 family.add_metric([run.plan.name, reason], count)
+        return family
+
+    def _schemas(self) -> CounterMetricFamily:
+        family = CounterMetricFamily(
+            "headrace_schemas",
+            "Newer schemas of streams: accepted, refused, or the registry was unreachable.",
+            labels=["stream", "outcome"],
+        )
+        for (stream, outcome), count in sorted(dict(self._board.schemas).items()):
+            family.add_metric([stream, outcome], count)
+        return family
+
+    def _sink_rows(self) -> CounterMetricFamily:
+        family = CounterMetricFamily(
+            "headrace_sink_rows", "What became of rows, for sinks that count them.", labels=["flow", "sink", "outcome"]
+        )
+        flows = {run.plan.name for run in self._board.runs}
+        for (flow, sink, outcome), rows in sorted(ENGINE.counts().items()):
+            if flow in flows:
+                family.add_metric([flow, sink, outcome], rows)
         return family
 
     def _counters(self, document: Mapping[str, Any]) -> Iterator[CounterMetricFamily]:

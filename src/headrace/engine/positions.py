@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.core.context import Context
 from headrace.core.positions import Position, Positions
+from headrace.engine.backfill import BackfilledPositions
 from headrace.engine.files import write_atomically
 from headrace.engine.generations import Generation
 from headrace.engine.state import StateDir
@@ -38,7 +39,8 @@ def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
     found: dict[str, Positions] = {}
     for one in flow.all_inputs():
         if isinstance(one, StreamInput):
-            found[one.name] = one.spec.source.positions(context)
+            known = one.spec.source.positions(context)
+            found[one.name] = known if one.spec.backfill is None else BackfilledPositions(known)
         elif isinstance(one, LakeInput):
             found[one.name] = LakeSource(path=one.path).positions(context)
     return found

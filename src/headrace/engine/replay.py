@@ -30,11 +30,13 @@ from headrace.engine.deadletters import read_letters
 from headrace.engine.failures import from_query
 from headrace.engine.files import write_atomically
 from headrace.engine.flow import batch_writer
+from headrace.engine.functions import register_for
 from headrace.engine.letterbook import LetterBook, Shelf
 from headrace.engine.letterhistory import keys_of
-from headrace.engine.replayinputs import LETTER, LetterInputs
+from headrace.engine.replayinputs import LetterInputs
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
+from headrace.engine.steprows import letter_of
 from headrace.plan.model import FlowPlan, Input, StreamInput
 from headrace.project.loader import Project
 
@@ -69,6 +71,8 @@ class Outcome:
     replayed: int
     still_bad: int
     rows: int
+    new: int = 0
+    """Rows that came further than before, and became dead letters of a later step."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +243,10 @@ class Replayer:
         letters, bad = replay.folder / "letters.parquet", replay.folder / "bad"
         begun_at = datetime.fromisoformat(json.loads((replay.folder / "replay.json").read_bytes())["begun_at"])
         reader = LetterInputs(session, flow.name, self.project.context, letters, bad, replay.id, begun_at)
+        register_for(session, flow, self.project)
         for one in inputs:
             reader.register(one)
-        rows = session.sql(flow.sql)
+        rows = reader.through(session.sql(flow.sql), flow.after)
         # files have no column of nothing but nulls without a type
         typed = [
             F.col(f"`{f.name}`").cast("string") if isinstance(f.dataType, NullType) else f"`{f.name}`"
@@ -256,9 +261,14 @@ class Replayer:
 
     def _finish(self, replay: Replay) -> Outcome:
         letters = pq.read_table(replay.folder / "letters.parquet", columns=["flow", "generation", "id"])
-        bad = self._still_bad(replay, letters)
+        met = read_letters(replay.folder / "bad")
+        pairs = zip(met["position"].to_pylist(), met["value"].to_pylist(), strict=True)
+        ids = pa.array([letter_of(*pair) for pair in pairs], pa.string())
+        bad = _still_bad(letters, met.filter(pc.is_valid(ids)), ids.drop_null())
+        new = met.filter(pc.is_null(ids))
+        self._keep(replay, new)
         good = letters.filter(pc.invert(pc.is_in(letters["id"], bad["id"].combine_chunks())))
-        outcome = Outcome(replay, good.num_rows, bad.num_rows, _count(replay.folder / "rows"))
+        outcome = Outcome(replay, good.num_rows, bad.num_rows, _count(replay.folder / "rows"), new.num_rows)
         self._book.history.append("replayed", good, replay=replay.id)
         self._book.history.append("still-bad", bad, replay=replay.id)
         self._begun.end(replay)
@@ -266,11 +276,19 @@ class Replayer:
         shutil.rmtree(self.state.generations(replay.flow.name).folder / replay.generation, ignore_errors=True)
         return outcome
 
-    def _still_bad(self, replay: Replay, letters: pa.Table) -> pa.Table:
-        found = read_letters(replay.folder / "bad")
-        ids = pa.array((json.loads(text)[LETTER.lstrip("_")] for text in found["position"].to_pylist()), pa.string())
-        known = letters.take(pc.index_in(ids, value_set=letters["id"].combine_chunks()))
-        return known.append_column("reason", found["reason"]).append_column("detail", found["detail"])
+    def _keep(self, replay: Replay, letters: pa.Table) -> None:
+        """Put new letters to the others of the flow; once, however often it is tried."""
+        for stream in pc.unique(letters["stream"]).to_pylist():
+            file = self.state.dead_letters / replay.flow.name / stream / f"{replay.generation}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            out = pa.BufferOutputStream()
+            pq.write_table(letters.filter(pc.equal(letters["stream"], stream)), out)
+            write_atomically(file, out.getvalue().to_pybytes())
+
+
+def _still_bad(letters: pa.Table, found: pa.Table, ids: pa.Array) -> pa.Table:
+    known = letters.take(pc.index_in(ids, value_set=letters["id"].combine_chunks()))
+    return known.append_column("reason", found["reason"]).append_column("detail", found["detail"])
 
 
 def _widened(one: Input) -> Input:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from headrace.core.context import Context
 from headrace.core.format import Format
+from headrace.core.records import spark_schema
 from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.engine.batchclock import BatchClock, BatchTimes
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.decode import DecodeStep
 from headrace.engine.gate import Gate
-from headrace.plan.model import FlowInput, Input, LakeInput, StreamInput
+from headrace.engine.processing import Processing
+from headrace.engine.steprows import LETTER, RowReader
+from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, StreamInput
+from headrace.sinks._rows import structured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LETTER = "_letter"
 _COLUMNS = "id string, stream string, position string, metadata string, value binary"
 
 
@@ -38,6 +45,11 @@ class LetterInputs:
     begun_at: datetime
     """The time of the batch: what is too far in the future of it is bad."""
 
+    @property
+    def processing(self) -> Processing:
+        """Where the flow's steps run on what comes of the letters."""
+        return Processing(self.context, self.flow, self.replay, str(self.bad), streaming=False)
+
     def register(self, one: Input) -> None:
         """Make an input a view under its own name."""
         match one:
@@ -49,8 +61,32 @@ class LetterInputs:
             case FlowInput():
                 for inner in one.inputs:
                     self.register(inner)
-                frame = self.spark.sql(one.sql)
+                frame = structured(self.through(self.spark.sql(one.sql), one.after))
+        frame = self.through(frame, one.before)
         frame.createOrReplaceTempView(one.name)
+
+    def through(self, rows: DataFrame, steps: Sequence[ProcessorStep]) -> DataFrame:
+        """The rows after these steps; the letters of each step come in where it stands."""
+        for step in steps:
+            given = spark_schema(rows)
+            rows = self.processing.run(rows, [step])
+            if step.id in self._met_by:
+                # apart from the others, so that a row that is refused again is known by its letter
+                again = self.processing.run(self._rows_of(step, given), [step])
+                rows = rows.unionByName(again.drop(LETTER))
+        return rows
+
+    @cached_property
+    def _met_by(self) -> frozenset[str]:
+        """The streams and steps that have met the letters."""
+        return frozenset(pc.unique(pq.read_table(self.letters, columns=["stream"])["stream"]).to_pylist())
+
+    def _rows_of(self, step: ProcessorStep, schema: pa.Schema) -> DataFrame:
+        box = LetterBox(str(self.bad), self.flow, step.id, self.replay, keep_value=False)
+        reader = RowReader(schema, box)
+        letters = self.spark.read.schema(_COLUMNS).parquet(self.letters.absolute().as_uri())
+        mine = letters.where(letters["stream"] == step.id).select("id", "value")
+        return mine.mapInArrow(reader, to_ddl(reader.output_schema))
 
     def _stream(self, one: StreamInput) -> DataFrame:
         form = one.spec.format

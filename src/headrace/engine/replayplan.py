@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.sink import Sink
 from headrace.engine.letterbook import Shelf
 from headrace.engine.replay import Begun, Replay, replay_id
 from headrace.engine.schemas import infer_schema
@@ -86,13 +87,18 @@ class ReplayPlanner:
             return letters.slice(0, 0)
         letters = self._settled(flow, letters)
         streams = {one.name: one for one in flow.streams()}
+        sinks = {step.id: step.sink for step in flow.sinks}
+        steps = {step.id for step in flow.steps()}
         found = [letters.slice(0, 0)]
         for name in pc.unique(letters["stream"]).to_pylist():
             mine = letters.filter(pc.equal(letters["stream"], name)).sort_by("_row")
             if name in streams:
                 found.append(self._complete(flow, streams[name], mine))
+            elif name in steps:
+                found.append(self._whole_rows(flow, name, mine))
             else:
                 why = _gone(f"flow '{flow.name}' does not read stream '{name}' any more")
+                why = _refused_by(sinks[name]) if name in sinks else why
                 self._refused.append(Refusal(flow.name, mine.num_rows, why))
         return pa.concat_tables(found)
 
@@ -126,6 +132,13 @@ class ReplayPlanner:
             lost = len(complete) - without - complete.count(True)
             self._refused.append(Refusal(flow.name, lost, _no_metadata(flow, stream)))
         return letters.filter(pa.array(complete, pa.bool_()))
+
+    def _whole_rows(self, flow: FlowPlan, step: str, letters: pa.Table) -> pa.Table:
+        """Letters of a step that have the row; they come in again where the step stands."""
+        whole = [one for part in self.shelf.fetch(letters, ["value"]) for one in pc.is_valid(part["value"]).to_pylist()]
+        if not all(whole):
+            self._refused.append(Refusal(flow.name, whole.count(False), _no_row(step)))
+        return letters.filter(pa.array(whole, pa.bool_()))
 
     def _stateful(self, flow: FlowPlan, letters: pa.Table) -> ProjectError:
         parts = self.shelf.fetch(letters, ["position"])
@@ -180,6 +193,14 @@ def _in_flight(flow: FlowPlan, batch: int) -> ProjectError:
     )
 
 
+def _refused_by(sink: Sink) -> ProjectError:
+    return ProjectError(
+        "replay-sink-letter",
+        f"these rows have been through the flow, and {sink.label} refused them: there is no record to replay",
+        hint="mend SQL or target, then rewind the flow; or write the rows in the letters yourself, and discard them",
+    )
+
+
 def _gone(message: str) -> ProjectError:
     return ProjectError(
         "replay-gone", message, hint="put it back, or discard the letters: headrace dead-letters discard"
@@ -191,6 +212,14 @@ def _no_bytes(stream: StreamInput) -> ProjectError:
         "replay-no-bytes",
         f"these letters of stream '{stream.name}' were kept without the bytes of a record, so nothing can be replayed",
         hint="rewind the flow instead; `on_error: dead_letter` keeps the bytes of streams that have a format",
+    )
+
+
+def _no_row(step: str) -> ProjectError:
+    return ProjectError(
+        "replay-no-bytes",
+        f"these letters of step '{step}' were kept without the row, so nothing can be replayed",
+        hint="rewind the flow instead",
     )
 
 

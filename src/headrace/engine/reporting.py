@@ -9,7 +9,7 @@ from types import TracebackType
 from headrace.engine.groups import GroupCommitter
 from headrace.engine.housekeeping import Housekeeper
 from headrace.engine.http import StatusServer
-from headrace.engine.meters import FileCounter, LagMeter
+from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.metrics import Metrics
 from headrace.engine.positions import PositionLog
 from headrace.engine.runner import FlowRun, Runner
@@ -30,10 +30,12 @@ class Reporting:
         notes, name = runner.notes, project.spec.project
         self._lags = LagMeter(name, project.context, state, runner.runs, notes)
         letters = FileCounter(state.dead_letters, "reason")
-        late = FileCounter(state.late)
+        closed, late = ClosedLetters(state.dead_letters), FileCounter(state.late)
         self.board = Board(
-            name, os.getpid(), runner.runs, notes, self._lags, letters, late, redact=project.secrets.redact
+            name, os.getpid(), runner.runs, notes, self._lags, letters, closed, late, redact=project.secrets.redact
         )
+        if runner.schemas is not None:
+            self.board.schemas = runner.schemas.counts
         self._metrics = Metrics(self.board)
         groups = GroupCommitter(name, project.context, state)
         runner.observers = [*runner.observers, self._metrics, PositionLog(state), groups, Housekeeper(state)]
@@ -47,6 +49,7 @@ class Reporting:
             Periodic("status file", _STATUS_SECONDS, self._write, notes),
             Periodic("lag", _METER_SECONDS, self._lags.measure, notes),
             Periodic("dead letters", _METER_SECONDS, self.board.letters.measure, notes),
+            Periodic("closed dead letters", _METER_SECONDS, self.board.closed.measure, notes),
             Periodic("late rows", _METER_SECONDS, self.board.late.measure, notes),
         ]
         return self
@@ -61,6 +64,7 @@ class Reporting:
         self.board.http = None
         try:
             self.board.letters.measure()
+            self.board.closed.measure()
             self.board.late.measure()
             self._write()
         except OSError as trouble:

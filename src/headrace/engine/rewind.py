@@ -186,6 +186,7 @@ class Rewinder:
         else:
             before = plan.copy.source.manifest
             known |= {"start": before.start, "pins": before.pins, "shape": before.shape, "topics": before.topics}
+            known["history"] = before.history
         made = self.generations.make(f"rewind to {plan.to}", **known)
         if plan.copy is not None:
             copy_tree(plan.copy.source.checkpoint_folder, made.checkpoint_folder)

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.engine.backfill import finish, progress
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun, Trouble
 from headrace.engine.health import Health
 from headrace.engine.lake import is_table
 from headrace.engine.observers import Observer
+from headrace.engine.schemawatch import SchemaWatch
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
@@ -36,6 +38,8 @@ _BUSY_SECONDS = 3.0
 _LOOK_AGAIN, _LOOK_WHEN_WELL = 3.0, 6.0
 _LOOKS_PER_SECOND = 4
 _TELL_SECONDS = 15.0
+_LONGEST_BATCH = 600.0
+"""How long a running batch may take before a flow that has a new schema is stopped in the middle of it."""
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Runner:
     observers: Sequence[Observer] = ()
     stop_seconds: float = 30.0
     notes: Notes = field(default_factory=Notes)
+    schemas: SchemaWatch | None = None
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +77,7 @@ class Runner:
         deadline: float | None = None
         pause = min(_LONGEST_POLL, max(_POLL_SECONDS, len(self.runs) / 16))
         self._teller = Teller(self.observers, self.notes)
+        looking = self.schemas.start(self.notes) if self.schemas and not self.starter.until_caught_up else None
         try:
             while not self.stopping.is_set():
                 self._tend_all()
@@ -82,6 +88,8 @@ class Runner:
                     break
                 self.stopping.wait(pause)
         finally:
+            if looking is not None:
+                looking.close()
             self._stop()
             report(self.runs)
         return self.runs
@@ -90,6 +98,7 @@ class Runner:
         from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
         try:
+            self._take_schemas()
             for run in self.runs:
                 self._tend(run)
         except Py4JNetworkError as error:
@@ -104,8 +113,40 @@ class Runner:
                 run.fail(lost)
             raise lost from error
 
+    def _take_schemas(self) -> None:
+        """Let flows whose schema has changed go on with it, and say where the newest was refused."""
+        plans = self.schemas.take() if self.schemas is not None else {}
+        for run in self.runs:
+            run.renewal = plans.get(run.plan.name, run.renewal)
+            refusal = self.schemas.refusal(run.plan) if self.schemas is not None else None
+            run.remark(refusal or run.history)
+
+    def _renew(self, run: FlowRun, plan: FlowPlan) -> None:
+        """Start a flow anew on its own checkpoint, when its running batch is done."""
+        if run.query is not None and run.leaving is None:
+            deadline = time.monotonic() + _LONGEST_BATCH
+            run.leaving = ask(lambda: stop_flow(run, self.starter, deadline))
+        if run.leaving is not None and not run.leaving.done():
+            return
+        if run.query is not None:
+            run.query.stop()  # in case it could not be stopped gently
+            self._take_in(run)
+            failure = run.query.exception()
+            run.query = None
+            self._count_on(run)
+            if failure is not None:
+                self._failed(run, from_query(run.plan, failure))
+        run.plan, run.renewal, run.leaving = plan, None, None
+
+    def _count_on(self, run: FlowRun) -> None:
+        done = self.starter.state.current(run.plan.name).checkpoint.committed()
+        run.go_on_after(-1 if done is None else done.batch_id)
+
     def _tend(self, run: FlowRun) -> None:
         if run.done:
+            return
+        if run.renewal is not None:
+            self._renew(run, run.renewal)
             return
         if run.query is None:
             if run.trouble is None:
@@ -128,7 +169,13 @@ class Runner:
             self._teller.tell(run.plan, report)
         if reports:
             run.busy_since = None
+            self._look_at_history(run)
         return bool(reports)
+
+    def _look_at_history(self, run: FlowRun) -> None:
+        if any(stream.spec.backfill for stream in run.plan.streams()):
+            said = progress(self.starter.state.generations(run.plan.name).current())
+            run.history = None if said is None else ProjectError("reading-history", said)
 
     def _begin(self, run: FlowRun) -> None:
         try:
@@ -145,6 +192,7 @@ class Runner:
         run.look_due = 0.0
         run.query = self._started(run.plan)
         run.generation = self.starter.state.current(run.plan.name).id
+        self._look_at_history(run)
 
     def _started(self, flow: FlowPlan) -> StreamingQuery:
         from py4j.protocol import Py4JNetworkError
@@ -219,6 +267,9 @@ class Runner:
         run.query = None
         if failure is not None:
             self._failed(run, from_query(run.plan, failure))
+        elif finish(self.starter.state.generations(run.plan.name).current()):
+            run.trouble = None  # the next look starts the flow again
+            self._count_on(run)
         elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
             run.caught_up = True
             run.become("stopped")
@@ -230,6 +281,8 @@ class Runner:
     def _failed(self, run: FlowRun, error: ProjectError) -> None:
         """What to do about a failure: nothing more, or try again after a while."""
         fault = fault_of(error, has_run=run.has_run)
+        if error.code == "out-of-memory":
+            self.starter.careful.add(run.plan.name)
         if self.starter.until_caught_up or fault == "own":
             run.fail(error)
             return

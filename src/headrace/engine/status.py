@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from headrace import __version__
 from headrace.core.errors import ProjectError
 from headrace.engine.flowrun import FlowRun
-from headrace.engine.meters import FileCounter, LagMeter
+from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.progress import iso
 from headrace.engine.sidework import Notes
 from headrace.engine.statusfile import STATES
@@ -30,9 +30,12 @@ class Board:
     notes: Notes
     lags: LagMeter
     letters: FileCounter
+    closed: ClosedLetters
     late: FileCounter
     redact: Callable[[str], str] = str
     """Hides secrets: reasons are what other systems said."""
+    schemas: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How often the schema of a stream was, say, refused."""
     http: str | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended: bool = False
@@ -90,8 +93,13 @@ class Board:
         return {"flow": worst, "s": round(known[worst], 3)}
 
     def _dead_letters(self) -> dict[str, Any]:
-        total = sum(self.letters.of(run.plan.name) for run in self.runs)
-        return {"met": total, "per_min": _rounded(self.letters.per_minute())}
+        met = sum(self.letters.of(run.plan.name) for run in self.runs)
+        still = sum(self._open_letters(run.plan.name) for run in self.runs)
+        return {"open": still, "met": met, "per_min": _rounded(self.letters.per_minute())}
+
+    def _open_letters(self, flow: str) -> int:
+        """Letters that nobody has replayed or discarded. The two counts are not taken in the same moment."""
+        return max(0, self.letters.of(flow) - self.closed.of(flow))
 
     def _flow(self, run: FlowRun, now: datetime) -> dict[str, Any]:
         numbers, name = run.numbers, run.plan.name
@@ -101,6 +109,7 @@ class Board:
             "state": run.state,
             "since": iso(run.since),
             "reason": reason and {"code": reason.code, "text": reason.text, "since": iso(reason.since)},
+            "note": run.note and {"code": run.note.code, "text": run.note.text, "since": iso(run.note.since)},
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
             "generation": run.generation,
@@ -121,6 +130,7 @@ class Board:
             "state_bytes": numbers.state_bytes,
             "late_rows": numbers.late_rows + self.late.of(name) if run.plan.state else None,
             "dead_letters": self.letters.of(name),
+            "dead_letters_open": self._open_letters(name),
             "dead_letters_by_reason": self.letters.counts.get(name, {}),
             "latency_s": _rounded(numbers.latency_s),
             "restarts": run.restarts,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Current, Scope
 from headrace.core.sink import Rewind
+from headrace.engine.backfill import is_pending, progress
 from headrace.engine.generations import Generation
 from headrace.engine.positions import committed_positions, input_positions
 from headrace.engine.session import DEFAULTS
@@ -141,6 +142,14 @@ def begin_anew(project: Project, state: StateDir, change: Change, begin: From = 
     start: dict[str, Any] = {}
     base: dict[str, Any] = {}
     if begin == "current" and old is not None:
+        if is_pending(old):
+            raise ProjectError(
+                "history-unfinished",
+                f"flow '{flow.name}' {progress(old)}: to begin at Kafka's position would leave the rest out",
+                where=project.origin("flows", flow.name),
+                hint="let it finish first, or begin anew with the whole history: --from start",
+                exit_code=Exit.CONFLICT,
+            )
         start = _reached(project, flow, old)
         last = _last_batch(old)
         base = {} if last is None else {"generation": last[0], "batch": last[1]}

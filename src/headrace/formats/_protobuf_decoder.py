@@ -12,10 +12,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from headrace.core.descriptors import build_pool, find_message
 from headrace.core.format import Bad, Decoded, Decoder, bisect
 from headrace.formats._arrays import batch_of, is_nested, rebuild
 from headrace.formats._batches import nulls, set_aside
-from headrace.formats._descriptors import build_pool, find_message
 from headrace.formats._protobuf_types import entry, is_json, is_map, pruned_files
 
 # 0001-01-01 to 9999-12-31: what google.protobuf.Timestamp and Spark allow; ptars clamps what does not fit in 64 bits

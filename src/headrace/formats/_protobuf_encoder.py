@@ -15,11 +15,11 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from headrace.core.descriptors import build_pool, find_message
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Encoder
 from headrace.core.schema import ddl_type
 from headrace.formats._arrays import batch_of, rebuild
-from headrace.formats._descriptors import build_pool, find_message
 from headrace.formats._protobuf_types import columns, entry, is_json, is_map, pruned_files, single_type
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from headrace.core.component import Options
 from headrace.core.context import Context
-from headrace.formats._descriptors import read_file
+from headrace.core.descriptors import read_file
 
 _RETRIES = 4
 _FIRST_WAIT = 0.25

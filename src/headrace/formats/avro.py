@@ -13,12 +13,12 @@ from pydantic import Field
 
 from headrace.core.avro import AvroSchema, rows_of
 from headrace.core.context import Context
+from headrace.core.descriptors import read_file
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Bad, Decoded, Decoder, Encoder
 from headrace.formats._avro_encoder import AvroEncoder, check_columns, derived_schema
 from headrace.formats._batches import rows_around_bad
 from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
-from headrace.formats._descriptors import read_file
 from headrace.formats._framing import FramedFormat
 from headrace.formats._registry import Schemas
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
+from headrace.core.descriptors import read_file
 from headrace.core.format import Decoder, Encoder
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.formats._confluent import HEADER, StrippedDecoder
-from headrace.formats._descriptors import read_file
 from headrace.formats._framing import FramedFormat
 from headrace.formats._json_decoder import JsonDecoder
 from headrace.formats._json_encoder import JsonEncoder

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.format import Bad, Decoded, Decoder, Encoder
-from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
-from headrace.formats._descriptors import (
+from headrace.core.descriptors import (
     build_pool,
     compile_protos,
     compile_text,
@@ -25,6 +24,11 @@ from headrace.formats._descriptors import (
     message_at,
     read_descriptor_sets,
 )
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.format import Bad, Decoded, Decoder, Encoder, Format, Offer
+from headrace.formats._compatible import additions, breaches
+from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
+from headrace.formats._descriptor_registry import DescriptorRegistry, Kept, is_address, listed
 from headrace.formats._framing import FramedFormat
 from headrace.formats._protobuf_decoder import ProtobufDecoder
 from headrace.formats._protobuf_encoder import ProtobufEncoder
@@ -43,12 +47,21 @@ class ProtobufFormat(FramedFormat):
     Order: kept. Bad records: `malformed`, `out-of-range` (timestamps outside the years 1 to 9999), `empty` (null; an
     empty value is a message of defaults). Only wanted fields are decoded, so damage inside others may go unseen.
     Cannot be decoded by Spark itself, so real-time flows cannot read it.
+
+    Descriptors from a registry: the copy in the state folder is in force. A running flow asks for a newer one every
+    `refresh`; added fields and enum values are taken over between two batches, by a restart of the query on its own
+    checkpoint. Records that were read before that had the new field ignored, as any unknown field: they are not read
+    again. A set that would change the meaning of records, or lacks a column that is used, is refused (`schema-refused`
+    in `headrace status`); the old one stays in force.
     """
 
     type: Literal["protobuf"] = "protobuf"
     message: str = Field(description="Full name of the message.", examples=["shop.v1.Order"], min_length=1)
-    descriptors: str | list[str] | None = Field(
-        None, description="Descriptor set file(s), made by protoc --include_imports.", examples=["schemas/shop.desc"]
+    descriptors: str | list[str] | DescriptorRegistry | None = Field(
+        None,
+        description="Descriptor set file(s), made by protoc --include_imports, address(es), or a mapping with `url` "
+        "that says how they are fetched.",
+        examples=["schemas/shop.desc", "https://stencil.example/shop"],
     )
     proto: str | list[str] | None = Field(
         None, description=".proto file(s), compiled when needed.", examples=["schemas/order.proto"]
@@ -63,6 +76,19 @@ class ProtobufFormat(FramedFormat):
         "overlooks (about one damaged record in 400: groups without an end, overlong tags).",
     )
 
+    _offered: bytes | None = PrivateAttr(None)
+
+    @field_validator("descriptors", mode="before")
+    @classmethod
+    def _addresses(cls, value: Any) -> Any:
+        """Addresses alone stand for a registry with the usual options."""
+        texts = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+        if texts and is_address(value):
+            return {"url": value}
+        if texts and any(is_address(one) for one in listed(value)):
+            raise ValueError("files and addresses cannot be mixed")
+        return value
+
     @model_validator(mode="after")
     def _one_origin(self) -> ProtobufFormat:
         if (self.descriptors is None) == (self.proto is None):
@@ -71,9 +97,52 @@ class ProtobufFormat(FramedFormat):
 
     def descriptor_set(self, context: Context) -> bytes:
         """The serialised FileDescriptorSet of the message and all it needs."""
+        if self._offered is not None:
+            return self._offered
+        if isinstance(self.descriptors, DescriptorRegistry):
+            return self.descriptors.load(context, self.message).descriptor_set
         if self.descriptors is not None:
-            return read_descriptor_sets(context, _listed(self.descriptors))
-        return compile_protos(context, _listed(self.proto or []), _listed(self.proto_path))
+            return read_descriptor_sets(context, listed(self.descriptors))
+        return compile_protos(context, listed(self.proto or []), listed(self.proto_path))
+
+    def with_descriptors(self, descriptor_set: bytes) -> ProtobufFormat:
+        """The same format with these descriptors instead of its own."""
+        copy = self.model_copy()
+        copy._offered = descriptor_set
+        return copy
+
+    @property
+    def registry_key(self) -> str | None:
+        """The addresses, the version and the message."""
+        return self.descriptors.key(self.message) if isinstance(self.descriptors, DescriptorRegistry) else None
+
+    @property
+    def refresh_every(self) -> timedelta | None:
+        """As its options say; a fixed version is never asked for again."""
+        found = self.descriptors
+        return None if not isinstance(found, DescriptorRegistry) or isinstance(found.version, int) else found.refresh
+
+    def offer(self, context: Context) -> Offer | None:
+        """What the registry has now, if the kept copy is old enough and that is something else."""
+        registry = self.descriptors
+        if not isinstance(registry, DescriptorRegistry):
+            return None
+        kept = registry.load(context, self.message)
+        if not registry.is_due(kept):
+            return None
+        found = registry.fetch(kept)
+        if found.digest in (kept.digest, kept.refused.digest if kept.refused else None):
+            # what was refused may have been taken back meanwhile
+            refused = kept.refused if found.digest != kept.digest else None
+            registry.keep(context, self.message, replace(kept, asked_at=found.asked_at, refused=refused))
+            return None
+        return _DescriptorOffer(self, registry, context, kept, found)
+
+    def refusal(self, context: Context) -> str | None:
+        """Why the newest descriptors of the registry were not taken."""
+        registry = self.descriptors
+        kept = registry.kept(context, self.message) if isinstance(registry, DescriptorRegistry) else None
+        return kept.refused.reason if kept is not None and kept.refused is not None else None
 
     def record_schema(self, context: Context) -> pa.Schema:
         """All columns of the message."""
@@ -99,6 +168,44 @@ class ProtobufFormat(FramedFormat):
         descriptor_set = self.descriptor_set(context)
         path = index_path(find_message(descriptor_set, self.message))
         return self.framed(ProtobufEncoder(descriptor_set, self.message, schema), path)
+
+
+@dataclass(frozen=True)
+class _DescriptorOffer(Offer):
+    """Descriptors that a registry has now."""
+
+    form: ProtobufFormat
+    registry: DescriptorRegistry
+    context: Context
+    kept: Kept
+    found: Kept
+
+    @property
+    def label(self) -> str:
+        """The addresses."""
+        return self.registry.label
+
+    def applied(self, form: Format) -> ProtobufFormat:
+        """The format with the new descriptors."""
+        assert isinstance(form, ProtobufFormat), "no other format has this registry"
+        return form.with_descriptors(self.found.descriptor_set)
+
+    def additions(self) -> list[str]:
+        """Fields and enum values."""
+        return additions(self.kept.descriptor_set, self.found.descriptor_set, self.form.message)
+
+    def breaches(self, used: Collection[str] | None) -> list[str]:
+        """What the new descriptors change and must not."""
+        found = breaches(self.kept.descriptor_set, self.found.descriptor_set, self.form.message, used)
+        return [str(one) for one in found]
+
+    def accept(self) -> None:
+        """Keep them."""
+        self.registry.keep(self.context, self.form.message, self.found)
+
+    def refuse(self, reason: str) -> None:
+        """Keep the old ones, and the reason."""
+        self.registry.keep(self.context, self.form.message, self.kept.refusing(self.found, reason))
 
 
 class _RegistryDecoder(FramedDecoder):
@@ -161,7 +268,3 @@ def _writer_files(content: bytes, references: Callable[[], dict[str, str]]) -> t
 
 def _message_in(descriptor_set: bytes, main: str, path: Sequence[int]) -> Descriptor | None:
     return message_at(build_pool(files_of(descriptor_set)).FindFileByName(main), path)
-
-
-def _listed(value: str | Sequence[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)

@@ -137,6 +137,7 @@ _CLAUSES = {
     "on": "the condition of the JOIN",
     "left": "the columns kept for the left side of the JOIN",
     "right": "the columns kept for the right side of the JOIN",
+    "options": "what a step was told",
 }
 
 
@@ -171,6 +172,9 @@ def _harmless(old: Shape, new: Shape) -> Iterator[str]:
     if before["parts"] != now["parts"]:
         changed = sorted(name for name in now["parts"] if now["parts"][name] != before["parts"].get(name))
         yield f"flows that are part of it changed ({', '.join(changed) or 'one is gone'}): {_ON}"
+    if before.get("steps", []) != now["steps"]:
+        yield f"processors changed: {_ON}"
+    yield from _functions(before.get("functions", {}), now["functions"])
     for key in ("trigger", "max_records", "mode"):
         if before[key] != now[key]:
             # a real-time batch is written down only when it ends
@@ -188,6 +192,12 @@ def _harmless(old: Shape, new: Shape) -> Iterator[str]:
         and before["columns"] == now["columns"]
     ):
         yield f"the SQL changed in a way that nothing kept depends on: {_ON}"
+
+
+def _functions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
+    if changed:
+        yield f"the file of function {', '.join(changed)} changed: {_ON}"
 
 
 def _columns(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

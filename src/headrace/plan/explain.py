@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.durations import format_duration
 from headrace.plan.compare import Verdict
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput
 
 
 def to_json(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def _flow_json(flow: FlowPlan) -> dict[str, Any]:
         "guarantee": flow.guarantee,
         "state": list(flow.state),
         "inputs": [_input_json(one) for one in flow.inputs],
+        "after": _steps_json(flow.after),
         "columns": list(flow.output_columns),
         "sinks": [
             {"id": s.id, "type": s.sink.kind(), "label": s.sink.label, "guarantee": s.sink.guarantee}
@@ -52,16 +53,28 @@ def _input_json(one: Input) -> dict[str, Any]:
                 "event_time": one.event_time.column if one.event_time else None,
                 "watermark": format_duration(one.event_time.watermark) if one.event_time else None,
                 "on_error": one.spec.on_error,
+                "backfill": _backfill_json(one),
+                "before": _steps_json(one.before),
             }
         case LakeInput():
-            return {"name": one.name, "kind": "flow", "through": "lake"}
+            return {"name": one.name, "kind": "flow", "through": "lake", "before": _steps_json(one.before)}
         case FlowInput():
             return {
                 "name": one.name,
                 "kind": "flow",
                 "through": "inlined",
                 "inputs": [_input_json(i) for i in one.inputs],
+                "before": _steps_json((*one.after, *one.before)),
             }
+
+
+def _backfill_json(one: StreamInput) -> dict[str, Any] | None:
+    found = one.spec.backfill
+    return None if found is None else {"label": found.label, "seam": found.seam}
+
+
+def _steps_json(steps: Sequence[ProcessorStep]) -> list[dict[str, Any]]:
+    return [{"id": step.id, "type": step.processor.kind(), "label": step.processor.label} for step in steps]
 
 
 def to_dot(plan: Plan) -> str:
@@ -104,6 +117,7 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
         yield f"flow {flow.name}  ({pace}, {flow.guarantee}{state})"
         for one in flow.inputs:
             yield from _input_text(one, "  ")
+        yield from _steps_text(flow.after, "  ")
         yield f"  → {', '.join(flow.output_columns)}"
         for step in flow.sinks:
             yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
@@ -119,20 +133,30 @@ def words_of(change: Mapping[str, Any]) -> str:
     return f"generation {change['generation']}: {verdict.words}"
 
 
+def _steps_text(steps: Sequence[ProcessorStep], indent: str) -> Iterator[str]:
+    for step in steps:
+        yield f"{indent}▹ {step.processor.label}"
+
+
 def _input_text(one: Input, indent: str) -> Iterator[str]:
     match one:
         case StreamInput():
             form = f", {one.spec.format.kind()}" if one.spec.format else ""
             columns = "all columns" if one.columns is None else f"columns {', '.join(one.columns) or 'none'}"
             yield f"{indent}◂ {one.name}: {one.spec.source.label}{form}; {columns}"
+            if one.spec.backfill:
+                yield f"{indent}  first the history in {one.spec.backfill.label}, up to {one.spec.backfill.seam}"
             if one.filters:
                 yield f"{indent}  only rows where {' and '.join(str(f) for f in one.filters)}"
             if one.event_time:
                 wait = format_duration(one.event_time.watermark)
                 yield f"{indent}  event time {one.event_time.column}, waits {wait} for late records"
+            yield from _steps_text(one.before, indent + "  ")
         case LakeInput():
             yield f"{indent}◂ {one.name}: the lake table of that flow"
+            yield from _steps_text(one.before, indent + "  ")
         case FlowInput():
             yield f"{indent}◂ {one.name}: that flow's query, run as part of this one"
             for inner in one.inputs:
                 yield from _input_text(inner, indent + "  ")
+            yield from _steps_text((*one.after, *one.before), indent + "  ")

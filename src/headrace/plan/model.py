@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pyarrow as pa
 
 from headrace.core.filters import Filter
+from headrace.core.processor import Processor
 from headrace.core.sink import Delivery, Sink
 from headrace.project.model import EventTime, FlowSpec, StreamSpec
 from headrace.sql.lateness import LateRule
+
+
+@dataclass(frozen=True)
+class ProcessorStep:
+    """One processor of a flow. `id` says where it stands: `before.bookings.0`, `after.1`, `other_flow.after.0`."""
+
+    id: str
+    processor: Processor
+    of: str | None = None
+    """The flow that it is written in, where that became part of another."""
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """Where it is written, from the flow's name on."""
+        own = self.id if self.of is None else self.id.removeprefix(f"{self.of}.")
+        return tuple(int(part) if part.isdigit() else part for part in own.split("."))
+
+    def within(self, flow: str) -> ProcessorStep:
+        """The same step in a flow that reads this one; two steps of a query must not have one id."""
+        return self if self.of is not None else replace(self, id=f"{flow}.{self.id}", of=flow)
 
 
 @dataclass(frozen=True)
@@ -32,6 +53,8 @@ class StreamInput:
     """Whether the flow keeps state, so that its watermark matters."""
     late: LateRule | None = None
     """When Spark would drop a row of it as too late, if that is certain."""
+    before: tuple[ProcessorStep, ...] = ()
+    """What happens to its rows before the SQL sees them."""
 
     @property
     def event_time(self) -> EventTime | None:
@@ -66,6 +89,7 @@ class LakeInput:
     """The columns the flow uses, or None for all of them."""
     stateful: bool = False
     late: LateRule | None = None
+    before: tuple[ProcessorStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,10 @@ class FlowInput:
     name: str
     sql: str
     inputs: tuple[Input, ...]
+    after: tuple[ProcessorStep, ...] = ()
+    """What that flow does to the rows of its SQL."""
+    before: tuple[ProcessorStep, ...] = ()
+    """What this flow does to the rows of that one."""
 
 
 Input = StreamInput | LakeInput | FlowInput
@@ -96,12 +124,15 @@ class FlowPlan:
     spec: FlowSpec
     sql: str
     inputs: tuple[Input, ...]
+    after: tuple[ProcessorStep, ...]
     output_columns: tuple[str, ...]
     state: tuple[str, ...]
     sinks: tuple[SinkStep, ...]
     trigger: timedelta
     max_records: int
     partitions: int
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """The functions in its SQL that run in Python; of the project's own the digest of their file."""
 
     @property
     def guarantee(self) -> Delivery:
@@ -116,6 +147,19 @@ class FlowPlan:
     def streams(self) -> Iterator[StreamInput]:
         """All streams it reads, also those of flows that became part of it."""
         return (one for one in self.all_inputs() if isinstance(one, StreamInput))
+
+    def steps(self) -> Iterator[ProcessorStep]:
+        """All processors its rows go through, in that order, also those of flows that are part of it."""
+        yield from _steps(self.inputs)
+        yield from self.after
+
+
+def _steps(inputs: tuple[Input, ...]) -> Iterator[ProcessorStep]:
+    for one in inputs:
+        if isinstance(one, FlowInput):
+            yield from _steps(one.inputs)
+            yield from one.after
+        yield from one.before
 
 
 def flattened(inputs: tuple[Input, ...]) -> Iterator[Input]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, StreamInput, flattened
+from headrace.core.processor import LakeTable
+from headrace.functions.expansion import expand
+from headrace.functions.user import UserFunction, user_functions
+from headrace.plan.functions import python_functions, unusable
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
+from headrace.plan.processing import Known, output_of, part_of_another, remembered, steps_at, steps_of, used_through
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
@@ -16,6 +22,8 @@ from headrace.plan.sinkids import sink_steps
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
+from headrace.sql.dialect.dotted import check_dotted
+from headrace.sql.dialect.translate import DialectInput, translate
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.reads import Reads, reads
@@ -37,6 +45,7 @@ def make_plan(project: Project, only: Sequence[str] = (), schema_of: SchemaOf | 
     for name in only:
         _check_asked(project, name)
     planner = _Planner(project, schema_of or (lambda _name, _spec: None))
+    planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
     for name in only or project.spec.flows:
         planner.plan(name)
@@ -70,6 +79,16 @@ class _Planner:
     broken: set[str] = field(default_factory=set)
     errors: list[ProjectError] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    functions: dict[str, UserFunction] = field(default_factory=dict)
+    steps: dict[tuple[str, str], tuple[ProcessorStep, ...]] = field(default_factory=dict)
+    """The processors of flows, by flow and place (`after`, `before.orders`), each knowing what it needs to know."""
+
+    def find_functions(self) -> None:
+        """Look up the functions that the project itself has."""
+        try:
+            self.functions = user_functions(self.project.root)
+        except ProjectError as error:
+            self.errors.append(error)
 
     def plan(self, name: str) -> FlowPlan | None:
         if name in self.open:
@@ -91,33 +110,101 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        inputs = self._inputs(name, query)
-        if inputs is None:
+        self._bind(name, spec)
+        known = self._known(name, query)
+        if known is None:
             return None
-        flow = self._assemble(name, spec, query, inputs)
+        try:
+            query = self.queries[name] = expand(self._translated(spec, query, known), self.functions)
+            check_dotted(query)
+        except SqlError as error:
+            self._fail_sql(error, name)
+            return None
+        for problem in unusable(query.sql, self.functions, self.project):
+            self.errors.append(problem.at(self.project.sql_origin(name, 1)))
+        flow = self._assemble(name, spec, query, self._inputs(name, query, known))
         self._check_streaming(flow, query)
         self._check_sinks(flow)
         self.check_settings(spec.spark, "flows", name, "spark")
         return flow
 
+    def _bind(self, name: str, spec: FlowSpec) -> None:
+        """Let every step ask about the project."""
+        known = Known(self.project.context, self._lake_table, self.functions)
+        for place, processors in (("after", spec.after), *((f"before.{one}", spec.before[one]) for one in spec.before)):
+            made = []
+            for number, processor in enumerate(processors):
+                try:
+                    made.append(processor.bound(known))
+                except ProjectError as error:
+                    self._fail(error, name, *place.split("."), number)
+            self.steps[name, place] = steps_of(place, made)
+
+    def _lake_table(self, flow: str) -> LakeTable:
+        """The lake table of a flow that a step of another one asks for."""
+        if flow not in self.project.spec.flows:
+            raise unknown_flow(flow, self.project.spec.flows)
+        planned = self.plan(flow)
+        sinks = self.project.spec.flows[flow].sinks
+        path = next((sink.lake_path for sink in sinks if sink.lake_path is not None), None)
+        if path is None:
+            message = f"flow '{flow}' keeps no lake table"
+            raise ProjectError("flow-without-table", message, hint="give it a sink of type lake")
+        columns = planned.output_columns if planned is not None and _names_known(planned) else None
+        return LakeTable(path, columns)
+
     def _assemble(self, name: str, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> FlowPlan:
         defaults = self.project.spec.defaults
-        inlined = [state for one in inputs if isinstance(one, FlowInput) for state in self._state(one.name)]
-        state = tuple(dict.fromkeys([*inlined, *state_of(query)]))
+        after = self.steps[name, "after"]
+        kept = [state for one in inputs if isinstance(one, FlowInput) for state in self._state(one.name)]
+        kept += [state for one in inputs for state in remembered(one.before)]
+        state = tuple(dict.fromkeys([*kept, *state_of(query), *remembered(after)]))
         if state:
+            self._check_times(name, inputs)
             inputs = _stateful(inputs, self._late_rules(spec, query, inputs))
         return FlowPlan(
             name=name,
             spec=spec,
-            sql=query.text,
+            sql=query.sql,
             inputs=inputs,
-            output_columns=query.output,
+            functions=python_functions([query.sql, *self._other_texts(inputs, after)], self.functions),
+            after=after,
+            output_columns=self._output_columns(name, query, after),
             state=state,
             sinks=sink_steps(spec.sinks),
             trigger=spec.trigger or defaults.trigger,
             max_records=spec.max_records or defaults.max_records,
             partitions=spec.partitions or defaults.partitions,
         )
+
+    def _other_texts(self, inputs: tuple[Input, ...], after: tuple[ProcessorStep, ...]) -> Iterator[str]:
+        """All SQL beside the flow's own: of flows that are part of it, and of steps."""
+        for one in _inlined(inputs):
+            yield self.queries[one].sql
+        for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
+            yield from step.processor.statements
+
+    def _check_times(self, name: str, inputs: tuple[Input, ...]) -> None:
+        """Refuse steps that lose the event time on which what a flow keeps depends."""
+        for one in inputs:
+            schema = self._schema(one.name) if isinstance(one, StreamInput) and one.before else None
+            if schema is None or not isinstance(one, StreamInput) or one.event_time is None:
+                continue
+            made = output_of(one.before, schema, lambda _error, _number: None)
+            if made is not None and one.event_time.column not in made.names:
+                message = f"the steps before '{one.name}' leave out its event time '{one.event_time.column}'"
+                hint = "a flow that keeps something needs it: let it through"
+                self._fail(ProjectError("bad-event-time", message, hint=hint), name, "before", one.name)
+
+    def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
+        """The names of the flow's columns; `*` where only Spark can tell."""
+        if not after:
+            return query.output
+        if any(column in ("", "*") for column in query.output):
+            return ("*",)
+        given = pa.schema([(column, pa.null()) for column in query.output])
+        made = output_of(after, given, lambda error, number: self._fail(error, name, "after", number))
+        return query.output if made is None else tuple(made.names)
 
     def _late_rules(self, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> dict[str, LateRule]:
         """When rows of its inputs come too late; nothing when a setting may change what Spark does with them."""
@@ -127,7 +214,7 @@ class _Planner:
         timed = {}
         for one in flattened(inputs):
             if not isinstance(one, FlowInput):
-                schema = self._schema(one.name)
+                schema = self._schema(one.name) if not one.before else None
                 column = one.event_time.column if one.event_time else None
                 timed[one.name] = TimedInput(column, None if schema is None else schema.names)
         return late_rules(query, timed, {name: self.queries[name] for name in _inlined(inputs)})
@@ -136,13 +223,43 @@ class _Planner:
         planned = self.plans[name]
         return () if planned is None else planned.state
 
-    def _inputs(self, name: str, query: Query) -> tuple[Input, ...] | None:
-        """What a flow reads; None when something is wrong with it. Flows first: their own inputs come before it."""
+    def _known(self, name: str, query: Query) -> dict[str, pa.Schema | None] | None:
+        """The inputs a flow names, with their columns as far as they are known; None when something is wrong."""
         names = {n.lower(): n for n in (*self.project.spec.streams, *self.project.spec.flows)}
         self._check_known(name, query, names)
         known = {names[t.lower()]: self._schema(names[t.lower()]) for t in query.tables if t.lower() in names}
         if len(known) < len({table.lower() for table in query.tables}) or self.broken & set(known):
             return None
+        return self._after_steps(name, known)
+
+    def _after_steps(self, name: str, known: dict[str, pa.Schema | None]) -> dict[str, pa.Schema | None] | None:
+        """The columns of the inputs as the SQL sees them; None when a step refuses what it gets."""
+        before, seen = self.project.spec.flows[name].before, len(self.errors)
+        for given in before.keys() - known.keys():
+            message = f"flow '{name}' has steps before '{given}', which its SQL does not read"
+            error = ProjectError("unknown-input", message, hint=did_you_mean(given, known, "inputs"))
+            self._fail(error, name, "before", given)
+        visible = dict(known)
+        for one, schema in known.items():
+            if schema is not None and one in before:
+                refused = partial(self._refused_step, name, one)
+                visible[one] = output_of(self.steps[name, f"before.{one}"], schema, refused)
+        return visible if len(self.errors) == seen else None
+
+    def _refused_step(self, flow: str, given: str, error: ProjectError, number: int) -> None:
+        self._fail(error, flow, "before", given, number)
+
+    def _translated(self, spec: FlowSpec, query: Query, known: Mapping[str, pa.Schema | None]) -> Query:
+        """The query as Spark runs it: what is Dagger's own in it is rewritten."""
+        inputs = {}
+        for name, schema in known.items():
+            of = self.project.spec.streams.get(name) or self.project.spec.flows[name]
+            time = of.event_time
+            inputs[name] = DialectInput(schema) if time is None else DialectInput(schema, time.column, time.alias)
+        return translate(query, inputs, dagger=spec.dialect == "dagger")
+
+    def _inputs(self, name: str, query: Query, known: Mapping[str, pa.Schema | None]) -> tuple[Input, ...]:
+        """What a flow reads. Flows first: their own inputs come before it."""
         complete = {n: schema for n, schema in known.items() if schema is not None}
         if len(complete) == len(known):
             for error in unknown_columns(query, complete):
@@ -150,9 +267,10 @@ class _Planner:
         streams = self.project.spec.streams
         times = {n: s.event_time.column for n, s in streams.items() if s.event_time is not None}
         used = reads(query, complete, times)
-        stateful = bool(state_of(query))
+        steps = {n: self.steps.get((name, f"before.{n}"), ()) for n in known}
+        stateful = bool(state_of(query) or any(map(remembered, [*steps.values(), self.steps[name, "after"]])))
         words = query.words
-        inputs = [self._input(n, known[n], used.get(n, Reads(None)), stateful, words) for n in known]
+        inputs = [self._input(n, used.get(n, Reads(None)), stateful, words, steps[n]) for n in known]
         return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
 
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
@@ -162,15 +280,24 @@ class _Planner:
                 hint = did_you_mean(table.name, names.values(), "streams and flows")
                 self._fail_sql(query.error_at(table, "unknown-input", message, hint), name)
 
-    def _input(self, name: str, schema: pa.Schema | None, used: Reads, stateful: bool, words: frozenset[str]) -> Input:
+    def _input(
+        self, name: str, used: Reads, stateful: bool, words: frozenset[str], before: tuple[ProcessorStep, ...]
+    ) -> Input:
+        if before:
+            # a step may change what a filter looks at, or look at rows that the filter would drop
+            used = Reads(used_through(before, used.columns, self._schema(name)))
+            words = words | frozenset(used.columns or ())
         if name in self.project.spec.flows:
-            return self._flow_input(name, used)
+            return replace(self._flow_input(name, used), before=before)
+        schema = self._schema(name)
         spec = self.project.spec.streams[name]
         plain = None if schema is None else without_metadata(schema, spec)
         filters = tuple(one for one in used.filters if one.column not in spec.source.metadata)
         named = used.columns is None or spec.event_time is None or spec.event_time.column in used.columns
         metadata = tuple(column for column in spec.source.metadata if column in words)
-        return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=stateful or named)
+        sewn = spec.backfill is not None and spec.backfill.until is not None
+        timed = stateful or named or sewn
+        return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=timed, before=before)
 
     def _flow_input(self, name: str, used: Reads) -> Input:
         upstream = self.plans[name]
@@ -178,7 +305,8 @@ class _Planner:
         path = next((step.sink.lake_path for step in upstream.sinks if step.sink.lake_path is not None), None)
         if path is not None:
             return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
-        return FlowInput(name, upstream.sql, upstream.inputs)
+        after = tuple(step.within(name) for step in upstream.after)
+        return FlowInput(name, upstream.sql, part_of_another(name, upstream.inputs), after)
 
     def _schema(self, name: str) -> pa.Schema | None:
         """All columns of an input that a query may name; for a flow only the names are known."""
@@ -188,7 +316,9 @@ class _Planner:
                 self.broken.add(name)
             if upstream is None or not _names_known(upstream):
                 return None
-            return pa.schema([(column, pa.null()) for column in upstream.output_columns])
+            # what reads it sees `driver.name` as a field of the column `driver`, as a sink does
+            heads = dict.fromkeys(column.partition(".")[0] for column in upstream.output_columns)
+            return pa.schema([(column, pa.null()) for column in heads])
         if name not in self.schemas:
             self.schemas[name] = None
             try:
@@ -219,6 +349,11 @@ class _Planner:
             times = [one.spec.event_time.column for one in flow.streams() if one.spec.event_time is not None]
             for refusal in output_refusals(query, flow.spec.output, times):
                 self._fail_sql(refusal, flow.name)
+        for step in flow.steps() if flow.spec.output == "update" else ():
+            if step.processor.remembers:
+                message = f"step {step.id} ({step.processor.kind()}) takes rows once, and update gives them again"
+                hint = "use output: append, or put the step into a flow that reads this one through a lake table"
+                self._fail(ProjectError("step-needs-append", message, hint=hint), flow.name, "output")
         for reason in realtime_obstacles(flow) if flow.spec.mode == "realtime" else ():
             message = f"flow '{flow.name}' cannot run in real time: {reason}"
             error = ProjectError("realtime-unsupported", message, hint="use mode: micro_batch")

@@ -16,6 +16,8 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
         form = stream.spec.format
         if not stream.spec.source.realtime:
             found.append(f"stream '{stream.name}' comes from '{stream.spec.source.kind()}', not from kafka")
+        if stream.spec.backfill is not None:
+            found.append(f"stream '{stream.name}' begins with history from {stream.spec.backfill.label}")
         if form is not None and not form.has_native_decoder:
             found.append(
                 f"format '{form.kind()}' has no native decoder, and a Python step emits nothing until the batch ends"
@@ -24,6 +26,11 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
             found.append(
                 f"dead letters are kept by a Python step; set on_error of stream '{stream.name}' to skip or fail"
             )
+    for step in flow.steps():
+        if not step.processor.realtime:
+            found.append(f"step {step.id} ({step.processor.kind()}) is not made of native expressions")
+    if flow.functions:
+        found.append(f"{', '.join(flow.functions)} runs in Python, which emits nothing until the batch ends")
     if any(isinstance(one, LakeInput) for one in flow.all_inputs()):
         found.append("it reads a lake table")
     return found

@@ -6,8 +6,10 @@ tell people what did.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from sqlglot import exp
 
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, StreamInput
 from headrace.plan.settings import meaningful
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
@@ -35,13 +37,35 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
     return {
         "version": VERSION,
         "inputs": list(_inputs(query, {one.name.lower(): one for one in flow.inputs}, stateful)),
-        "operators": kept.found,
+        "operators": [
+            *_remembered(step for step in flow.steps() if step not in flow.after),
+            *kept.found,
+            *_remembered(flow.after),
+        ],
         "types": _types(flow, kept),
         "output": flow.spec.output,
         "settings": meaningful(settings or {}),
         "sinks": [{"id": step.id, "label": step.sink.label} for step in flow.sinks],
         "loose": _loose(flow, query),
     }
+
+
+def _remembered(steps: Iterable[ProcessorStep]) -> list[dict[str, Any]]:
+    """The steps that keep something, with what they were told of which depends what they keep."""
+    return [
+        {"operator": step.processor.kind(), "options": _digest(json.dumps(step.processor.kept, sort_keys=True))}
+        for step in steps
+        if step.processor.remembers
+    ]
+
+
+def _options(step: ProcessorStep) -> str:
+    return step.processor.model_dump_json(exclude_defaults=True, exclude={"type"})
+
+
+def _digest(text: str) -> str:
+    """Options may hold secrets, and a shape is kept in a file."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _given(inputs: tuple[Input, ...]) -> dict[str, Given]:
@@ -67,6 +91,8 @@ def _inputs(query: Query, inputs: Mapping[str, Input], stateful: bool) -> Iterat
             yield from _inputs(parse(one.sql), {inner.name.lower(): inner for inner in one.inputs}, stateful)
             continue
         yield {"name": one.name, **_read(one), "event_time": _time(one.event_time) if stateful else None}
+        if isinstance(one, StreamInput) and one.spec.backfill is not None:
+            yield {"name": one.name, "kind": "history", "reads": one.spec.backfill.reads, "event_time": None}
         if stateful and one.event_time is not None and one.event_time.idle is not None:
             # the engine reads heartbeats beside the stream, as an input of their own
             yield {"name": one.name, "kind": "heartbeats", "reads": "while idle", "event_time": None}
@@ -122,6 +148,8 @@ def _loose(flow: FlowPlan, query: Query) -> dict[str, Any]:
         "conditions": all_conditions(query),
         "columns": {one.output_name.lower() or canonical(one): canonical(one.unalias()) for one in query.tree.selects},
         "parts": {one.name: canonical(parse(one.sql).tree) for one in flow.all_inputs() if isinstance(one, FlowInput)},
+        "steps": [f"{step.id} {step.processor.kind()} {_digest(_options(step))}" for step in flow.steps()],
+        "functions": {name: digest for name, digest in flow.functions.items() if digest},
         "mode": flow.spec.mode,
         "trigger": format_duration(flow.trigger),
         "max_records": flow.max_records,

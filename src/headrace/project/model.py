@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
@@ -13,8 +13,10 @@ from headrace.core.component import Options
 from headrace.core.durations import Duration
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf
+from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.sources._ranges import parse_ranges
 
 Mode = Literal["batch", "micro_batch", "realtime"]
 Output = Literal["append", "update"]
@@ -27,6 +29,10 @@ class EventTime(Options):
 
     column: str = Field(description="The column with the time of the event.", examples=["event_timestamp"])
     unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="What a number in that column counts since 1970.")
+    alias: str = Field(
+        "rowtime",
+        description="Another name of that column in SQL, unless there is a column of that name, as in Dagger.",
+    )
     watermark: Duration = Field(
         timedelta(seconds=10), description="How long to wait for late records before a window is closed."
     )
@@ -66,6 +72,84 @@ class EventTime(Options):
         return self
 
 
+class BackfillSpec(Options):
+    """History that a flow reads before the stream itself: Parquet files or a lake table with the stream's columns.
+
+    At a flow's first start the files are listed, once and for all, and read in the order of event time, part by part;
+    then Kafka goes on. Nothing is lost or repeated at the seam. Without `until` the rows have the columns `_topic`,
+    `_partition` and `_offset` that they had in Kafka, and it goes on after the highest offset of each partition. With
+    `until`, event times decide: what is older comes from the history alone, all else from Kafka alone.
+    """
+
+    files: str | list[str] | None = Field(
+        None,
+        description="Parquet files, folders or globs, relative to the project. Folders named dt=2026-01-31 and hr=07 "
+        "are columns of their rows. Maps may be maps or lists of structs of `key` and `value`.",
+        examples=["history/orders", ["history/2025", "history/2026"]],
+    )
+    lake: str | None = Field(
+        None,
+        description="Instead of `files`: folder or URI of a Delta table, as it stands at the first start.",
+        examples=["lake/orders"],
+    )
+    dates: str | None = Field(
+        None,
+        description="Only folders of these days or hours: `start,end;start,end`, both ends included, in UTC.",
+        examples=["2026-01-01,2026-01-31;2026-03-01T06,2026-03-01T18"],
+    )
+    until: datetime | None = Field(
+        None,
+        description="The event time at which the history ends and Kafka begins; no zone means UTC.",
+        examples=["2026-02-01T00:00:00Z"],
+    )
+    margin: Duration = Field(
+        timedelta(hours=1),
+        description="With `until`: how much earlier than its event time a record may have been written to Kafka. "
+        "Records are read from that much before `until` on.",
+    )
+
+    @field_validator("until")
+    @classmethod
+    def _zoned(cls, until: datetime | None) -> datetime | None:
+        return until.replace(tzinfo=UTC) if until is not None and until.tzinfo is None else until
+
+    @field_validator("dates")
+    @classmethod
+    def _ranges(cls, dates: str | None) -> str | None:
+        if dates is not None:
+            parse_ranges(dates)
+        return dates
+
+    @model_validator(mode="after")
+    def _one_place(self) -> BackfillSpec:
+        if (self.files is None) == (self.lake is None):
+            raise ValueError("needs exactly one of 'files' and 'lake'")
+        if self.dates is not None and self.files is None:
+            raise ValueError("'dates' chooses among folders of 'files'")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Where the history is."""
+        place = f"lake {self.lake}" if self.lake else f"files {', '.join(self.paths)}"
+        return place + (f" of {self.dates}" if self.dates else "")
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, folders and globs."""
+        return [self.files] if isinstance(self.files, str) else list(self.files or [])
+
+    @property
+    def seam(self) -> str:
+        """Where Kafka goes on, in words."""
+        return f"event time {self.until.isoformat()}" if self.until else "the highest offset of each partition"
+
+    @property
+    def reads(self) -> str:
+        """What tells one history from another: a flow that has begun with one cannot go on with another."""
+        return f"{self.label} up to {self.seam}"
+
+
 class StreamSpec(Options):
     """Unbounded, append-only records with a schema and an event time."""
 
@@ -82,19 +166,48 @@ class StreamSpec(Options):
         description="What to do with a record that cannot be decoded: keep it as a dead letter, skip it (counted) or "
         "fail the flow.",
     )
+    backfill: BackfillSpec | None = Field(
+        None, description="History in files or a lake table, which flows read before they go on with Kafka."
+    )
 
     @field_validator("event_time", mode="before")
     @classmethod
     def _column_alone(cls, value: Any) -> Any:
         return {"column": value} if isinstance(value, str) else value
 
+    @model_validator(mode="after")
+    def _history_goes_on(self) -> StreamSpec:
+        if self.backfill is None:
+            return self
+        obstacle = self.source.backfill_obstacle()
+        if obstacle is not None:
+            raise ValueError(f"'backfill' {obstacle}")
+        if self.backfill.until is not None and self.event_time is None:
+            raise ValueError("'backfill' with 'until' needs an 'event_time'")
+        return self
+
 
 class FlowSpec(Options):
     """One dataflow: streams or other flows, through SQL, into sinks. One flow is one Spark query and one checkpoint."""
 
     description: str = Field("", description="What the flow is for; shown in plans.")
+    before: dict[Name, list[Annotated[Processor, KindOf("processors")]]] = Field(
+        default={},
+        description="Steps between an input and the SQL, by the name of the stream or flow, in the order written.",
+        examples=[{"bookings": [{"type": "constant", "values": {"country": "ID"}}]}],
+    )
     sql: str | None = Field(None, description="The query, in Spark SQL. Streams and flows are its tables.")
     sql_file: str | None = Field(None, description="A file with the query, instead of `sql`.", examples=["sql/a.sql"])
+    dialect: Literal["spark", "dagger"] = Field(
+        "spark",
+        description="Whose meaning counts where Spark and Dagger (Flink SQL) read the same text differently: arrays "
+        "from 0 or from 1, whole numbers that divide to a fraction or a whole number, backslashes in texts. What only "
+        "Dagger has, such as TUMBLE and rowtime, works with both.",
+    )
+    after: list[Annotated[Processor, KindOf("processors")]] = Field(
+        default=[],
+        description="Steps between the SQL and the sinks, in the order written. Each sees the columns of all before.",
+    )
     sinks: list[Annotated[Sink, KindOf("sinks")]] = Field(
         default=[], description="Where the rows go. A flow without sinks can only be read by other flows."
     )
@@ -184,6 +297,24 @@ class SparkSpec(Options):
         return settings_as_text(value)
 
 
+class LookupsSpec(Options):
+    """Where DartGet and DartContains find their files."""
+
+    path: str = Field(
+        description="A folder, or the URI of one in an object store, with `dart-get/` and `dart-contains/` in it.",
+        examples=["lookups", "s3://bucket/lookups"],
+    )
+    refresh: Duration = Field(
+        timedelta(hours=1), description="How old a file may be before it is read again, unless a call says otherwise."
+    )
+
+
+class FunctionsSpec(Options):
+    """What functions of SQL need to know of the project."""
+
+    lookups: LookupsSpec | None = Field(None, description="Lists and maps in JSON files, for DartGet and DartContains.")
+
+
 class ProjectSpec(Options):
     """One project: streams, flows and where they run."""
 
@@ -203,6 +334,7 @@ class ProjectSpec(Options):
     )
     streams: dict[Name, StreamSpec] = Field(default={}, description="Streams by name.")
     flows: dict[Name, FlowSpec] = Field(default={}, description="Flows by name.")
+    functions: FunctionsSpec = Field(FunctionsSpec(), description="What functions of SQL need to know of the project.")
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")
     restart: RestartSpec = Field(RestartSpec(), description="How a flow that failed is started again.")

@@ -17,8 +17,20 @@ from pydantic.fields import FieldInfo
 from headrace.core.component import Component
 from headrace.core.durations import format_duration
 from headrace.core.kinds import FAMILIES, kinds
+from headrace.functions.function import Function
+from headrace.functions.library import families
 from headrace.project.json_schema import project_schema
-from headrace.project.model import Defaults, EventTime, FlowSpec, ProjectSpec, SparkSpec, StreamSpec
+from headrace.project.model import (
+    BackfillSpec,
+    Defaults,
+    EventTime,
+    FlowSpec,
+    FunctionsSpec,
+    LookupsSpec,
+    ProjectSpec,
+    SparkSpec,
+    StreamSpec,
+)
 from headrace.project.shapes import family_of, keys_of
 from headrace.project.wording import type_in_words
 
@@ -28,7 +40,10 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "The project": ProjectSpec,
     "A stream": StreamSpec,
     "Event time": EventTime,
+    "Backfill": BackfillSpec,
     "A flow": FlowSpec,
+    "Functions": FunctionsSpec,
+    "Lookups": LookupsSpec,
     "Defaults": Defaults,
     "Spark": SparkSpec,
 }
@@ -40,6 +55,8 @@ def pages() -> dict[str, str]:
     for family in FAMILIES:
         for name, kind in kinds(family).items():
             made[f"{family}/{name}.md"] = _kind_page(family, name, kind)
+    for name, (about, functions) in families().items():
+        made[f"functions/{name}.md"] = _functions_page(name, about, functions)
     return {"index.md": _index(), **made}
 
 
@@ -54,6 +71,27 @@ def _index() -> str:
     for family in FAMILIES:
         lines += ["", f"## {family.capitalize()}", "", "| type | |", "|---|---|"]
         lines += [f"| [{name}]({family}/{name}.md) | {_first_line(kind)} |" for name, kind in kinds(family).items()]
+    lines += [
+        "",
+        "## Functions",
+        "",
+        "Beside Spark's own, in any case of letters.",
+        "",
+    ]
+    lines += ["| | family |", "|---|---|"]
+    found = [(one.name, family) for family, (_, functions) in families().items() for one in functions]
+    lines += [f"| [{name}](functions/{family}.md#{name.lower()}) | {family} |" for name, family in sorted(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _functions_page(name: str, about: str, functions: Sequence[Function]) -> str:
+    lines = [_MADE, "", f"# {name} (functions)", "", *about.splitlines(), ""]
+    for one in functions:
+        how = "runs inside Spark" if one.arrow is None and one.build is None else "runs in Python, over Arrow batches"
+        signatures = [f"{one.name}({given.replace(' -> ', ') -> ', 1)}" for given in one.signatures]
+        lines += [f"## {one.name}", "", one.about, "", f"A {one.kind} function; {how}.", ""]
+        lines += ["```sql", *signatures, "```", "", f"For example `{one.example}` gives `{one.gives}`.", ""]
+    lines.append("[All functions](../index.md#functions) · [headrace.yaml](../project.md)")
     return "\n".join(lines) + "\n"
 
 

@@ -156,6 +156,8 @@ class FilesSource(RecordSource, RowSource):
         path = context.path(self.path)
         if not is_glob(path) and is_local(path) and Path(path.removeprefix("file://")).is_file():
             options["basePath"] = path.rpartition("/")[0]
+            # a stream takes its path for a folder unless it is a pattern
+            path = f"{path[:-1]}[{path[-1]}]" if context.streaming else path
         if context.streaming:
             stream = spark.readStream.format(format).options(**options)
             return (stream if schema is None else stream.schema(to_ddl(schema))).load(path)

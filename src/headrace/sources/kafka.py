@@ -29,6 +29,10 @@ _EARLIEST = -2
 _DEFAULTS = {"max.poll.records": "10000"}
 
 
+# Spark waits until there are so many records or so much time has passed: it never reads any, and keeps its place
+_HELD = {"minOffsetsPerTrigger": str(2**62), "maxTriggerDelay": "36500d"}
+
+
 class KafkaSource(KafkaConnection, RecordSource):
     """Records of one or more topics of one Kafka cluster.
 
@@ -142,7 +146,9 @@ class KafkaSource(KafkaConnection, RecordSource):
         else:
             options["subscribe"] = ",".join(self.topics)
         limit = self.max_records_per_trigger or context.max_records
-        if limit is not None and context.streaming:
+        if context.held:
+            options |= _HELD
+        elif limit is not None and context.streaming:
             options["maxOffsetsPerTrigger"] = str(limit)
         return options | self._start_options(context)
 
@@ -164,6 +170,10 @@ class KafkaSource(KafkaConnection, RecordSource):
         partitions = cluster.partitions(self.existing_topics(cluster))
         if isinstance(self.start, dict):
             check_start(self.start, partitions)
+
+    def backfill_obstacle(self) -> str | None:
+        """It can, unless `start` says something else about the beginning."""
+        return None if self.start == "earliest" else "says where Kafka begins, so `start` has no meaning beside it"
 
     def splits(self, context: Context) -> int:
         """The partitions of all its topics."""

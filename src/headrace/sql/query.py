@@ -6,8 +6,8 @@ sqlglot reads the text, Spark stays the judge of what it means.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sqlglot import exp
@@ -15,20 +15,14 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from headrace.core.errors import ProjectError
+from headrace.sql.dialect.syntax import WindowTable, respell
+from headrace.sql.edits import Edit, apply, destination, origin
+from headrace.sql.errors import SqlError
+from headrace.sql.tokens import Words
+
+__all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]
 
 DIALECT = "spark"
-
-
-class SqlError(ProjectError):
-    """An error in a SQL text, with its line (from 1) and, where known, its offset (from 0) in the text."""
-
-    def __init__(
-        self, code: str, message: str, *, line: int = 1, offset: int | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(code, message, hint=hint)
-        self.line = line
-        self.offset = offset
 
 
 @dataclass(frozen=True)
@@ -36,8 +30,20 @@ class Query:
     """One parsed SELECT."""
 
     text: str
+    """What the user wrote."""
     tree: exp.Query
+    """Of `sql`, as are the tokens."""
     tokens: tuple[Token, ...] = field(default=(), repr=False)
+    sql: str = field(default="", repr=False)
+    """What Spark runs: the text itself unless something in it had to be rewritten. Lines are those of the text."""
+    edits: tuple[tuple[Edit, ...], ...] = field(default=(), repr=False)
+    """How the text became `sql`, step by step."""
+    windows: tuple[WindowTable, ...] = field(default=(), repr=False)
+    """Windows that were written as tables, and are not yet translated."""
+
+    def __post_init__(self) -> None:
+        if not self.sql:
+            object.__setattr__(self, "sql", self.text)
 
     @cached_property
     def inputs(self) -> tuple[exp.Table, ...]:
@@ -78,7 +84,20 @@ class Query:
         """An error that points to this part of the text."""
         starts = [part.meta for part in node.walk() if "start" in part.meta]
         first = min(starts, key=lambda meta: int(meta["start"]), default={"line": 1, "start": 0})
-        return SqlError(code, message, line=int(first["line"]), offset=int(first["start"]), hint=hint)
+        offset = self.place(int(first["start"]))
+        return SqlError(code, message, line=int(first["line"]), offset=offset, hint=hint)
+
+    def place(self, offset: int) -> int:
+        """Where in the text something in `sql` comes from."""
+        for step in reversed(self.edits):
+            offset = origin(offset, step)
+        return offset
+
+    def edited(self, edits: Iterable[Edit]) -> Query:
+        """The query with these changes to its `sql`, parsed anew."""
+        sql, made = apply(self.sql, edits)
+        steps = (*self.edits, made)
+        return replace(_parsed(self.text, sql, steps), windows=())
 
 
 def _relations(node: exp.Expr) -> Iterator[exp.Table]:
@@ -116,32 +135,48 @@ def _visible(clause: exp.With, name: str, inside: exp.Expr | None) -> exp.CTE | 
     return None
 
 
-def parse(sql: str) -> Query:
+def parse(text: str) -> Query:
     """The query, or a SqlError: `sql-syntax`, `sql-not-a-query`."""
-    dialect = Dialect.get_or_raise(DIALECT)
     try:
-        tokens = _with_window_as_name(dialect.tokenize(sql))
-        statements = [tree for tree in dialect.parser().parse(tokens, sql) if tree is not None]
-    except ParseError as error:
-        raise _syntax_error(sql, error) from error
+        words = Words(text, Dialect.get_or_raise(DIALECT).tokenize(text))
     except TokenError as error:
         raise _token_error(error) from error
+    edits, windows = respell(words)
+    if not edits:
+        return _parsed(text, text, ())
+    sql, made = apply(text, edits)
+    moved = tuple(replace(one, start=destination(one.start, made)) for one in windows)
+    return replace(_parsed(text, sql, (made,)), windows=moved)
+
+
+def _parsed(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
+    dialect = Dialect.get_or_raise(DIALECT)
+    try:
+        tokens = _with_functions_as_names(dialect.tokenize(sql))
+        statements = [tree for tree in dialect.parser().parse(tokens, sql) if tree is not None]
+    except ParseError as error:
+        refused = _syntax_error(sql, error)
+        for step in reversed(steps):
+            refused.offset = origin(refused.offset or 0, step)
+        raise refused from error
     except RecursionError:
         raise SqlError("sql-syntax", "SQL is nested too deeply", hint="split it into flows or CTEs") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         found = ", ".join(statement.key.upper() for statement in statements) or "nothing"
         hint = "a flow's SQL is a single SELECT or WITH … SELECT"
         raise SqlError("sql-not-a-query", f"expected one SELECT, found {found}", hint=hint)
-    return Query(sql, statements[0], tuple(tokens))
+    return Query(text, statements[0], tuple(tokens), sql, steps)
 
 
-def _with_window_as_name(tokens: list[Token]) -> list[Token]:
-    """Spark's `window(…)` and the column it gives are names; sqlglot takes the word for a WINDOW clause everywhere."""
+def _with_functions_as_names(tokens: list[Token]) -> list[Token]:
+    """Spark's `window(…)` and the column it gives are names, and so is Dagger's `SESSION(…)`; sqlglot takes the words
+    for a WINDOW clause everywhere, and for a setting."""
     changed = list(tokens)
     for index, token in enumerate(tokens):
         following = [t.token_type for t in tokens[index + 1 : index + 3]]
         is_clause = following[1:] == [TokenType.ALIAS] and following[0] is not TokenType.R_PAREN
-        if token.token_type is TokenType.WINDOW and not is_clause:
+        session = token.token_type is TokenType.SESSION and following[:1] == [TokenType.L_PAREN]
+        if session or (token.token_type is TokenType.WINDOW and not is_clause):
             changed[index] = Token(
                 TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments
             )

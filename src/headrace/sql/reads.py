@@ -37,7 +37,7 @@ def reads(query: Query, schemas: Mapping[str, pa.Schema], keep: Mapping[str, str
     used = None if _uses_all(query) else _names_used(query, schemas)
     result = {}
     for name, schema in schemas.items():
-        columns = None if used is None else tuple(c for c in schema.names if _is_used(c, used[name], query.text))
+        columns = None if used is None else tuple(c for c in schema.names if _is_used(c, used[name], query.sql))
         result[name] = Reads(columns, _filters(query, name, schema, (keep or {}).get(name)))
     return result
 
@@ -157,7 +157,7 @@ def _field_in(condition: exp.Expr, table: exp.Table, schema: pa.Schema, alone: b
 
 def _depends_on_escapes(made: Filter, query: Query) -> bool:
     """Spark and sqlglot read backslashes and doubled quotes in strings differently."""
-    return "\\" in query.text and any(isinstance(value, str) for value in made.values)
+    return "\\" in query.sql and any(isinstance(value, str) for value in made.values)
 
 
 def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:

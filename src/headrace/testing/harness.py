@@ -57,7 +57,7 @@ class ProjectHarness:
         for name, stream in project.spec.streams.items():
             (folder / name).mkdir()
             self._sources[name] = ListSource(folder=str(folder / name))
-            lists = {"source": self._sources[name], "format": _format_of(project, stream)}
+            lists = {"source": self._sources[name], "format": _format_of(project, stream), "backfill": None}
             streams[name] = stream.model_copy(update=lists)
         for name, flow in project.spec.flows.items():
             self._sinks[name] = ListSink()

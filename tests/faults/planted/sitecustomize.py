@@ -10,7 +10,8 @@ mark, `no_fence` overlooks the mark of a Kafka transaction, `no_lake_mark` commi
 Points: `kafka_sent` records are at the broker, their transaction is open; `kafka_committed` the first transaction of a
 batch is committed, the task has not ended; `lake_committed` the lake has the batch, the engine does not know yet;
 `files_staged` all files are written, there is no manifest; `files_manifest` there is one, no file has its name yet;
-`files_half` one file has its name.
+`files_half` one file has its name; `postgres_staged` tasks have copied their rows, nothing is merged; `postgres_merged`
+the table has the batch, the engine does not know yet.
 """
 
 from __future__ import annotations
@@ -146,12 +147,24 @@ def plant_in_publish(module: ModuleType) -> None:
     module.Publication.finish = dying_finish
 
 
+def plant_in_postgres(module: ModuleType) -> None:
+    commit = module.BatchWrite.commit
+
+    def dying(self: Any, *given: Any) -> None:
+        die_at("postgres_staged", self.batch.flow, self.batch.batch_id)
+        commit(self, *given)
+        die_at("postgres_merged", self.batch.flow, self.batch.batch_id)
+
+    module.BatchWrite.commit = dying
+
+
 PLANTS: dict[str, Callable[[ModuleType], None]] = {
     "headrace.engine.decode": plant_in_decode,
     "headrace.sinks._transactions": plant_in_transactions,
     "headrace.sinks.lake": plant_in_lake,
     "headrace.sinks.files": plant_in_files,
     "headrace.sinks._publish": plant_in_publish,
+    "headrace.sinks._postgres_write": plant_in_postgres,
 }
 
 

@@ -7,6 +7,7 @@ from headrace.testing.services.etcd import Etcd
 from headrace.testing.services.influxdb import InfluxDB
 from headrace.testing.services.installing import install
 from headrace.testing.services.kafka import Kafka
+from headrace.testing.services.opensearch import OpenSearch
 from headrace.testing.services.postgres import Postgres
 from headrace.testing.services.prometheus import Prometheus
 from headrace.testing.services.redis import Redis
@@ -14,7 +15,7 @@ from headrace.testing.services.service import Service
 from headrace.testing.services.spark import Spark
 
 KINDS: dict[str, type[Service]] = {
-    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, Etcd, Prometheus, Spark)
+    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, OpenSearch, Etcd, Prometheus, Spark)
 }
 
 
@@ -35,6 +36,7 @@ __all__ = [
     "Etcd",
     "InfluxDB",
     "Kafka",
+    "OpenSearch",
     "Postgres",
     "Prometheus",
     "Redis",

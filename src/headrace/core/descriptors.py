@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FileDescriptor, MethodDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -31,9 +31,13 @@ def read_file(context: Context, path: str, what: str) -> bytes:
 
 def read_descriptor_sets(context: Context, paths: Sequence[str]) -> bytes:
     """Several descriptor set files as one serialised FileDescriptorSet."""
+    return merged_sets({path: read_file(context, path, "descriptor set") for path in paths})
+
+
+def merged_sets(contents: Mapping[str, bytes]) -> bytes:
+    """Several descriptor sets, by the names they are known by, as one serialised FileDescriptorSet."""
     merged: dict[str, FileDescriptorProto] = {}
-    for path in paths:
-        content = read_file(context, path, "descriptor set")
+    for name, content in contents.items():
         try:
             found = FileDescriptorSet.FromString(content)
         except DecodeError:
@@ -41,7 +45,7 @@ def read_descriptor_sets(context: Context, paths: Sequence[str]) -> bytes:
         if not found.file:
             raise ProjectError(
                 "bad-descriptors",
-                f"'{path}' is not a descriptor set",
+                f"'{name}' is not a descriptor set",
                 hint="make one with protoc --include_imports --descriptor_set_out=FILE, or give .proto files",
             )
         merged.update((file.name, file) for file in found.file)
@@ -163,3 +167,24 @@ def message_at(file: FileDescriptor, path: Sequence[int]) -> Descriptor | None:
         found = candidates[index]
         candidates = list(found.nested_types)
     return found
+
+
+def find_method(descriptor_set: bytes, method: str) -> MethodDescriptor:
+    """The method of that name, `package.Service/Method`, or an error that names the nearest one."""
+    files = files_of(descriptor_set)
+    known = [
+        f"{file.package}.{service.name}/{one.name}".lstrip(".")
+        for file in files
+        for service in file.service
+        for one in service.method
+    ]
+    if method not in known:
+        hint = did_you_mean(method, known, "methods")
+        raise ProjectError("unknown-method", f"no method '{method}' in the descriptors", hint=hint)
+    service, _, name = method.rpartition("/")
+    try:
+        return build_pool(files).FindServiceByName(service).methods_by_name[name]
+    except (TypeError, KeyError) as error:
+        raise ProjectError(
+            "bad-descriptors", f"the descriptors are not complete: {error}", hint="make the set with --include_imports"
+        ) from error

@@ -1,0 +1,153 @@
+"""`python -m benchmarks.enrichment`: rows asked about over HTTP, against a local service that answers after 20 ms.
+
+Every row has a key of its own, so nothing is saved by asking once per key. After each run every row is looked for:
+enriched in the sink, or among the dead letters. CPU seconds count the JVM and all Python processes but the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pyarrow.json
+
+from benchmarks.answers import Answers, answers
+from benchmarks.meter import Meter
+from headrace.testing.services.ports import choose
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROJECT = """
+project: enrichment
+state: state
+spark: {{master: "local[2]"}}
+streams:
+  orders:
+    source: {{type: files, path: in}}
+    format: {{type: json, columns: "id bigint, customer string, amount double"}}
+flows:
+  enriched:
+    sql: SELECT id, customer, amount FROM orders
+    after:
+      - type: http
+        url: "{url}/users/{{customer}}"
+        capacity: {capacity}
+        columns: {{name: $.user.name, score: {{path: $.user.score, type: double}}}}
+    sinks: [{{type: files, path: out, contains: json}}]
+"""
+FILES = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.enrichment", description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--capacity", type=int, default=64)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args()
+    with answers(choose(["client"], {})["client"]) as service, tempfile.TemporaryDirectory() as scratch:
+        spark = session(Path(scratch))
+        service.control(delay=options.latency_ms / 1000)
+        run(Path(scratch, "warm-up"), spark, service, min(options.rows, 5000), options.capacity)
+        results = [
+            measured(Path(scratch, f"failing-{failing}"), spark, service, failing, options) for failing in (0, 50)
+        ]
+        spark.stop()
+    report = {"rows": options.rows, "latency_ms": options.latency_ms, "capacity": options.capacity, "runs": results}
+    print(json.dumps(report) if options.json else table(report))
+
+
+def session(scratch: Path) -> SparkSession:
+    from headrace.engine.session import start_session
+    from headrace.project.model import SparkSpec
+
+    return start_session(SparkSpec(master="local[2]"), "enrichment", scratch / "spark")
+
+
+def measured(
+    folder: Path, spark: SparkSession, service: Answers, failing: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    service.control(delay=options.latency_ms / 1000, failing=failing, status=400)
+    meter, own = Meter(), psutil.Process(service.process.pid)
+    cpu, serving, load = meter.cpu_seconds(), sum(own.cpu_times()[:2]), os.getloadavg()[0]
+    seconds = run(folder, spark, service, options.rows, options.capacity)
+    served = sum(own.cpu_times()[:2]) - serving
+    used = meter.cpu_seconds() - cpu - served
+    meter.close()
+    enriched, letters = check(folder, options.rows, failing)
+    return {
+        "failing_percent": failing / 10,
+        "seconds": round(seconds, 1),
+        "rows_per_s": round(options.rows / seconds),
+        "cpu_s": round(used, 1),
+        "rows_per_cpu_s": round(options.rows / used),
+        "service_cpu_s": round(served, 1),
+        "most_in_flight": service.stats()["most"],
+        "enriched": enriched,
+        "dead_letters": letters,
+        "load_before": round(load, 1),
+    }
+
+
+def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity: int) -> float:
+    """Run the flow over fresh rows until it has caught up; how long that took."""
+    from headrace.engine.flow import FlowStarter
+    from headrace.engine.state import StateDir
+    from headrace.plan.planner import make_plan
+    from headrace.project.loader import load
+
+    (folder / "in").mkdir(parents=True)
+    (folder / "headrace.yaml").write_text(PROJECT.format(url=service.url, capacity=capacity))
+    for part in range(FILES):
+        lines = [json.dumps({"id": n, "customer": f"customer-{n}", "amount": n / 7}) for n in range(part, rows, FILES)]
+        (folder / "in" / f"{part}.json").write_text("\n".join(lines))
+    project = load(folder)
+    starter = FlowStarter(project, StateDir(Path(project.context.state)), spark, until_caught_up=True)
+    flow = make_plan(project).flow("enriched")
+    began = time.monotonic()
+    query = starter.start(flow)
+    query.awaitTermination()
+    return time.monotonic() - began
+
+
+def check(folder: Path, rows: int, failing: int) -> tuple[int, int]:
+    """Every row is there once, with the right answer, or is a dead letter."""
+    from headrace.engine.deadletters import read_letters
+
+    found = [row for file in (folder / "out").rglob("*.json") for row in pyarrow.json.read_json(file).to_pylist()]
+    for row in found:
+        name = f"name of {row['customer']}"
+        assert (row["name"], row["score"]) == (name, len(row["customer"]) + 0.5), f"a wrong answer: {row}"
+    letters = read_letters(folder / "state" / "dead_letters").to_pylist()
+    assert {one["reason"] for one in letters} <= {"http-status-400"}
+    ids = [row["id"] for row in found] + [json.loads(one["value"])["id"] for one in letters]
+    assert sorted(ids) == list(range(rows)), f"{len(ids)} of {rows} rows, {len(set(ids))} of them different"
+    assert bool(letters) == bool(failing)
+    return len(found), len(letters)
+
+
+def table(report: dict[str, Any]) -> str:
+    lines = [
+        f"{report['rows']:,} rows, one request each, {report['latency_ms']:g} ms latency, capacity "
+        f"{report['capacity']} per task, 2 tasks",
+        "",
+        "| failing | rows/s | rows per CPU s | CPU s | CPU s of the service | enriched | dead letters | load before |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in report["runs"]:
+        lines.append(
+            f"| {one['failing_percent']:g} % | {one['rows_per_s']:,} | {one['rows_per_cpu_s']:,} | {one['cpu_s']} | "
+            f"{one['service_cpu_s']} | {one['enriched']:,} | {one['dead_letters']:,} | {one['load_before']} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""How long a record takes from topic to topic: the same flow in real time and in micro-batches, one after the other.
+
+`python -m benchmarks.latency` produces at a steady rate and reads what comes out; both ends are in this process, so
+there is one clock. The engine is a process of its own, as users run it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.endurance import engine
+from headrace.testing.services import Kafka
+
+_FLOW = """\
+streams:
+  readings:
+    source: {{type: kafka, brokers: "{brokers}", topic: readings}}
+    format: {{type: json, columns: "id bigint, sent double, level double, place string"}}
+    on_error: skip
+flows:
+  passed:
+    mode: {mode}
+    trigger: {trigger}
+    sql: SELECT id, sent, upper(place) AS place, level * 2 AS level FROM readings WHERE level >= 0
+    sinks: [{{type: kafka, brokers: "{brokers}", topic: {output}, format: json, delivery: at_least_once}}]
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.latency", description=__doc__)
+    parser.add_argument("--rate", type=int, default=1_000, help="events per second")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of measuring, for each mode")
+    parser.add_argument("--warm-up", type=float, default=20.0, help="seconds before, for each mode")
+    parser.add_argument("--trigger", default="100ms", help="time between micro-batches")
+    options = parser.parse_args()
+    with Kafka() as kafka:
+        modes = ("realtime", "micro_batch")
+        found: dict[str, Any] = {mode: measured(kafka, mode, options) for mode in modes}
+    for name in ("p50_ms", "p99_ms"):
+        found[f"ratio_{name[:3]}"] = round(found["micro_batch"][name] / found["realtime"][name], 1)
+    print(json.dumps({"rate": options.rate, "trigger": options.trigger, **found}, indent=2))
+
+
+def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    output = f"passed_{mode}"
+    for topic in ("readings", output):
+        kafka.create_topic(topic, 1)
+    text = _FLOW.format(brokers=kafka.address, mode=mode, trigger=options.trigger, output=output)
+    with tempfile.TemporaryDirectory() as folder, engine(Path(folder), text) as run:
+        run.wait_until(lambda flow: flow["state"] == "running")
+        with steady(kafka, options.rate):
+            delays = list(_delays(kafka, output, options.warm_up + options.seconds, options.warm_up))
+    kafka.admin().delete_topics(["readings"])["readings"].result(30)
+    cuts = statistics.quantiles(delays, n=1000)
+    return {
+        "records": len(delays),
+        "p50_ms": round(cuts[499], 1),
+        "p99_ms": round(cuts[989], 1),
+        "p999_ms": round(cuts[998], 1),
+        "max_ms": round(max(delays), 1),
+        "load": [round(one, 1) for one in os.getloadavg()],
+    }
+
+
+@contextmanager
+def steady(kafka: Kafka, rate: int) -> Iterator[None]:
+    """A producer at a steady rate that waits for nobody."""
+    done = threading.Event()
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 0})
+        began, number = time.monotonic(), 0
+        while not done.is_set():
+            pause = began + number / rate - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            value = {"id": number, "sent": time.time(), "level": number % 100, "place": "harbour"}
+            producer.produce("readings", json.dumps(value).encode())
+            producer.poll(0)
+            number += 1
+        producer.flush(30)
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _delays(kafka: Kafka, topic: str, seconds: float, warm_up: float) -> Iterator[float]:
+    """Milliseconds from before a record was produced to after its result was read."""
+    settings = {"bootstrap.servers": kafka.address, "group.id": "latency", "fetch.wait.max.ms": 5,
+                "enable.auto.commit": False}  # fmt: skip
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    began = time.monotonic()
+    while (at := time.monotonic() - began) < seconds:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None and at > warm_up:
+            yield (time.time() - json.loads(message.value())["sent"]) * 1000
+    consumer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Counters that sinks keep while they write, for the metrics of the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+
+class Tally:
+    """How many rows came to which end, by flow and sink. Used by the threads of several flows at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, flow: str, sink: str, outcome: str, rows: int) -> None:
+        """Count rows of one batch that were, say, `written` or `refused`."""
+        with self._lock:
+            self._counts[(flow, sink, outcome)] += rows
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """All counts so far, by flow, sink and outcome."""
+        with self._lock:
+            return dict(self._counts)
+
+
+ENGINE = Tally()
+"""What the flows of this process count into."""

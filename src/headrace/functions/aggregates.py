@@ -1,0 +1,70 @@
+"""Aggregates. They are Spark's own collect_list and collect_set at heart, so they keep state like these: all values of
+a group are in memory at once."""
+
+from __future__ import annotations
+
+from headrace.functions.function import Call, Function
+from headrace.functions.template import fill
+
+
+def _collect_array(call: Call) -> str:
+    collect = "collect_set" if call.distinct else "collect_list"
+    return call.aggregate(fill(f"{collect}(:v)", v=call.args[0]))
+
+
+_PLACE = "(CAST(:p AS DOUBLE) * (array_size(:a) + 1) / 100)"
+_PERCENTILE = f"""CASE WHEN array_size(:a) = 0 THEN NULL WHEN {_PLACE} < 1 THEN :a[0]
+ WHEN {_PLACE} >= array_size(:a) THEN :a[array_size(:a) - 1]
+ ELSE :a[CAST(floor({_PLACE}) AS INT) - 1] + ({_PLACE} - floor({_PLACE}))
+ * (:a[CAST(floor({_PLACE}) AS INT)] - :a[CAST(floor({_PLACE}) AS INT) - 1]) END""".replace("\n", "")
+
+
+def _percentile(call: Call) -> str:
+    if call.distinct:
+        raise call.error("DISTINCT has no meaning here")
+    percent = call.number(0)
+    if percent is not None and not 0 <= percent <= 100:
+        raise call.error(f"a percentile lies between 0 and 100, not at {percent:g}")
+    values = call.aggregate(fill("collect_list(CAST(:v AS DOUBLE))", v=call.args[1]))
+    # one percentile belongs to a group; where it is a column, Spark needs an aggregate of it
+    wanted = call.args[0].sql if percent is not None else call.aggregate(fill("max(:p)", p=call.args[0]))
+    return fill(_PERCENTILE, a=f"array_sort({values})", p=wanted)
+
+
+def _distinct_count(call: Call) -> str:
+    # Spark counts DISTINCT values of no stream
+    return f"size({call.aggregate(fill('collect_set(:v)', v=call.args[0]))})"
+
+
+FUNCTIONS = (
+    Function(
+        "CollectArray",
+        ("value T -> ARRAY<T>",),
+        "All values of a group as an array, in no certain order; NULL values are left out. "
+        "`CollectArray(DISTINCT value)` has each value once.",
+        "CollectArray(value)",
+        "[1, 2, 2]",
+        _collect_array,
+        kind="aggregate",
+    ),
+    Function(
+        "DistinctCount",
+        ("value T -> INT",),
+        "How many different values a group has; NULL is not one of them.",
+        "DistinctCount(customer)",
+        "2",
+        _distinct_count,
+        kind="aggregate",
+    ),
+    Function(
+        "PercentileAggregator",
+        ("percent NUMBER, value NUMBER -> DOUBLE",),
+        "The value at p·(n+1)/100 of the n sorted values, between two values by straight line; the least value before "
+        "the first place, the largest after the last. NULL values do not count; NULL when there are none. Where the "
+        "percentile is a column, the largest of the group is taken.",
+        "PercentileAggregator(90, value)",
+        "7.0",
+        _percentile,
+        kind="aggregate",
+    ),
+)

@@ -1,0 +1,28 @@
+"""All functions of the library by name. A family is a module of this package that has FUNCTIONS."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+
+import headrace.functions
+from headrace.functions.function import Function
+
+
+@cache
+def families() -> Mapping[str, tuple[str, tuple[Function, ...]]]:
+    """Every family: what it is about in one line, and its functions."""
+    found = {}
+    for info in pkgutil.iter_modules(headrace.functions.__path__):
+        module = importlib.import_module(f"headrace.functions.{info.name}")
+        if hasattr(module, "FUNCTIONS"):
+            found[info.name] = ((module.__doc__ or "").strip(), tuple(module.FUNCTIONS))
+    return found
+
+
+@cache
+def library() -> Mapping[str, Function]:
+    """Every function by its name in lower case."""
+    return {function.name.lower(): function for _, functions in families().values() for function in functions}

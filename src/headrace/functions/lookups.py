@@ -1,0 +1,243 @@
+"""Lists and maps that are kept as JSON files beside the stream and change now and then.
+
+Every worker reads a file when it first needs it and again when it is older than its refresh time, so a batch that runs
+again may meet newer files: what these functions give is not fixed for a batch. A file must fit into the memory of a
+worker.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.errors import ProjectError
+from headrace.functions.function import Arrow, Call, Function
+from headrace.functions.resources import Resources
+
+
+@dataclass
+class Shelf:
+    """The files of one folder, each read again when it has become too old."""
+
+    path: str
+    clock: Callable[[], float] = time.monotonic
+    _read: dict[str, tuple[float, Any]] = field(default_factory=dict)
+
+    def get(self, name: str, refresh: float) -> Any:
+        """What a file holds. When it cannot be read again, what it held before stays in use."""
+        known = self._read.get(name)
+        if known is not None and self.clock() - known[0] < refresh:
+            return known[1]
+        try:
+            held = _contents(self.path, name)
+        except ProjectError:
+            if known is None:
+                raise
+            held = known[1]
+        self._read[name] = (self.clock(), held)
+        return held
+
+
+@cache
+def _shelf(path: str) -> Shelf:
+    """One for all functions of a worker process."""
+    return Shelf(path)
+
+
+def _contents(folder: str, name: str) -> Any:
+    import msgspec
+    from pyarrow import fs
+
+    kind = name.partition("/")[0]
+    try:
+        system, root = fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
+        with system.open_input_stream(f"{root}/{name}") as stream:
+            document = msgspec.json.decode(stream.read())
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ProjectError(
+            "lookup-missing", f"cannot read the lookup '{name}' in {folder}: {str(error).splitlines()[0][:200]}"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ProjectError("lookup-invalid", f"the lookup '{name}' is not JSON: {error}") from None
+    if kind == "dart-get" and isinstance(document, dict):
+        return {key: _text(value) for key, value in document.items()}
+    if kind == "dart-contains" and isinstance(document, dict) and isinstance(document.get("data"), list):
+        return [_text(value) for value in document["data"]]
+    wanted = "a JSON object" if kind == "dart-get" else '{"data": […]}'
+    raise ProjectError("lookup-invalid", f"the lookup '{name}' must be {wanted}")
+
+
+def _text(value: Any) -> str | None:
+    import msgspec
+
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def lookups_missing() -> ProjectError:
+    """The error of a project that does not say where its lookups are."""
+    return ProjectError(
+        "lookups-missing",
+        "DartGet and DartContains need the folder of their files",
+        hint="set it in headrace.yaml, e.g. functions: {lookups: {path: lookups}}",
+    )
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """A function over lookups in one folder; it travels to the workers, the files do not."""
+
+    path: str | None
+    refresh: timedelta
+
+    def _shelf(self) -> Shelf:
+        if self.path is None:
+            raise lookups_missing()
+        return _shelf(self.path)
+
+    def _by_name(
+        self, names: pa.Array, hours: pa.Array | None, compute: Callable[[str, float, pa.Array], pa.Array], rows: int
+    ) -> pa.Array:
+        """What `compute` gives for the rows of each name, put together in their order."""
+        refreshes = [None] * rows if hours is None else hours.to_pylist()
+        keys = [(name, age) for name, age in zip(names.to_pylist(), refreshes, strict=True)]
+        result: list[Any] = [None] * rows
+        for key in dict.fromkeys(keys):
+            name, age = key
+            if name is None:
+                continue
+            places = [place for place, one in enumerate(keys) if one == key]
+            seconds = self.refresh.total_seconds() if age is None else float(age) * 3600
+            if len(places) == rows:
+                return compute(name, seconds, pa.array(places, pa.int64()))
+            found = compute(name, seconds, pa.array(places, pa.int64())).to_pylist()
+            for place, value in zip(places, found, strict=True):
+                result[place] = value
+        return pa.array(result)
+
+
+class Get(_Lookup):
+    """DartGet over columns."""
+
+    def __call__(self, names: pa.Array, keys: pa.Array, hours: pa.Array | None = None) -> pa.Array:
+        """The values of keys in maps."""
+        shelf = self._shelf()
+
+        def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
+            held = shelf.get(f"dart-get/{_checked(name)}", refresh)
+            wanted = keys.cast(pa.string()).take(rows).to_pylist()
+            return pa.array([held.get(key) for key in wanted], pa.string())
+
+        return self._by_name(names, hours, compute, len(keys)).cast(pa.string())
+
+
+class Contains(_Lookup):
+    """DartContains over columns."""
+
+    def __call__(self, names: pa.Array, values: pa.Array, *more: pa.Array) -> pa.Array:
+        """Whether values are in lists, or match a pattern with one of their members."""
+        patterns = next(
+            (one for one in more if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)), None
+        )
+        hours = next((one for one in more if one is not patterns), None)
+        shelf = self._shelf()
+        texts = values.cast(pa.string())
+
+        def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
+            held = [value for value in shelf.get(f"dart-contains/{_checked(name)}", refresh) if value is not None]
+            wanted = texts.take(rows)
+            if patterns is None:
+                found = pc.is_in(wanted, value_set=pa.array(held, pa.string()))
+            else:
+                found = _matches(wanted, patterns.take(rows), held)
+            return pc.if_else(pc.is_valid(wanted), found, pa.scalar(None, pa.bool_()))
+
+        return self._by_name(names, hours, compute, len(values)).cast(pa.bool_())
+
+
+def _checked(name: str) -> str:
+    """A name that stays inside the folder."""
+    if name.startswith("/") or ".." in name.split("/") or not name:
+        raise ProjectError("function-argument", f"'{name}' is not the name of a lookup")
+    return name
+
+
+def _matches(texts: pa.Array, patterns: pa.Array, members: Sequence[str]) -> pa.Array:
+    """Whether a text as a whole fits the pattern with any of the members in the place of %s."""
+    found = pa.array([False] * len(texts))
+    for pattern in patterns.unique().to_pylist():
+        if pattern is None or not members:
+            continue
+        try:
+            each = "|".join(f"(?:{pattern.replace('%s', member)})" for member in members)
+            fits = pc.match_substring_regex(texts, f"^(?:{each})$")
+        except pa.ArrowInvalid as error:
+            message = f"DartContains: '{pattern}' is not a pattern: {str(error).splitlines()[0]}"
+            raise ProjectError("function-argument", message) from None
+        found = pc.or_(found, pc.and_(pc.equal(patterns, pattern), pc.fill_null(fits, False)))
+    return found
+
+
+def _check(call: Call) -> None:
+    name = call.text(0)
+    if name is not None and (name.startswith("/") or ".." in name.split("/") or not name):
+        raise call.error(f"'{name}' is not the name of a lookup")
+    pattern = call.text(2) if call.function.name == "DartContains" and len(call.args) > 2 else None
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise call.error(f"'{pattern}' is not a pattern: {error}") from None
+
+
+def _get(resources: Resources) -> Arrow:
+    return Arrow(Get(resources.lookups, resources.refresh), "string")
+
+
+def _contains(resources: Resources) -> Arrow:
+    return Arrow(Contains(resources.lookups, resources.refresh), "boolean")
+
+
+_WHERE = (
+    "The files are below `functions.lookups.path` of the project and are read again every "
+    "`functions.lookups.refresh`, or every so many hours as the last argument says. A file that is not there fails the "
+    "flow; one that cannot be read again keeps what it had."
+)
+
+FUNCTIONS = (
+    Function(
+        "DartGet",
+        ("lookup STRING, key STRING -> STRING", "lookup STRING, key STRING, hours INT -> STRING"),
+        "The value of a key in the JSON object of the file `dart-get/<lookup>`; NULL when it has no such key. "
+        f"{_WHERE}",
+        "DartGet('cities', city_id, 24)",
+        "Paris",
+        _check,
+        build=_get,
+    ),
+    Function(
+        "DartContains",
+        (
+            "lookup STRING, value STRING -> BOOLEAN",
+            "lookup STRING, value STRING, hours INT -> BOOLEAN",
+            "lookup STRING, value STRING, pattern STRING -> BOOLEAN",
+            "lookup STRING, value STRING, pattern STRING, hours INT -> BOOLEAN",
+        ),
+        'Whether a value is in the list of the file `dart-contains/<lookup>`, which is `{"data": […]}`; NULL for NULL. '
+        "With a pattern, whether the whole value fits the pattern with one member of the list in the place of %s. "
+        f"{_WHERE}",
+        "DartContains('blocked', customer_id)",
+        "true",
+        _check,
+        build=_contains,
+    ),
+)

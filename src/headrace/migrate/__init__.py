@@ -1,0 +1,1 @@
+"""Projects made from the configuration of other systems."""

@@ -1,0 +1,196 @@
+"""Dagger's pre- and post-processors as steps of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.core.errors import ProjectError
+from headrace.core.kinds import kinds
+from headrace.migrate.draft import Draft, literal
+from headrace.migrate.enrichers import ENRICHERS
+from headrace.migrate.messages import protobuf
+from headrace.sql.edits import apply
+from headrace.sql.query import parse
+from headrace.sql.tokens import Words
+
+Step = dict[str, Any]
+_BEFORE, _AFTER = "PROCESSOR_PREPROCESSOR_CONFIG", "PROCESSOR_POSTPROCESSOR_CONFIG"
+
+
+def before(draft: Draft, tables: dict[str, str]) -> dict[str, list[Step]]:
+    """The steps before the SQL, by stream."""
+    config = draft.json(_BEFORE, {})
+    if not draft.is_on("PROCESSOR_PREPROCESSOR_ENABLE"):
+        if config:
+            draft.note("not_needed", _BEFORE, "PROCESSOR_PREPROCESSOR_ENABLE is not true")
+        return {}
+    made: dict[str, list[Step]] = {}
+    for number, one in enumerate(config.get("table_transformers") or ()):
+        table = str(one.get("table_name", ""))
+        place = f"{_BEFORE}.table_transformers[{number}]"
+        if table not in tables:
+            draft.note("not_carried", place, f"there is no stream for the table '{table}'")
+            continue
+        steps = list(_transformers(draft, one.get("transformers") or (), place))
+        if steps:
+            made.setdefault(tables[table], []).extend(steps)
+    return made
+
+
+def after(draft: Draft) -> list[Step]:
+    """The steps after the SQL, in the order in which Dagger runs them."""
+    config = draft.json(_AFTER, {})
+    if not draft.is_on("PROCESSOR_POSTPROCESSOR_ENABLE"):
+        if config:
+            draft.note("not_needed", _AFTER, "PROCESSOR_POSTPROCESSOR_ENABLE is not true")
+        return []
+    steps = []
+    external = config.get("external_source") or {}
+    for kind in ("http", "es", "pg", "grpc"):
+        for number, one in enumerate(external.get(kind) or ()):
+            place = f"{_AFTER}.external_source.{kind}[{number}]"
+            steps += _checked(draft, place, lambda k=kind, o=one, p=place: [ENRICHERS[k](draft, o, p)])  # type: ignore[misc]
+    for number, one in enumerate(config.get("internal_source") or ()):
+        place = f"{_AFTER}.internal_source[{number}]"
+        steps += _checked(draft, place, lambda o=one: list(_internal(draft, o)))  # type: ignore[misc]
+    steps += _checked(draft, _AFTER, lambda: _outputs(config, steps))
+    steps += _transformers(draft, config.get("transformers") or (), _AFTER)
+    known = ("external_source", "internal_source", "transformers")
+    for key in [key for key in config if key not in known] + [key for key in external if key not in ENRICHERS]:
+        draft.note("not_carried", f"{_AFTER}.{key}", "there is nothing like it here")
+    return steps
+
+
+def _internal(draft: Draft, one: dict[str, Any]) -> Iterator[Step]:
+    kind, target, value = (str(one.get(key, "")) for key in ("type", "output_field", "value"))
+    match kind.lower(), value.upper():
+        case "constant", _:
+            yield {"type": "constant", "values": {target: literal(value)}}
+        case "function", "CURRENT_TIMESTAMP":
+            yield {"type": "now", "column": target}
+        case "function", "JSON_PAYLOAD":
+            java_class = (one.get("internal_processor_config") or {}).get("schema_proto_class")
+            form = protobuf(draft, str(java_class), f"{_AFTER}.schema_proto_class") if java_class else {}
+            if java_class and not isinstance(form["descriptors"], str):
+                raise ProjectError("migrate-unknown", f"the descriptor set of '{java_class}' must be a file")
+            yield {**form, "type": "json_payload", "column": target}
+        case "sql", _:
+            return  # it is among the columns that come out
+        case _:
+            raise ProjectError("migrate-unknown", f"there is nothing like the internal source '{kind}' of '{value}'")
+
+
+def _outputs(config: dict[str, Any], steps: list[Step]) -> list[Step]:
+    """What comes out of Dagger's sources is what they name, and nothing else of the query."""
+    columns: dict[str, str] = {}
+    for step in steps:
+        named = step.get("values") or step.get("columns") or [step.get("column")]
+        columns |= {str(name): str(name) for name in named}
+    for one in config.get("internal_source") or ():
+        if str(one.get("type")).lower() == "sql":
+            columns[str(one.get("output_field"))] = str(one.get("value"))
+    return [{"type": "column", "columns": columns, "keep": "none"}] if columns else []
+
+
+def _transformers(draft: Draft, given: Any, place: str) -> Iterator[Step]:
+    for number, one in enumerate(given):
+        java = str(one.get("transformation_class", ""))
+        arguments = one.get("transformation_arguments") or {}
+        where = f"{place}.transformers[{number}]"
+        made = _TRANSFORMERS.get(java.rpartition(".")[2])
+        if java.endswith("InvalidRecordFilterTransformer"):
+            draft.note("not_needed", where, "records that cannot be decoded become dead letters; see `on_error`")
+            continue
+        if made is None:
+            draft.note("not_carried", where, f"'{java}' is a class of your own: write it as a processor in Python")
+            continue
+        yield from _checked(draft, where, lambda m=made, a=arguments: m(a))  # type: ignore[misc]
+
+
+def _checked(draft: Draft, place: str, make: Callable[[], list[Step]]) -> list[Step]:
+    """The steps, if they are right for the processors there are; otherwise they are listed and left out."""
+    secrets, notes = dict(draft.secrets), list(draft.notes)
+    try:
+        steps = make()
+        for step in steps:
+            known = kinds("processors")
+            if step["type"] not in known:
+                raise ProjectError("migrate-unknown", f"there is no processor '{step['type']}'")
+            known[step["type"]].model_validate(step)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(str(part) for part in first["loc"])
+        why = f"{first['msg']} ({at})"
+    except (ProjectError, KeyError) as error:
+        why = getattr(error, "message", None) or f"{error} is missing"
+    else:
+        return steps
+    # what was said and kept for a step goes with it
+    draft.secrets.clear()
+    draft.secrets.update(secrets)
+    draft.notes[:] = notes
+    draft.note("not_carried", place, why)
+    return []
+
+
+def _clear(arguments: dict[str, Any]) -> list[Step]:
+    return [{"type": "clear", "columns": [arguments["targetColumnName"]]}]
+
+
+def _deduplicate(arguments: dict[str, Any]) -> list[Step]:
+    return [{"type": "deduplicate", "key": [arguments["key_column"]], "ttl": f"{arguments['ttl_in_seconds']}s"}]
+
+
+def _feature(arguments: dict[str, Any]) -> list[Step]:
+    key, value = arguments["keyColumnName"], arguments["valueColumnName"]
+    return [{"type": "feature", "column": value, "features": [{"key": key, "value": value}]}]
+
+
+def _feature_with_type(arguments: dict[str, Any]) -> list[Step]:
+    features = [
+        {
+            "key": one["keyColumnName"],
+            "value": one["valueColumnName"],
+            "type": _SLOTS.get(str(one["type"]).lower().removesuffix("type"), one["type"]),
+        }
+        for one in arguments["data"]
+    ]
+    return [{"type": "feature", "features": features, "column": arguments["outputColumnName"]}]
+
+
+def _hash(arguments: dict[str, Any]) -> list[Step]:
+    return [{"type": "hash", "columns": list(arguments["maskColumns"])}]
+
+
+def _sql(arguments: dict[str, Any]) -> list[Step]:
+    """The rows that come in are the table `rows` here."""
+    query = parse(str(arguments["sqlQuery"]))
+    words = Words(query.sql, query.tokens)
+    places = [words.at(int(table.this.meta["start"])) for table in query.inputs]
+    return [{"type": "sql", "sql": apply(query.sql, [words.replace(place, place, "rows") for place in places])[0]}]
+
+
+_SLOTS = {
+    "byte": "bytes",
+    "string": "string",
+    "integer": "int32",
+    "int": "int32",
+    "long": "int64",
+    "bigint": "int64",
+    "double": "double",
+    "float": "float",
+    "bool": "bool",
+    "boolean": "bool",
+    "timestamp": "timestamp",
+}
+_TRANSFORMERS: dict[str, Callable[[dict[str, Any]], list[Step]]] = {
+    "ClearColumnTransformer": _clear,
+    "DeDuplicationTransformer": _deduplicate,
+    "FeatureTransformer": _feature,
+    "FeatureWithTypeTransformer": _feature_with_type,
+    "HashTransformer": _hash,
+    "SQLTransformer": _sql,
+}

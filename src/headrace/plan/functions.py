@@ -1,0 +1,107 @@
+"""Which functions a query calls that are not Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.format import Decoder
+from headrace.formats.protobuf import ProtobufFormat
+from headrace.functions.expansion import called
+from headrace.functions.library import library
+from headrace.functions.lookups import lookups_missing
+from headrace.functions.messages import pick, wanted
+from headrace.functions.resources import Resources
+from headrace.functions.user import UserFunction, used_by
+from headrace.project.loader import Project
+
+
+def python_functions(texts: Iterable[str], own: Mapping[str, UserFunction]) -> dict[str, str]:
+    """The functions that run in Python, as these texts of Spark's own SQL call them; of the project's the digest."""
+    names = {name for text in texts for name in called(text)}
+    found = {}
+    for name in sorted(names):
+        function = library().get(name)
+        if wanted(name) is not None:
+            found["SelectFields"] = ""
+        elif function is not None and (function.arrow is not None or function.build is not None):
+            found[function.name] = ""
+    return found | {one.name: one.digest for one in used_by(names, own).values()}
+
+
+def unusable(sql: str, own: Mapping[str, UserFunction], project: Project) -> Iterator[ProjectError]:
+    """What is wrong with functions that a text calls. Runs the files of the project's own."""
+    names = called(sql)
+    if project.spec.functions.lookups is None and names & {"dartget", "dartcontains"}:
+        yield lookups_missing()
+    fields = [field for field in map(wanted, sorted(names)) if field is not None]
+    for message, path in fields:
+        try:
+            pick(resources_of(project), message, path)
+        except ProjectError as error:
+            yield error
+    for function in used_by(names, own).values():
+        try:
+            function.arrow()
+        except ProjectError as error:
+            yield error
+
+
+def resources_of(project: Project | None, *, messages: bool = True) -> Resources:
+    """What functions find in a project; its messages only when asked for, as .proto files must be compiled for them."""
+    if project is None:
+        return Resources()
+    lookups = project.spec.functions.lookups
+    known = ProjectMessages.of(project) if messages else None
+    if lookups is None:
+        return Resources(messages=known)
+    return Resources(project.context.path(lookups.path), lookups.refresh, known)
+
+
+@dataclass(frozen=True)
+class ProjectMessages:
+    """The messages of the protobuf formats of a project's streams."""
+
+    sets: Mapping[str, bytes]
+    """Descriptor sets by the message that a stream is made of."""
+
+    @classmethod
+    def of(cls, project: Project) -> ProjectMessages | None:
+        """Those of a project; None when it has none."""
+        formats = [one.format for one in project.spec.streams.values() if isinstance(one.format, ProtobufFormat)]
+        if not formats:
+            return None
+        return cls({form.message: form.descriptor_set(project.context) for form in formats})
+
+    def only(self) -> str:
+        """The one message that streams are made of."""
+        if len(self.sets) == 1:
+            return next(iter(self.sets))
+        raise ProjectError(
+            "unknown-message",
+            f"which message is meant? Streams are made of {', '.join(sorted(self.sets))}",
+            hint="write the name of the message as a text",
+        )
+
+    def decoder(self, message: str, column: str) -> Decoder:
+        """A decoder of one field of a message."""
+        from headrace.core.descriptors import find_message
+        from headrace.formats._protobuf_decoder import ProtobufDecoder
+        from headrace.formats._protobuf_types import message_schema
+
+        refused: ProjectError | None = None
+        for descriptors in dict.fromkeys(self.sets.values()):
+            try:
+                schema = message_schema(find_message(descriptors, message))
+            except ProjectError as error:
+                refused = error
+                continue
+            if column not in schema.names:
+                hint = did_you_mean(column, schema.names, "fields")
+                raise ProjectError("unknown-column", f"message {message} has no field '{column}'", hint=hint)
+            return ProtobufDecoder(descriptors, message, pa.schema([schema.field(column)]))
+        assert refused is not None, "there is at least one set"
+        raise refused

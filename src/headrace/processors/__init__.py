@@ -1,0 +1,1 @@
+"""Processors, one kind per file."""

@@ -1,0 +1,95 @@
+"""Columns and fields of structs by their dotted names, in Arrow's words and in Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.processor import require
+from headrace.core.schema import ddl_type, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def heads(paths: Iterable[str]) -> frozenset[str]:
+    """The columns that such names may mean: `driver.name` is a field of `driver`, or a column of that very name."""
+    return frozenset(name for path in paths for name in (path, path.partition(".")[0]))
+
+
+def split(path: str, columns: Collection[str]) -> tuple[str, list[str]]:
+    """The column of a dotted name, and the fields below it."""
+    if path in columns:
+        return path, []
+    head, *fields = path.split(".")
+    return head, fields
+
+
+def type_of(given: pa.Schema, path: str, step: str) -> pa.DataType:
+    """The type of a column or field; null where it is not known. A ProjectError when it is not there."""
+    require(given, [path], step)
+    head, fields = split(path, given.names)
+    kind = given.field(head).type
+    for field in fields:
+        if pa.types.is_null(kind):
+            return kind
+        names = [part.name for part in kind] if pa.types.is_struct(kind) else []
+        if field not in names:
+            raise ProjectError(
+                "unknown-column",
+                f"'{step}' uses '{path}', but there is no field '{field}' in it",
+                hint=did_you_mean(field, names, f"fields of '{head}'"),
+            )
+        kind = kind.field(field).type
+    return kind
+
+
+def with_type(given: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
+    """The columns with one added, or its type changed where it stands."""
+    index = given.get_field_index(name)
+    field = pa.field(name, kind)
+    return given.append(field) if index < 0 else given.set(index, field)
+
+
+def check_key(kind: pa.DataType, name: str, step: str) -> None:
+    """Refuse a key of a type that Spark has no hash for."""
+    if pa.types.is_map(kind):
+        raise ProjectError(
+            "step-type",
+            f"'{step}' cannot take '{name}' for a key: it is of type {ddl_type(kind)}",
+            hint="a key is a text, a number, a time or a struct of such",
+        )
+
+
+def column_of(batch: pa.RecordBatch, path: str) -> pa.Array:
+    """A column, or a field of a struct."""
+    if path in batch.schema.names:
+        return batch.column(path)
+    head, *fields = path.split(".")
+    column = batch.column(head)
+    for field in fields:
+        column = pc.struct_field(column, field)
+    return column
+
+
+def column(rows: DataFrame, path: str) -> Column:
+    """A column or a field of one."""
+    from pyspark.sql import functions as F
+
+    head, fields = split(path, rows.columns)
+    return F.col(".".join(quoted(part) for part in (head, *fields)))
+
+
+def replaced(rows: DataFrame, path: str, make: Callable[[Column], Column]) -> DataFrame:
+    """The rows with another value in a column or field. A struct that is null stays null."""
+    from pyspark.sql import functions as F
+
+    head, fields = split(path, rows.columns)
+    value = make(column(rows, path))
+    if not fields:
+        return rows.withColumn(head, value)
+    return rows.withColumn(head, F.col(quoted(head)).withField(".".join(quoted(field) for field in fields), value))

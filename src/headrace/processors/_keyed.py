@@ -1,0 +1,131 @@
+"""Rows brought together by their keys, with what is remembered of them, as whole Arrow batches.
+
+Spark's Python state hands over rows one key at a time and as pandas frames, which costs a fraction of a millisecond per
+key and is not true to every type. So rows are packed into Arrow messages first, one per bucket of keys, and only
+those go through the shuffle and the stateful operator; after it they are unpacked again. A replayed batch has the same
+messages in the same order: they carry the task and the place they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from headrace.core.processor import Batches
+from headrace.core.records import spark_schema
+from headrace.core.schema import to_ddl
+from headrace.processors._columns import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HIGH, LOW, KEYLESS = "_key_high", "_key_low", "_keyless"
+"""The two halves of the hash of a row's keys, and whether all of them are null."""
+_BUCKET = "_bucket"
+# no names with an underscore first: on the way to pandas Spark makes named tuples, which lose them
+_PACKED = "bucket int, task int, place int, message binary"
+# few enough that a small batch does not cost a call for each, enough that a large state is read in parts
+_BUCKETS = 32
+
+
+class KeyedWork(Protocol):
+    """What is done with the rows of a bucket. Pickled to executors."""
+
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """Get hold of the state. Also called on the driver, to learn what state there is."""
+
+    def take(self, rows: pa.Table) -> pa.Table:
+        """The rows of one bucket in one batch, in their order; gives those that come out."""
+
+
+def keyed(rows: DataFrame, keys: Sequence[str], work: KeyedWork, output: pa.Schema) -> DataFrame:
+    """The rows after some work with state, which is divided into buckets of keys."""
+    high, low = _hashes(rows, keys)
+    keyless = reduce(and_, (column(rows, key).isNull() for key in keys))
+    bucket = F.pmod(high, F.lit(_BUCKETS)).cast("int")
+    own = [bucket.alias(_BUCKET), high.alias(HIGH), low.alias(LOW), keyless.alias(KEYLESS)]
+    marked = rows.select("*", *own)
+    packed = marked.mapInArrow(_pack, _PACKED)
+    carried = pa.schema([field for field in spark_schema(marked) if field.name != _BUCKET])
+    # no time mode: Spark's own would run empty batches for ever, and the work has its clock
+    stateful = packed.groupBy("bucket").transformWithStateInPandas(
+        _Stateful(work, carried), "message binary", "Append", "None"
+    )
+    return stateful.mapInArrow(_Unpack(output), to_ddl(output))
+
+
+def _hashes(rows: DataFrame, keys: Sequence[str]) -> tuple[Column, Column]:
+    """128 bits. Spark's hash does not see a null, so that is said beside."""
+    parts = [part for key in keys for part in (column(rows, key), column(rows, key).isNull())]
+    return F.xxhash64(*parts), F.xxhash64(F.lit("low"), *parts)
+
+
+def _pack(batches: Batches) -> Batches:
+    """The rows of a bucket as one message."""
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    for place, batch in enumerate(batches):
+        if not batch.num_rows:
+            continue
+        buckets = batch.column(_BUCKET).to_numpy()
+        order = np.argsort(buckets, kind="stable")
+        buckets = buckets[order]
+        starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
+        ordered = batch.drop_columns([_BUCKET]).take(pa.array(order))
+        ends = np.r_[starts[1:], len(order)]
+        messages = [_message(ordered.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+        where = [pa.array(np.full(len(messages), value, np.int32)) for value in (task, place)]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(buckets[starts]), *where, pa.array(messages, pa.binary())],
+            names=["bucket", "task", "place", "message"],
+        )
+
+
+def _message(rows: pa.RecordBatch) -> bytes:
+    return bytes(rows.serialize().to_pybytes())
+
+
+class _Stateful(StatefulProcessor):
+    """The work as Spark's stateful processor: unpacks what it is given, packs what comes out."""
+
+    def __init__(self, work: KeyedWork, schema: pa.Schema) -> None:
+        self._work = work
+        self._schema = schema
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._work.open(handle)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        frame = pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(message), self._schema) for message in frame["message"]]
+        made = self._work.take(pa.Table.from_batches(batches, self._schema).combine_chunks())
+        if made.num_rows:
+            yield pd.DataFrame({"message": [_message(batch) for batch in made.combine_chunks().to_batches()]})
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+@dataclass
+class _Unpack:
+    schema: pa.Schema
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for message in batch.column(0):
+                yield pa.ipc.read_record_batch(pa.py_buffer(message.as_py()), self.schema)

@@ -1,0 +1,37 @@
+"""The past of a key: which remembered events an event sees. Pure, on sorted arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Range:
+    """For each new event, from when to when (both inclusive) it looks at the past."""
+
+    since: Numbers
+    until: Numbers
+
+
+def seen_by(past: Numbers, new: Numbers, looks: Range, limit: int | None, with_self: bool) -> list[Numbers]:
+    """For each new event, in order, the places of what it sees in `past` followed by `new`, the newest first.
+
+    Both are times in ascending order. A new event sees remembered ones and those new ones that stand before it. Of one
+    time, the one that came later is the newer.
+    """
+    times = np.concatenate([past, new])
+    found = []
+    for index in range(len(new)):
+        since, until = looks.since[index], looks.until[index]
+        old = np.arange(np.searchsorted(past, since, "left"), np.searchsorted(past, until, "right"))
+        before = new[: index + 1] if with_self else new[:index]
+        own = np.arange(np.searchsorted(before, since, "left"), np.searchsorted(before, until, "right")) + len(past)
+        places = np.concatenate([old, own])
+        newest_first = places[np.argsort(times[places], kind="stable")][::-1]
+        found.append(newest_first if limit is None else newest_first[:limit])
+    return found

@@ -1,0 +1,149 @@
+"""A class of the project: found and looked at without running its file, run in the tasks.
+
+Tasks get the text of the file, so that workers on other machines need not have it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import linecache
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.core.context import Context
+from headrace.core.errors import Origin, ProjectError, did_you_mean
+
+_METHOD = "process"
+
+
+@dataclass(frozen=True)
+class ProjectClass:
+    """One class with the method `process`."""
+
+    file: str
+    """As written in the project file, or the installed module."""
+    path: str
+    name: str
+    text: str
+    line: int
+    pandas: bool
+    """Whether `process` takes pandas frames."""
+    columns: str | None
+    keep: bool | None
+
+    def make(self, options: dict[str, Any]) -> Any:
+        """An instance, in the process that asks."""
+        found = getattr(self._module(), self.name)
+        try:
+            return found(**options)
+        except TypeError as error:
+            raise self.error("python-step", f"cannot be made with these options: {error}") from error
+
+    def error(self, code: str, what: str, line: int | None = None) -> ProjectError:
+        """What is wrong with the class; the place is in the text too, as it comes from a task."""
+        where = Origin(self.file, line or self.line, self.name)
+        return ProjectError(code, f"{self.name} ({self.file}:{line or self.line}) {what}", where=where)
+
+    def failed(self, error: Exception) -> ProjectError:
+        """What the class's own code raised, with the line."""
+        line, trace = None, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.path:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return self.error("python-step-failed", f"failed: {type(error).__name__}: {error}", line)
+
+    def _module(self) -> ModuleType:
+        if not self.file.endswith(".py"):
+            return importlib.import_module(self.file)
+        name = f"headrace_step_{hashlib.sha256(f'{self.path}|{self.text}'.encode()).hexdigest()[:16]}"
+        known = sys.modules.get(name)
+        if known is not None:
+            return known
+        module = ModuleType(name)
+        module.__file__ = self.path
+        linecache.cache[self.path] = (len(self.text), None, self.text.splitlines(keepends=True), self.path)
+        sys.modules[name] = module
+        try:
+            exec(compile(self.text, self.path, "exec"), module.__dict__)  # noqa: S102
+        except Exception as error:
+            del sys.modules[name]
+            raise self.failed(error) from error
+        return module
+
+
+def find(reference: str, context: Context) -> ProjectClass:
+    """The class behind `processors/my.py:MyProcessor` or `package.module:MyProcessor`."""
+    file, _, name = reference.rpartition(":")
+    path = _path(file, context)
+    text = path.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(text, str(path))
+    except SyntaxError as error:
+        where = Origin(file, error.lineno)
+        raise ProjectError("python-step", f"{file}:{error.lineno} is not Python: {error.msg}", where=where) from error
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    if name not in classes:
+        hint = did_you_mean(name, classes, f"classes in {file}")
+        raise ProjectError("python-step", f"there is no class '{name}' in {file}", where=Origin(file), hint=hint)
+    return _described(file, path, text, classes[name])
+
+
+def _path(file: str, context: Context) -> Path:
+    if file.endswith(".py"):
+        path = Path(context.path(file))
+        if not path.is_file():
+            raise ProjectError("missing-file", f"there is no file '{file}'", hint="paths start at the project's folder")
+        return path
+    try:
+        spec = importlib.util.find_spec(file)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        hint = "name a file of the project, e.g. processors/my.py:MyProcessor, or install the module"
+        raise ProjectError("python-step", f"there is no module '{file}'", hint=hint)
+    return Path(spec.origin)
+
+
+def _described(file: str, path: Path, text: str, node: ast.ClassDef) -> ProjectClass:
+    where = Origin(file, node.lineno, node.name)
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    method = methods.get(_METHOD)
+    if method is None:
+        hint = "def process(self, batch: pa.RecordBatch) -> pa.RecordBatch"
+        message = f"class '{node.name}' ({file}:{node.lineno}) has no method '{_METHOD}'"
+        raise ProjectError("python-step", message, where=where, hint=hint)
+    if len(method.args.args) != 2:
+        message = f"'{_METHOD}' of class '{node.name}' ({file}:{method.lineno}) must take one batch"
+        raise ProjectError("python-step", message, where=Origin(file, method.lineno, node.name))
+    given = method.args.args[1].annotation
+    pandas = given is not None and ast.unparse(given).strip("'\"").endswith("DataFrame")
+    known = _constants(node)
+    columns, keep = known.get("columns"), known.get("keep")
+    return ProjectClass(
+        file,
+        str(path),
+        node.name,
+        text,
+        node.lineno,
+        pandas,
+        columns if isinstance(columns, str) else None,
+        keep if isinstance(keep, bool) else None,
+    )
+
+
+def _constants(node: ast.ClassDef) -> dict[str, Any]:
+    """The attributes of a class that are written out."""
+    found: dict[str, Any] = {}
+    for part in node.body:
+        target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
+        value = getattr(part, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            found[target.id] = value.value
+    return found

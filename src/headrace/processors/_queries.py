@@ -1,0 +1,63 @@
+"""SQL over the rows of a step: they are the table `rows`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.sql.columns import unknown_columns
+from headrace.sql.query import Query, SqlError, parse
+from headrace.sql.reads import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+ROWS = "rows"
+
+
+def condition(text: str) -> str:
+    """The query that a condition stands for; a ValueError says what is wrong with it."""
+    # a line of its own: the condition may end with a comment
+    query = f"SELECT * FROM {ROWS} WHERE (\n{text}\n)"
+    try:
+        parsed = parse(query)
+    except SqlError as error:
+        raise ValueError(f"not a condition: {error.message}") from None
+    if len(parsed.inputs) > 1:
+        raise ValueError("a condition cannot have a query inside it")
+    return query
+
+
+def words(text: str) -> frozenset[str]:
+    """Every word that may name a column."""
+    return parse(text).words
+
+
+def used(query: Query, given: pa.Schema) -> tuple[str, ...] | None:
+    """The columns a query uses; None for all."""
+    return reads(query, {ROWS: given})[ROWS].columns
+
+
+def check_columns(query: Query, given: pa.Schema) -> None:
+    """Refuse a query that uses a column which does not come in."""
+    for error in unknown_columns(query, {ROWS: given}):
+        raise error
+
+
+@contextmanager
+def view(rows: DataFrame) -> Iterator[None]:
+    """The rows are the table `rows` inside; an input of that name is the table again after."""
+    catalog = rows.sparkSession.catalog
+    before = rows.sparkSession.table(ROWS) if catalog.tableExists(ROWS) else None
+    rows.createOrReplaceTempView(ROWS)
+    try:
+        yield
+    finally:
+        if before is None:
+            catalog.dropTempView(ROWS)
+        else:
+            before.createOrReplaceTempView(ROWS)

@@ -1,0 +1,78 @@
+"""Columns copied, renamed or chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from headrace.core.processor import Processor, StepContext
+from headrace.processors._columns import column, heads, type_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ALL = "*"
+
+
+class ColumnStep(Processor):
+    """Copies columns under other names, renames them, or leaves only some.
+
+    A name that is there already gets the new value where it stands. Costs nothing per row. Order and number of rows
+    stay.
+    """
+
+    type: Literal["column"] = "column"
+    columns: dict[str, str] = Field(
+        min_length=1,
+        description="The new name and the column, or field of a struct such as `driver.name`, it is made of. "
+        '`"*": "*"` means all columns that come in.',
+        examples=[{"booking": "order_number", "driver_name": "driver.name"}],
+    )
+    keep: Literal["all", "others", "none"] = Field(
+        "all",
+        description="What else comes out: `all` columns (copy), the `others`, which are not named here (rename), or "
+        "`none` (only these).",
+    )
+
+    realtime: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _star_means_star(self) -> ColumnStep:
+        if any((new == _ALL) != (old == _ALL) for new, old in self.columns.items()):
+            raise ValueError('write "*": "*" for all columns')
+        return self
+
+    @property
+    def label(self) -> str:
+        """What becomes what."""
+        return f"column {', '.join(old if old == new else f'{old} as {new}' for new, old in self.columns.items())}"
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """What the wanted ones are made of."""
+        if wanted is None and (self.keep != "none" or _ALL in self.columns):
+            return None
+        made = heads(old for new, old in self.columns.items() if wanted is None or new in wanted)
+        if self.keep == "none" and _ALL not in self.columns:
+            return made
+        return made | (wanted or frozenset()) - self.columns.keys()
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The columns in their new order."""
+        return pa.schema([(new, type_of(given, old, "column")) for new, old in self._plan(given.names).items()])
+
+    def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """One projection."""
+        return rows.select(*(column(rows, old).alias(new) for new, old in self._plan(rows.columns).items()))
+
+    def _plan(self, names: list[str]) -> dict[str, str]:
+        """Each column that comes out, and what it is made of."""
+        named = {new: old for new, old in self.columns.items() if new != _ALL}
+        if self.keep == "none":
+            made: dict[str, str] = {}
+            for new, old in self.columns.items():
+                made |= {name: name for name in names if name not in named} if new == _ALL else {new: old}
+            return made
+        gone = set() if self.keep == "all" or _ALL in self.columns else set(named.values()) - named.keys()
+        return {name: name for name in names if name not in gone} | named

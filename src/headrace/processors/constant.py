@@ -1,0 +1,64 @@
+"""Columns with a fixed value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from headrace.core.processor import Processor, StepContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Value = bool | int | float | str | None
+
+
+class Constant(Processor):
+    """Adds columns that have the same value in every row, or gives columns that are there a fixed value.
+
+    Costs nothing per row: the value is part of the query. Order and number of rows stay.
+    """
+
+    type: Literal["constant"] = "constant"
+    values: dict[str, Value] = Field(
+        min_length=1, description="The columns and their values.", examples=[{"country": "ID", "version": 2}]
+    )
+
+    realtime: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """The columns."""
+        return f"constant {', '.join(self.values)}"
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """Nothing of its own."""
+        return None if wanted is None else wanted - self.values.keys()
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The columns with their types: bigint, double, boolean or string."""
+        for name, value in self.values.items():
+            index = given.get_field_index(name)
+            field = pa.field(name, _TYPES[type(value)])
+            given = given.append(field) if index < 0 else given.set(index, field)
+        return given
+
+    def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """Literals."""
+        from pyspark.sql import functions as F
+
+        from headrace.core.schema import ddl_type
+
+        made = {name: F.lit(value).cast(ddl_type(_TYPES[type(value)])) for name, value in self.values.items()}
+        return rows.withColumns(made)
+
+
+_TYPES = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    type(None): pa.string(),
+}

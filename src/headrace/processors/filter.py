@@ -1,0 +1,68 @@
+"""Rows that fulfil a condition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, field_validator
+
+from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.processors._queries import check_columns, condition, view, words
+from headrace.sql.query import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Filter(Processor):
+    """Lets through the rows for which a condition is true.
+
+    Others are dropped, also those for which it is null; `filter_invalid` keeps them as dead letters instead. Order
+    stays. A condition that cannot be computed for a row, such as a text that is no number, fails the flow: write
+    try_cast.
+    """
+
+    type: Literal["filter"] = "filter"
+    where: str = Field(
+        min_length=1, description="The condition, in Spark SQL.", examples=["amount > 0 AND status = 'PAID'"]
+    )
+
+    realtime: ClassVar[bool] = True
+    _sql: str = PrivateAttr("")
+
+    @field_validator("where")
+    @classmethod
+    def _is_a_condition(cls, value: str) -> str:
+        condition(value)
+        return value
+
+    @property
+    def label(self) -> str:
+        """The condition."""
+        return f"filter {' '.join(self.where.split())}"
+
+    def bound(self, project: Surroundings) -> Filter:
+        """With functions of the library written out."""
+        made = self.model_copy()
+        made._sql = project.written_out(condition(self.where))
+        return made
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What Spark runs."""
+        return (self._sql,) if self._sql else ()
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The columns of the condition."""
+        return None if wanted is None else wanted | words(condition(self.where))
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The same columns."""
+        check_columns(parse(condition(self.where)), given)
+        return given
+
+    def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """A native filter."""
+        with view(rows):
+            return rows.sparkSession.sql(self._sql or condition(self.where))

@@ -1,0 +1,117 @@
+"""`type: redis`: what a Redis database holds about each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from headrace.core.context import Context
+from headrace.core.durations import Duration
+from headrace.core.tls import ServiceTls
+from headrace.processors import _texts as texts
+from headrace.processors._asking import Service
+from headrace.processors._enricher import Enricher
+from headrace.processors._outputs import Outputs
+
+
+def _address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+        raise ValueError(f"'{value}' is not the address of a server; write redis://host:port/0, or rediss:// for TLS")
+    if "@" in parts.netloc:
+        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
+    if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
+        raise ValueError(f"'{parts.path.strip('/')}' is not the number of a database")
+    return value
+
+
+class Redis(Enricher):
+    """Adds columns with what a Redis database holds about each row.
+
+    GET (or HGETALL) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there gives
+    nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else is an
+    error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it gives no
+    sign of life meanwhile, until `give_up`, while the flow is degraded.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
+    else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
+    answers of one Arrow batch are in memory at once.
+    """
+
+    nested_keys: ClassVar[bool] = False
+
+    type: Literal["redis"] = "redis"
+    url: Annotated[str, AfterValidator(_address)] = Field(
+        description="Address of the server and number of the database; rediss:// for TLS.",
+        examples=["redis://127.0.0.1:6379/0"],
+    )
+    username: str | None = Field(None, description="The name to log in with.")
+    password: SecretStr | None = Field(
+        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
+    )
+    tls: ServiceTls = Field(ServiceTls(), description="For rediss: whom to trust.", examples=[{"ca": "tls/ca.pem"}])
+    key: str = Field(
+        description="Key to look for; {column} stands for a column's value, {{ for a brace.",
+        examples=["customers:{customer_id}"],
+    )
+    holds: Literal["json", "hash", "text"] = Field(
+        "json",
+        description="What a key holds: `json` a JSON text, whose parts are taken by JSON path; `hash` a hash, whose "
+        "fields are taken by name; `text` a text, which is taken whole with the path `$`.",
+    )
+    batch_size: int = Field(500, gt=0, le=10_000, description="Keys per round trip.")
+    capacity: int = Field(4, gt=0, le=100, description="Connections per task, each with one round trip at a time.")
+    max_response: int = Field(1_000_000, gt=0, description="The most bytes a value may have.")
+    timeout: Duration = Field(timedelta(seconds=10), description="How long one round trip may take.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _ = self._key
+        if self.username is not None and self.password is None:
+            raise ValueError("`username` needs `password`")
+        if self.tls.certificate is not None:
+            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
+        if self.holds == "text" and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
+            raise ValueError("of a key that `holds: text` the path is `$`")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Keys and server."""
+        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+
+    def asked(self) -> Sequence[str]:
+        """The columns of the key."""
+        return texts.columns_of(self._key)
+
+    def service(self, context: Context) -> Service:
+        """With the key's template taken apart."""
+        from headrace.processors._redis_client import RedisService
+
+        parts = urlsplit(self.url)
+        return RedisService(
+            label=self.label,
+            host=str(parts.hostname),
+            port=parts.port or 6379,
+            database=int(parts.path.strip("/") or 0),
+            username=self.username,
+            password=self.password.get_secret_value() if self.password else None,
+            tls=self.tls.texts(context) if parts.scheme == "rediss" else None,
+            key=texts.Text.of(self._key, self.asked()),
+            holds=self.holds,
+            capacity=self.capacity,
+            timeout=self.timeout.total_seconds(),
+            connect_timeout=self.connect_timeout.total_seconds(),
+            max_response=self.max_response,
+            together=self.batch_size,
+        )
+
+    @property
+    def _key(self) -> texts.Parts:
+        return texts.parts_of(self.key, texts.plain)
+
+    def _outputs(self) -> Outputs:
+        return Outputs.of(self.columns, "names" if self.holds == "hash" else "json")

@@ -1,0 +1,107 @@
+"""A second query over the rows of a flow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, field_validator
+
+from headrace.core.errors import ProjectError
+from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.processors._queries import ROWS, check_columns, view, words
+from headrace.sql.query import Query, SqlError, parse
+from headrace.sql.streaming import refusals, state_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SqlStep(Processor):
+    """One more query, in Spark SQL; the rows that come in are the table `rows`.
+
+    It sees each row alone: windows, groups, joins and DISTINCT belong into the flow's own SQL, and are refused here.
+    Order stays.
+    """
+
+    type: Literal["sql"] = "sql"
+    sql: str = Field(
+        min_length=1,
+        description="The query.",
+        examples=["SELECT *, round(amount * rate, 2) AS euros FROM rows WHERE rate IS NOT NULL"],
+    )
+
+    realtime: ClassVar[bool] = True
+    _written_out: str = PrivateAttr("")
+
+    @field_validator("sql")
+    @classmethod
+    def _is_a_query(cls, value: str) -> str:
+        try:
+            query = parse(value)
+        except SqlError as error:
+            raise ValueError(error.message) from None
+        if [name.lower() for name in query.tables] != [ROWS]:
+            raise ValueError(f"the query of a step reads the table {ROWS}, and no other")
+        return value
+
+    @property
+    def label(self) -> str:
+        """The beginning of the query."""
+        text = " ".join(self.sql.split())
+        return f"sql {text if len(text) <= 80 else text[:79] + '…'}"
+
+    def bound(self, project: Surroundings) -> SqlStep:
+        """With functions of the library written out."""
+        made = self.model_copy()
+        made._written_out = project.written_out(self.sql)
+        return made
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What Spark runs."""
+        return (self._written_out,) if self._written_out else ()
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """Every column the query may name, whatever is wanted of it."""
+        return None if _has_star(parse(self.sql)) else words(self.sql)
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The columns of the query; of those that are just handed through the type is known."""
+        query = parse(self.sql)
+        for refusal in refusals(query):
+            raise refusal
+        kept = state_of(query)
+        if kept:
+            raise ProjectError(
+                "sql-not-streamable",
+                f"the query of a step sees each row alone, and this one has to remember ({', '.join(kept)})",
+                hint="put it into the flow's own SQL, or into a flow that reads this one",
+            )
+        check_columns(query, given)
+        return pa.schema(_columns(query, given))
+
+    def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """The query over a view."""
+        with view(rows):
+            return rows.sparkSession.sql(self._written_out or self.sql)
+
+
+def _has_star(query: Query) -> bool:
+    return any(select.is_star for select in query.tree.selects)
+
+
+def _columns(query: Query, given: pa.Schema) -> list[pa.Field]:
+    from sqlglot import exp
+
+    found: dict[str, pa.Field] = {}
+    for select in query.tree.selects:
+        if select.is_star:
+            left_out = {part.name.lower() for part in select.find_all(exp.Identifier)}
+            found |= {field.name: field for field in given if field.name.lower() not in left_out}
+            continue
+        plain = select.unalias()
+        name = select.alias_or_name
+        known = given.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
+        found[name] = pa.field(name, given.field(known).type if known >= 0 else pa.null())
+    return list(found.values())

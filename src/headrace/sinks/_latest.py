@@ -1,0 +1,26 @@
+"""Of several rows of a batch with one key, the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) -> DataFrame:
+    """One record per key: that with the greatest sequence, else the last of the last partition that has the key.
+
+    The same whenever the batch is run again. Records without a key all stay.
+    """
+    from pyspark.sql import functions as F
+
+    parts = [F.col(f"`{name}`") for name in keys]
+    numbered = records.withColumn("__number", F.monotonically_increasing_id())
+    whole = F.struct(*(F.col(f"`{name}`") for name in records.columns))
+    order = F.struct(*([F.col(f"`{sequence}`")] if sequence else []), F.col("__number"))
+    missing = F.coalesce(*(F.when(part.isNull(), F.col("__number")) for part in parts))
+    named = [part.alias(f"__key{number}") for number, part in enumerate(parts)]
+    groups = numbered.groupBy(*named, missing.alias("__missing"))
+    return groups.agg(F.max_by(whole, order).alias("__last")).select("__last.*")

@@ -1,0 +1,80 @@
+"""Rows that a system refuses for what they hold: dead letters, or the end of the flow. Never dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.core.context import Batch, Letters
+from headrace.core.errors import ProjectError
+
+OnRefusal = Literal["dead_letter", "fail"]
+ON_ERROR_DESCRIPTION = (
+    "What happens to a row that the server refuses for what it holds: `dead_letter` keeps it as JSON with the "
+    "server's reason, `fail` stops the flow."
+)
+
+SUMMARY = "outcome string, rows bigint"
+_SUMMARY_SCHEMA = pa.schema([("outcome", pa.string()), ("rows", pa.int64())])
+
+
+@dataclass
+class Report:
+    """What one task did with its rows; pickled to the workers while empty."""
+
+    label: str
+    generation: str
+    batch_id: int
+    letters: Letters | None
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(batch: Batch, label: str, on_error: OnRefusal) -> Report:
+        """For the tasks of one batch."""
+        return Report(label, batch.generation, batch.batch_id, batch.letters if on_error == "dead_letter" else None)
+
+    def written(self, rows: int) -> None:
+        """These arrived."""
+        self.counts["written"] += rows
+
+    def refused(self, row: int, reason: str, detail: str, value: bytes | None) -> None:
+        """Keep a row of this task, told by its number, as a dead letter or raise."""
+        if self.letters is None:
+            raise ProjectError(
+                "sink-row-refused",
+                f"{self.label} refused a row ({reason}): {detail}",
+                hint="mend the SQL or the target; `on_error: dead_letter` keeps such rows and goes on",
+            )
+        place = {"generation": self.generation, "batch": self.batch_id, "task": task_number(), "row": row}
+        self.letters.add(reason, detail, place, value)
+        self.counts["refused"] += 1
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Make the letters durable, then tell the driver."""
+        if self.letters is not None:
+            self.letters.flush()
+        columns = [pa.array(list(self.counts)), pa.array(list(self.counts.values()), pa.int64())]
+        if self.counts:
+            yield pa.RecordBatch.from_arrays(columns, schema=_SUMMARY_SCHEMA)
+
+
+def task_number() -> int:
+    """The partition this task works on; 0 outside of Spark."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return 0 if task is None else task.partitionId()
+
+
+def count_up(batch: Batch, summaries: list[tuple[str, int]]) -> dict[str, int]:
+    """Add up what the tasks told, for the metrics."""
+    totals: Counter[str] = Counter()
+    for outcome, rows in summaries:
+        totals[outcome] += rows
+    for outcome, rows in totals.items():
+        batch.tally.add(batch.flow, batch.sink, outcome, rows)
+    return dict(totals)

@@ -1,0 +1,67 @@
+"""Texts with columns in them: `orders:{order_id}`, `orders-{at:yyyy.MM.dd}`. Spark itself fills them in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_PART = re.compile(r"\{\{|\}\}|\{([^{}:]+)(?::([^{}]+))?\}|[{}]")
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A place for a column, perhaps with the pattern of a date."""
+
+    column: str
+    pattern: str | None
+
+
+def parts(text: str) -> list[str | Hole]:
+    """The literal texts and holes of a template; a ValueError says what is wrong with it."""
+    found: list[str | Hole] = []
+    position, literal = 0, ""
+    for match in _PART.finditer(text):
+        literal += text[position : match.start()]
+        position = match.end()
+        if match[0] in ("{{", "}}"):
+            literal += match[0][0]
+        elif match[1] is None:
+            raise ValueError(f"'{text}' has a single '{match[0]}'; write {{column}}, and {{{{ or }}}} for a brace")
+        else:
+            found += [literal] if literal else []
+            found.append(Hole(match[1].strip(), match[2]))
+            literal = ""
+    literal += text[position:]
+    return [*found, literal] if literal else found
+
+
+def columns_of(text: str) -> list[str]:
+    """The columns that a template uses."""
+    return [part.column for part in parts(text) if isinstance(part, Hole)]
+
+
+def filled(text: str, escape: Callable[[Column], Column] = lambda column: column) -> Column:
+    """The template with the values of each row in it; null when one of them is."""
+    from pyspark.sql import functions as F
+
+    made = [F.lit(part) if isinstance(part, str) else escape(_value(part)) for part in parts(text)]
+    return F.concat(*made) if made else F.lit("")
+
+
+def _value(hole: Hole) -> Column:
+    from pyspark.sql import functions as F
+
+    column = F.col(f"`{hole.column}`")
+    return F.date_format(column, hole.pattern) if hole.pattern else column.cast("string")
+
+
+def in_url(column: Column) -> Column:
+    """A value as a part of a URL: nothing in it can be taken for another part."""
+    from pyspark.sql import functions as F
+
+    return F.replace(F.url_encode(column), F.lit("+"), F.lit("%20"))

@@ -1,0 +1,208 @@
+"""`type: redis`: keys of a Redis database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from headrace.core.context import Batch, Context
+from headrace.core.durations import Duration
+from headrace.core.errors import ProjectError
+from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.tls import ServiceTls
+from headrace.sinks import _templates as templates
+from headrace.sinks._documents import document, require_columns
+from headrace.sinks._latest import last_of_each
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from headrace.sinks._redis_write import RedisClient
+
+_NESTED = ("array", "map", "struct")
+
+
+def _address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+        raise ValueError(f"'{value}' is not the address of a server; write redis://host:port/0, or rediss:// for TLS")
+    if "@" in parts.netloc:
+        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
+    if not parts.path.strip("/").isdecimal() and parts.path.strip("/"):
+        raise ValueError(f"'{parts.path.strip('/')}' is not the number of a database")
+    return value
+
+
+def _template(value: str) -> str:
+    if not templates.columns_of(value):
+        raise ValueError(f"'{value}' is the same for all rows; write the column, e.g. orders:{{order_id}}")
+    return value
+
+
+class RedisSink(Sink):
+    """Keys of a Redis database: the row as JSON, as a hash, or one column of it.
+
+    Delivery: idempotent; a batch that is run again sets the same keys to the same values, and a `ttl` begins anew.
+    Order: of several rows of a batch with one key the last is written, by `sequence` if there is one; a later batch
+    replaces what an earlier one wrote, also when its `sequence` is smaller. Scale: one connection per task,
+    `batch_size` keys per transaction, a shuffle per batch; a single server or primary, not a Redis cluster.
+    """
+
+    reads_all: ClassVar[bool] = True
+
+    type: Literal["redis"] = "redis"
+    url: Annotated[str, AfterValidator(_address)] = Field(
+        description="Address of the server and number of the database; rediss:// for TLS.",
+        examples=["redis://127.0.0.1:6379/0"],
+    )
+    username: str | None = Field(None, description="The name to log in with.")
+    password: SecretStr | None = Field(
+        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
+    )
+    tls: ServiceTls = Field(
+        ServiceTls(), description="For rediss: whom to trust and who we are.", examples=[{"ca": "tls/ca.pem"}]
+    )
+    key: Annotated[str, AfterValidator(_template)] = Field(
+        description="Key of a row; {column} stands for a column's value.", examples=["orders:{order_id}"]
+    )
+    value: Literal["json", "hash", "column"] = Field(
+        "json",
+        description="What a key holds: the row as a JSON text, a hash with one field per column (nulls left out, "
+        "nested ones as JSON), or the text or bytes of `column`.",
+    )
+    column: str | None = Field(None, description="Column with the value. A null deletes the key.", examples=["payload"])
+    sequence: str | None = Field(
+        None, description="Column that tells the newer of two rows of a batch with one key.", examples=["updated_at"]
+    )
+    delete: str | None = Field(
+        None, description="Boolean column: true deletes the key. It is not part of the value.", examples=["is_deleted"]
+    )
+    ttl: Duration | None = Field(None, description="How long a key lives after it was written.", examples=["1h"])
+    batch_size: int = Field(1000, gt=0, description="Keys per transaction.")
+    timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for one answer.")
+    retry_for: Duration = Field(
+        timedelta(seconds=30),
+        description="How long writing is tried again while the server is away or busy; then the flow is degraded, and "
+        "goes on when the server is back.",
+    )
+    on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.column is not None) != (self.value == "column"):
+            raise ValueError("`column` and `value: column` belong together")
+        if self.username is not None and self.password is None:
+            raise ValueError("`username` needs `password`")
+        if self.tls.certificate is not None:
+            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
+        return self
+
+    @property
+    def guarantee(self) -> Delivery:
+        """Keys are made of the rows."""
+        return "idempotent"
+
+    @property
+    def target(self) -> str:
+        """The keys."""
+        return self.key
+
+    @property
+    def label(self) -> str:
+        """Keys and server."""
+        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+
+    def check(self, context: Context) -> None:
+        """The server answers and lets us in."""
+        self.client(context).insist(lambda connection: connection.ping())
+
+    def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
+        """All columns that are named are there."""
+        require_columns(self.label, "key", templates.columns_of(self.key), columns)
+        for option in ("column", "sequence", "delete"):
+            name = getattr(self, option)
+            require_columns(self.label, option, [name] if name else [], columns)
+        if schema is not None and self.delete and not pa.types.is_boolean(schema.field(self.delete).type):
+            raise ProjectError(
+                "sink-column-type",
+                f"column '{self.delete}' of sink {self.label} is {schema.field(self.delete).type}",
+                hint="`delete` is a boolean: cast it in SQL",
+            )
+
+    def client(self, context: Context) -> RedisClient:
+        """A client with these options, fit to be sent to the workers."""
+        from headrace.sinks._redis_write import RedisClient
+
+        parts = urlsplit(self.url)
+        return RedisClient(
+            label=self.label,
+            host=str(parts.hostname),
+            port=parts.port or 6379,
+            database=int(parts.path.strip("/") or 0),
+            username=self.username,
+            password=self.password.get_secret_value() if self.password else None,
+            tls=self.tls.texts(context) if parts.scheme == "rediss" else None,
+            timeout=self.timeout.total_seconds(),
+            retry_for=self.retry_for.total_seconds(),
+        )
+
+    def entries(self, rows: DataFrame) -> DataFrame:
+        """One row per key: `key`, `gone`, `value`, and for hashes one column per field."""
+        from pyspark.sql import functions as F
+
+        columns = [name for name in rows.columns if name != self.delete]
+        gone: Column = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)
+        if self.column is not None:
+            gone = gone | F.col(f"`{self.column}`").isNull()
+            value = _text(rows, self.column)
+        else:
+            value = document(columns, nulls=True)
+        fields = [_text(rows, name).alias(f"field_{i}") for i, name in enumerate(columns)] if self._hash else []
+        order = [F.col(f"`{self.sequence}`").alias("order")] if self.sequence else []
+        key = templates.filled(self.key)
+        # of a hash the JSON is only needed for a dead letter
+        kept = F.when(key.isNull(), value) if self._hash else value
+        made = rows.select(key.alias("key"), gone.alias("gone"), kept.alias("value"), *fields, *order)
+        return last_of_each(made, ["key"], "order" if self.sequence else None)
+
+    def write_batch(self, rows: DataFrame, batch: Batch) -> None:
+        """Write all keys of the batch; again if it is run again."""
+        from headrace.sinks._redis_write import RedisWrite
+
+        columns = tuple(name for name in rows.columns if name != self.delete)
+        write = RedisWrite(
+            client=self.client(batch.context),
+            fields=columns if self._hash else None,
+            ttl_ms=round(self.ttl.total_seconds() * 1000) if self.ttl else None,
+            batch_size=self.batch_size,
+            report=Report.of(batch, self.label, self.on_error),
+        )
+        told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
+        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """Keys are set again."""
+        cannot = "; keys written since stay" if replace else ""
+        return f"{rewind.words}: their rows replace the values of the same keys{cannot}"
+
+    @property
+    def _hash(self) -> bool:
+        return self.value == "hash"
+
+
+def _text(rows: DataFrame, name: str) -> Column:
+    """A column as text or bytes."""
+    from pyspark.sql import functions as F
+
+    column, kind = F.col(f"`{name}`"), dict(rows.dtypes)[name]
+    if kind == "binary":
+        return column
+    if kind.startswith(_NESTED):
+        return F.when(column.isNotNull(), F.to_json(column).cast("binary"))
+    return column.cast("string").cast("binary")

@@ -1,0 +1,33 @@
+"""A query with Dagger's SQL in it as one that Spark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.sql.dialect.rowtime import rowtime_edits
+from headrace.sql.dialect.scope import DialectInput, Scope
+from headrace.sql.dialect.values import dagger_meaning, distinct_counts, time_parts, unnested
+from headrace.sql.dialect.windows import Windows
+from headrace.sql.query import Query
+from headrace.sql.tokens import Words
+
+__all__ = ["DialectInput", "translate"]
+
+
+def translate(query: Query, inputs: Mapping[str, DialectInput] | None = None, *, dagger: bool = False) -> Query:
+    """The same query in Spark SQL; the very same object when there is nothing to translate.
+
+    `inputs` says what is known of the streams and flows it names. With `dagger`, what both dialects understand means
+    what it means to Dagger.
+    """
+    words = Words(query.sql, query.tokens)
+    scope = Scope({name.lower(): one for name, one in (inputs or {}).items()})
+    edits = [
+        *Windows(query, words, scope).edits(),
+        *rowtime_edits(query, scope),
+        *time_parts(query, scope),
+        *distinct_counts(query, words),
+        *unnested(query, words, scope),
+        *(dagger_meaning(query, words, scope) if dagger else ()),
+    ]
+    return query.edited(edits) if edits else query

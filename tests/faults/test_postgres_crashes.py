@@ -1,0 +1,97 @@
+"""The engine killed with -9 inside a PostgreSQL sink and around it: each event once, with a key and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import unavailable
+from tests.faults.checker import Findings, Log, check_events
+from tests.faults.scene import HERE, SHORT_LIVED, Engine, await_true
+
+from headrace.testing.services import Postgres
+
+if TYPE_CHECKING:
+    from headrace.testing.services import Kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.service]
+
+PROJECT = """
+project: proof
+state: state
+defaults: {{trigger: 200ms, max_records: 700}}
+spark: {{master: "local[2]", conf: {conf}}}
+streams:
+  events:
+    source: {{type: kafka, brokers: "{brokers}", topic: {topic}}}
+    format: {{type: json, columns: "id string, k string, n bigint, amount bigint, ts bigint"}}
+flows:
+  rides:
+    sql: SELECT id, k, n, amount, timestamp_millis(ts) AS ts FROM events
+    sinks:
+      - {{type: postgres, url: "{url}", table: rides, create: true}}
+      - {{type: postgres, url: "{url}", table: by_key, create: true, key: [id]}}
+"""
+PATIENCE = 300.0
+POINTS = ("postgres_staged:1", "postgres_merged:2", "between_sinks:3")
+
+
+def start(folder: Path, life: str, *arguments: str, crash: str | None = None) -> Engine:
+    env = {**os.environ, "FAULTS_LOCK": str(folder / "state" / "engine.lock")}
+    env |= {"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "planted"), os.environ.get("PYTHONPATH"))))}
+    env |= {"HEADRACE_CRASH": crash} if crash else {}
+    log = folder / f"life-{life}.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "headrace", "run", str(folder), *arguments]
+        return Engine(subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True), log)
+
+
+def table(url: str, name: str) -> list[dict[str, Any]]:
+    import psycopg
+    from psycopg.rows import dict_row
+
+    with psycopg.connect(url, row_factory=dict_row) as connection:  # type: ignore[arg-type]
+        return list(connection.execute(f"SELECT * FROM {name}"))
+
+
+def test_every_event_once_in_postgres(tmp_path: Path, kafka: Kafka) -> None:
+    problem = Postgres.problem()
+    if problem is not None:
+        unavailable(problem)
+    topic, log = f"in-{uuid.uuid4().hex[:8]}", tmp_path / "acknowledged.jsonl"
+    kafka.create_topic(topic, 4)
+    generator = [
+        sys.executable,
+        str(HERE / "generator.py"),
+        kafka.address,
+        topic,
+        str(log),
+        "--count",
+        "4000",
+        "--seed",
+        "7",
+    ]
+    subprocess.run(generator, check=True)
+    with Postgres() as server:
+        url = server.env["POSTGRES_URL"]
+        conf = json.dumps({"spark.local.dir": str(tmp_path / "local"), **SHORT_LIVED})
+        (tmp_path / "headrace.yaml").write_text(PROJECT.format(conf=conf, brokers=kafka.address, topic=topic, url=url))
+        for number, point in enumerate(POINTS):
+            engine = start(tmp_path, str(number), crash=f"{point}:rides")
+            assert await_true(engine.died, PATIENCE), f"{point} was not reached: {engine.tail()}"
+            assert engine.process.returncode == -9, engine.tail()
+        last = start(tmp_path, "last", "--until-caught-up")
+        assert await_true(last.died, PATIENCE), last.tail()
+        assert last.process.returncode == 0, last.tail()
+        found = Findings()
+        for name in ("rides", "by_key"):
+            check_events(found, name, table(url, name), Log.read(log))
+        assert found.violations == []
+        assert found.figures["rides rows"] > 3000
+        assert table(url, "(SELECT tablename FROM pg_tables WHERE tablename LIKE 'headrace_stage%') t") == []

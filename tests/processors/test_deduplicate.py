@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.processors.memory_state import MemoryHandle, StepClockAt
+
+from headrace.core.errors import ProjectError
+from headrace.plan.compare import compare
+from headrace.plan.explain import to_json, to_text
+from headrace.plan.planner import make_plan
+from headrace.plan.shape import shape_of
+from headrace.processors._firsts import Seen, firsts
+from headrace.processors.deduplicate import Deduplicate
+from headrace.project.loader import load
+from headrace.testing.harness import ProjectHarness
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PROJECT = """
+project: once
+streams:
+  orders:
+    source: {type: generate, fields: {id: {sequence: 1}}}
+    format: {type: json, columns: "id bigint, area string, note string, at timestamp"}
+    event_time: {column: at, max_future: null}
+  clicks:
+    source: {type: generate, fields: {id: {sequence: 1}}}
+    format: {type: json, columns: "id bigint, page string"}
+flows:
+  counted:
+    before: {orders: [{type: deduplicate, key: [id], ttl: 1min}]}
+    sql: SELECT window.start AS start, count(*) AS n FROM orders GROUP BY window(at, '10 seconds')
+    sinks: [console]
+  clicked:
+    sql: SELECT id, page FROM clicks
+    after: [{type: deduplicate, key: [id], ttl: 1h}]
+    sinks: [console]
+"""
+
+
+def seen(rows: list[tuple[int, int]]) -> Seen:
+    """Rows of key and time; keys that are equal in one half only are different keys."""
+    keys = np.array([key for key, _ in rows], np.int64)
+    return Seen(keys // 2, keys % 2, np.array([time for _, time in rows], np.int64))
+
+
+def model(rows: list[tuple[int, int]], known: list[tuple[int, int]], ttl: int) -> list[int]:
+    """One row after the other, in the order of their times."""
+    passed: list[tuple[int, int]] = list(known)
+    found = []
+    for place in sorted(range(len(rows)), key=lambda index: rows[index][1]):
+        key, time = rows[place]
+        if all(other != key or abs(time - at) >= ttl for other, at in passed):
+            passed.append(rows[place])
+            found.append(place)
+    return sorted(found)
+
+
+POINTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(POINTS, POINTS, st.integers(1, 30))
+def test_what_passes_is_what_the_rule_says(rows: list[Any], before: list[Any], ttl: int) -> None:
+    known = [before[place] for place in model(before, [], ttl)]
+    assert np.flatnonzero(firsts(seen(rows), seen(known), ttl)).tolist() == model(rows, known, ttl)
+
+
+def test_a_repeat_does_not_prolong_and_a_later_row_begins_anew() -> None:
+    rows = [(1, 0), (1, 9), (1, 10), (1, 19), (1, 20), *((2, time) for time in range(0, 200, 10))]
+    passed = firsts(seen(rows), Seen.none(), 10)
+    assert passed.tolist() == [True, False, True, False, True, *[True] * 20]
+
+
+BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=8), max_size=20)
+
+
+@settings(max_examples=30, deadline=None)
+@given(BATCHES, st.integers(1, 12))
+def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_forgotten(
+    batches: list[Any], ttl: int
+) -> None:
+    from headrace.processors._firsts_work import FirstsWork
+    from headrace.processors._keyed import HIGH, KEYLESS, LOW
+
+    clock, handle = StepClockAt(), MemoryHandle()
+    work = FirstsWork(ttl, "at", clock)
+    work.open(handle)  # type: ignore[arg-type]
+    passed: list[tuple[int, int]] = []
+    for number, batch in enumerate(batches):
+        clock.now = number * 5
+        # up to `ttl` behind the watermark
+        rows = [(key, clock.now - ttl + 1 + time) for key, time in batch]
+        expected = [rows[place] for place in model(rows, passed, ttl)]
+        keys = [key for key, _ in rows]
+        given = pa.table(
+            {"at": pa.array([time for _, time in rows], pa.int64()).cast(pa.timestamp("us", "UTC")),
+             HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64()),
+             KEYLESS: pa.array([False] * len(rows), pa.bool_())}
+        )  # fmt: skip
+        made = work.take(given)
+        assert sorted(made["at"].cast(pa.int64()).to_pylist()) == sorted(time for _, time in expected)
+        passed += expected
+    held = sum(len(part[0]) // 24 for part in handle.held["seen"].values)
+    assert held <= 2 * len([one for one in passed if one[1] > clock.now - 2 * ttl]) + 16 * 8
+
+
+def test_what_is_remembered_takes_24_bytes_per_key() -> None:
+    kept = seen([(-5, 1), (7, 2)])
+    assert len(kept.to_bytes()) == 48
+    again = Seen.from_bytes(kept.to_bytes())
+    assert [again.high.tolist(), again.low.tolist(), again.time.tolist()] == [
+        kept.high.tolist(), kept.low.tolist(), kept.time.tolist(),
+    ]  # fmt: skip
+
+
+def test_keys_are_looked_for_and_must_have_a_hash() -> None:
+    step = Deduplicate(key=["order.id"], ttl=timedelta(hours=1))
+    given = pa.schema([("order", pa.struct([("id", pa.int64())])), ("tags", pa.map_(pa.string(), pa.string()))])
+    assert step.output(given) == given
+    assert step.uses(frozenset({"tags"})) == {"tags", "order", "order.id"}
+    with pytest.raises(ProjectError) as caught:
+        Deduplicate(key=["order.nr"], ttl=timedelta(hours=1)).output(given)
+    assert caught.value.code == "unknown-column"
+    with pytest.raises(ProjectError) as caught:
+        Deduplicate(key=["tags"], ttl=timedelta(hours=1)).output(given)
+    assert caught.value.code == "step-type"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "headrace.yaml").write_text(PROJECT)
+    return tmp_path
+
+
+def test_plan_shows_it_and_a_change_needs_a_new_generation(project: Path) -> None:
+    plan = make_plan(load(project))
+    assert plan.flow("counted").state == ("deduplicate", "aggregate")
+    assert next(plan.flow("counted").streams()).columns == ("id", "at")
+    assert "  ▹ deduplicate by id for 1min" in [line.removeprefix("  ") for line in to_text(plan)]
+    assert to_json(plan)["flows"][1]["after"][0]["type"] == "deduplicate"
+    old = shape_of(plan.flow("counted"))
+    (project / "headrace.yaml").write_text(PROJECT.replace("ttl: 1min", "ttl: 2min"))
+    new = shape_of(make_plan(load(project)).flow("counted"))
+    assert compare(old, old, {}, {}).kind == "safe"
+    assert compare(old, new, {}, {}).kind == "new_generation"
+
+
+def test_a_real_time_flow_cannot_have_it(project: Path) -> None:
+    text = PROJECT.replace("    after: [{type", "    mode: realtime\n    after: [{type")
+    (project / "headrace.yaml").write_text(text)
+    with pytest.raises(ProjectError) as caught:
+        make_plan(load(project))
+    assert caught.value.code == "realtime-unsupported"
+    assert "deduplicate" in str(caught.value)
+
+
+def test_it_needs_rows_that_are_final(project: Path) -> None:
+    text = PROJECT.replace("    after: [{type", "    output: update\n    after: [{type")
+    (project / "headrace.yaml").write_text(text)
+    with pytest.raises(ProjectError) as caught:
+        make_plan(load(project))
+    assert caught.value.code == "step-needs-append"
+
+
+def test_the_event_time_must_come_through(project: Path) -> None:
+    (project / "headrace.yaml").write_text(
+        PROJECT.replace("ttl: 1min}]", "ttl: 1min}, {type: column, columns: {id: id}, keep: none}]").replace(
+            "SELECT window.start AS start, count(*) AS n FROM orders GROUP BY window(at, '10 seconds')",
+            "SELECT id FROM orders",
+        )
+    )
+    with pytest.raises(ProjectError) as caught:
+        make_plan(load(project))
+    assert caught.value.code == "bad-event-time"
+
+
+def order(number: int, second: int) -> dict[str, Any]:
+    return {"id": number, "area": "x", "at": START + timedelta(seconds=second)}
+
+
+@pytest.mark.spark
+def test_windows_after_it_count_each_key_once_also_after_a_restart(project: Path, spark: Any) -> None:
+    with ProjectHarness(project, spark) as harness:
+        harness.feed("orders", [order(n, n) for n in range(20)] + [order(n, n + 5) for n in range(20)])
+        harness.run("counted", "clicked")
+        harness.restart()
+        # repeats of what came before the restart, within and after the minute
+        harness.feed("orders", [order(3, 25), order(4, 64), order(100, 26)])
+        harness.run("counted")
+        # 22 is late for its window; 1000 closes them all
+        harness.feed("orders", [order(200, 22), order(200, 1000)])
+        harness.run("counted")
+        rows = {row["start"]: row["n"] for row in harness.rows("counted")}
+        assert rows == {START + timedelta(seconds=at): n for at, n in ((0, 10), (10, 10), (20, 1), (60, 1))}
+        assert [row["event_time"] for row in harness.late_rows("counted")] == [START + timedelta(seconds=22)]
+
+
+@pytest.mark.spark
+def test_after_the_sql_by_the_time_of_batches(project: Path, spark: Any) -> None:
+    with ProjectHarness(project, spark) as harness:
+        harness.feed("clicks", [{"id": n % 4, "page": "a"} for n in range(8)] + [{"page": "b"}, {"page": "c"}])
+        harness.run("clicked")
+        harness.restart()
+        harness.feed("clicks", [{"id": 3, "page": "z"}, {"id": 9, "page": "z"}])
+        harness.run("clicked")
+        rows = sorted((row["id"] is None, row["id"], row["page"]) for row in harness.rows("clicked") if row["id"])
+        assert rows == [(False, 1, "a"), (False, 2, "a"), (False, 3, "a"), (False, 9, "z")]
+        assert sorted(row["page"] for row in harness.rows("clicked") if row["id"] is None) == ["b", "c"]
