@@ -277,7 +277,8 @@ def test_a_stream_that_is_idle_and_read_to_its_end_gets_a_heartbeat(tmp_path: Pa
 def names_of(text: str) -> set[str]:
     """Names of metrics in an expression or a document, without what histograms add."""
     found = set(re.findall(r"\bheadrace_[a-z_]+", text))
-    return {re.sub(r"^(headrace_batch_duration_seconds)_(bucket|sum|count)$", r"\1", name) for name in found}
+    histogram = re.compile(r"^(headrace_(?:batch_duration|step_latency)_seconds)_(bucket|sum|count)$")
+    return {histogram.sub(r"\1", name) for name in found}
 
 
 def known_names(server: StatusServer) -> set[str]:

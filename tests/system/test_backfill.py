@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.service]
 
 BEGIN = datetime(2026, 1, 1, 22, tzinfo=UTC)
 COUNT = 1200
+# the events are old, and the broker must not clear them away during the test
+KEEP = {"retention.ms": "-1"}
 Event = dict[str, Any]
 
 
@@ -76,7 +78,7 @@ def write_history(folder: Path, given: list[Event], chance: random.Random, **mor
         rows = by_hour[hour]
         chance.shuffle(rows)
         columns = {"id": [row["id"] for row in rows], "amount": pa.array([row["amount"] for row in rows], pa.int32())}
-        columns |= {name: [row[name] for row in rows] for name in more}
+        columns |= {name: pa.array([row[name] for row in rows], kind) for name, kind in more.items()}
         file = folder / f"dt={hour:%Y-%m-%d}" / f"hr={hour:%H}" / "part.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
@@ -164,7 +166,7 @@ def test_windows_over_a_seam_in_time(
     chance = random.Random(seed)
     made = events(chance)
     seam = made[chance.randrange(COUNT // 3, 2 * COUNT // 3)]["at"]
-    name = topic(partitions=2)
+    name = topic(partitions=2, **KEEP)
     # both sides reach over the seam: only its rule tells whose a row is
     produce(kafka, name, [one for one in made if one["at"] >= seam - timedelta(minutes=20)], 2)
     write_history(tmp_path / "history", [one for one in made if one["at"] < seam + timedelta(minutes=30)], chance)
@@ -196,7 +198,7 @@ def test_rows_go_on_after_the_highest_offset(
     """The history is a lake table that another flow wrote from the same topic, and that grows on."""
     chance = random.Random(3)
     made = events(chance)
-    name = topic(partitions=3)
+    name = topic(partitions=3, **KEEP)
     places = produce(kafka, name, made, 3)
     cut = 700
     # partitions do not end at the same event
@@ -240,11 +242,11 @@ def test_rows_go_on_after_the_highest_offset(
 def test_a_gap_between_the_history_and_kafka_is_refused(
     tmp_path: Path, kafka: Kafka, topic: Callable[..., str], run_project: RunProject
 ) -> None:
-    name = topic()
+    name = topic(**KEEP)
     made = events(random.Random(4))[:20]
     produce(kafka, name, made, 1)
     rows = [{**event, "_partition": 0, "_offset": 25} for event in made]
-    write_history(tmp_path / "history", rows, random.Random(4), _partition=int, _offset=int)
+    write_history(tmp_path / "history", rows, random.Random(4), _partition=pa.int32(), _offset=pa.int64())
     project(tmp_path, kafka, name, "{files: history}", rows=ROWS)
     with pytest.raises(ProjectError) as caught:
         run_project(tmp_path)
@@ -254,7 +256,7 @@ def test_a_gap_between_the_history_and_kafka_is_refused(
 def test_history_without_a_time_is_a_dead_letter(
     tmp_path: Path, kafka: Kafka, topic: Callable[..., str], run_project: RunProject
 ) -> None:
-    name = topic()
+    name = topic(**KEEP)
     made = events(random.Random(5))[:30]
     produce(kafka, name, made[20:], 1)
     (tmp_path / "history").mkdir()

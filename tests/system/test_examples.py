@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from tests.system.conftest import RunProject
+import redis
+from tests.conftest import unavailable
+from tests.system.conftest import RunProject, consume, produce
+
+from headrace.engine.flow import FlowStarter
+from headrace.engine.state import StateDir
+from headrace.plan.planner import make_plan
+from headrace.project.loader import load
+from headrace.testing.services import InfluxDB, OpenSearch, Postgres, Redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.testing.services import Kafka, Service
 
 pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ALONE = sorted(file.parents[1] for file in EXAMPLES.glob("*/expected/*.json"))
+ALONE = sorted({file.parents[1].name for file in EXAMPLES.glob("*/expected/*.json")})
 
 
-def copied(example: Path, folder: Path) -> Path:
+def copied(name: str, folder: Path) -> Path:
     """The example without what was left of earlier runs."""
     leftovers = shutil.ignore_patterns("out", "lake", ".headrace")
-    return Path(shutil.copytree(example, folder / example.name, ignore=leftovers))
+    return Path(shutil.copytree(EXAMPLES / name, folder / name, ignore=leftovers))
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
@@ -31,10 +53,186 @@ def in_order(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
 
-@pytest.mark.parametrize("example", list(dict.fromkeys(ALONE)), ids=lambda example: example.name)
-def test_example(example: Path, tmp_path: Path, run_project: RunProject) -> None:
-    folder = copied(example, tmp_path)
+def started(stack: ExitStack, kind: type[Service]) -> Any:
+    problem = kind.problem()
+    if problem is not None:
+        unavailable(problem)
+    return stack.enter_context(kind())
+
+
+@contextmanager
+def with_postgres(data: Path) -> Iterator[dict[str, str]]:
+    with ExitStack() as stack:
+        server = started(stack, Postgres)
+        with psycopg.connect(server.env["POSTGRES_URL"]) as connection:
+            connection.execute((data / "customers.sql").read_bytes())
+        yield server.env
+
+
+@contextmanager
+def with_redis(data: Path) -> Iterator[dict[str, str]]:
+    with ExitStack() as stack:
+        server = started(stack, Redis)
+        client = redis.Redis.from_url(server.env["REDIS_URL"])
+        for line in (data / "customers.redis").read_text().splitlines():
+            client.execute_command(*line.split())
+        yield server.env
+
+
+@contextmanager
+def with_opensearch(data: Path) -> Iterator[dict[str, str]]:
+    with ExitStack() as stack:
+        server = started(stack, OpenSearch)
+        request = urllib.request.Request(  # noqa: S310
+            f"{server.env['OPENSEARCH_URL']}/_bulk?refresh=true",
+            (data / "customers.ndjson").read_bytes(),
+            {"Content-Type": "application/x-ndjson"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            assert json.load(answer)["errors"] is False
+        yield server.env
+
+
+class Customers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    known = {"/customers/1": ("Asha", "gold"), "/customers/2": ("Budi", "basic")}  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        name, tier = self.known.get(self.path, ("", ""))
+        body = json.dumps({"customer": {"name": name}, "tier": tier}).encode()
+        self.send_response(200 if name else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def with_http(_data: Path) -> Iterator[dict[str, str]]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Customers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield {"CUSTOMERS_URL": f"http://127.0.0.1:{server.server_port}"}
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+SERVED = {
+    "http-enrichment": with_http,
+    "opensearch-enrichment": with_opensearch,
+    "postgres-enrichment": with_postgres,
+    "redis-enrichment": with_redis,
+}
+
+
+def check(name: str, folder: Path, run_project: RunProject) -> None:
     run_project(folder)
-    for expected in sorted((example / "expected").glob("*.json")):
+    for expected in sorted((EXAMPLES / name / "expected").glob("*.json")):
         rows = written(folder / "out" / expected.stem)
         assert in_order(rows) == in_order(json.loads(expected.read_text())), expected.stem
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if name not in SERVED])
+def test_example(name: str, tmp_path: Path, run_project: RunProject) -> None:
+    check(name, copied(name, tmp_path), run_project)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("name", SERVED)
+def test_enrichment(name: str, tmp_path: Path, run_project: RunProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copied(name, tmp_path)
+    with SERVED[name](folder / "data") as variables:
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        check(name, folder, run_project)
+
+
+@pytest.mark.service
+def test_influx_tags(tmp_path: Path, run_project: RunProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copied("influx-tags", tmp_path)
+    with ExitStack() as stack:
+        url = started(stack, InfluxDB).env["INFLUXDB_URL"]
+        monkeypatch.setenv("INFLUXDB_URL", url)
+        run_project(folder)
+        query = "db=example&q=SELECT%20*%20FROM%20bookings"
+        with urllib.request.urlopen(f"{url}/query?{query}", timeout=30) as answer:  # noqa: S310
+            (series,) = json.load(answer)["results"][0]["series"]
+    points = [dict(zip(series["columns"], values, strict=True)) for values in series["values"]]
+    assert in_order(points) == in_order(
+        [
+            {"time": "2026-03-01T08:01:00Z", "service": "RIDE", "area": "north", "bookings": 2, "amount": 7.5},
+            {"time": "2026-03-01T08:01:00Z", "service": "FOOD", "area": "east lake", "bookings": 1, "amount": 2},
+        ]
+    )
+
+
+@pytest.mark.service
+def test_parquet_backfill(
+    tmp_path: Path,
+    run_project: RunProject,
+    kafka: Kafka,
+    topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, orders = copied("parquet-backfill", tmp_path), topic()
+    for day in (1, 2):
+        table = pa.table(
+            {
+                "order_number": [f"{day}-{n}" for n in range(3)],
+                "amount": [1.0, 2.0, 3.0],
+                "ordered_at": pa.array([datetime(2026, 3, day, 12, n, tzinfo=UTC) for n in range(3)]),
+            }
+        )
+        (folder / "history" / f"dt=2026-03-0{day}").mkdir(parents=True)
+        pq.write_table(table, folder / "history" / f"dt=2026-03-0{day}" / "orders.parquet")
+    times = ["2026-03-02T23:00:00Z", "2026-03-03T08:00:00Z", "2026-03-03T09:00:00Z", "2026-03-05T00:00:00Z"]
+    produce(kafka, orders, [json.dumps({"order_number": t, "amount": 10.0, "ordered_at": t}).encode() for t in times])
+    monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
+    monkeypatch.setenv("ORDERS_TOPIC", orders)
+    run_project(folder)
+    assert in_order(written(folder / "out" / "orders_per_day")) == in_order(
+        [
+            {"day": "2026-03-01T00:00:00.000Z", "orders": 3, "amount": 6.0},
+            {"day": "2026-03-02T00:00:00.000Z", "orders": 3, "amount": 6.0},
+            {"day": "2026-03-03T00:00:00.000Z", "orders": 2, "amount": 20.0},
+        ]
+    )
+
+
+@pytest.mark.service
+def test_real_time_filter(
+    tmp_path: Path,
+    spark: SparkSession,
+    kafka: Kafka,
+    topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"KAFKA_BROKERS": kafka.address, "READINGS_TOPIC": topic(), "ALARMS_TOPIC": topic()}
+    for variable, value in names.items():
+        monkeypatch.setenv(variable, value)
+    project = load(copied("real-time-filter", tmp_path))
+    starter = FlowStarter(project, StateDir(Path(project.context.state)), spark)
+    query = starter.start(make_plan(project).flow("alarms"))
+    try:
+        readings = [{"sensor": f"s{n}", "celsius": 80.0 + n} for n in range(3)]
+        produce(kafka, names["READINGS_TOPIC"], [json.dumps(one).encode() for one in readings])
+        found: list[Any] = []
+        while len(found) < 2:
+            assert query.isActive, query.exception()
+            found = consume(kafka, names["ALARMS_TOPIC"])
+    finally:
+        query.stop()
+    assert in_order([json.loads(message.value()) for message in found]) == in_order(
+        [
+            {"sensor": "s1", "celsius": 81.0, "fahrenheit": 177.8, "kind": "too hot"},
+            {"sensor": "s2", "celsius": 82.0, "fahrenheit": 179.6, "kind": "too hot"},
+        ]
+    )

@@ -14,7 +14,7 @@ class Options(BaseModel):
 
 
 class Component(Options):
-    """One kind of source, format, processor or sink. The field `type` holds the kind's name, which is its file's name."""
+    """One kind of source, format, processor or sink. The field `type` holds its name, which is that of its file."""
 
     family: ClassVar[str]
 

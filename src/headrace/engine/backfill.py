@@ -146,10 +146,11 @@ def _topics(stream: StreamInput) -> list[str]:
 
 
 def _stored(stream: StreamInput) -> pa.Schema:
-    """The columns that the history may hold: all of the record, and those about it."""
+    """The columns that are read from the history: those of the record, and those about it that the flow uses."""
     assert stream.schema is not None, f"schema of {stream.name} is not known yet"
-    metadata = from_ddl(", ".join(f"{name} {kind}" for name, kind in stream.spec.source.metadata.items()))
-    return pa.schema([*stream.schema, *(field for field in metadata if field.name not in stream.schema.names)])
+    kinds = stream.spec.source.metadata
+    used = from_ddl(", ".join(f"{name} {kinds[name]}" for name in stream.metadata)) if stream.metadata else ()
+    return pa.schema([*stream.schema, *used])
 
 
 def _folder(state: StateDir, flow: str, name: str) -> Path:
@@ -242,7 +243,7 @@ def with_history(
     assert backfill is not None, "only streams with a backfill have a history"
     column = time.column if time else None
     wanted = [pa.field(field.name, TIMESTAMP) if field.name == column else field for field in stream.wanted]
-    metadata = [field for field in _stored(stream) if field.name in stream.metadata]
+    metadata = list(_stored(stream))[len(stream.schema or ()) :]
     read = ReadHistory(pa.schema([*wanted, *metadata]), column, time.unit if time else "ms", _micros(backfill))
     if gate is None and time is not None:
         # rows without a time must not get lost at the seam
