@@ -18,7 +18,7 @@ from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 from headrace.core.descriptors import find_message
 from headrace.core.errors import ProjectError
 from headrace.engine.flow import FlowStarter
-from headrace.engine.meters import FileCounter, LagMeter
+from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.metrics import Metrics
 from headrace.engine.runner import Runner
 from headrace.engine.schemawatch import SchemaWatch
@@ -203,7 +203,8 @@ def _board(runner: Runner, made: Project, state: StateDir) -> Board:
     empty = FileCounter(state.dead_letters)
     lags = LagMeter("shop", made.context, state, runner.runs, runner.notes)
     counts = runner.schemas.counts if runner.schemas else {}
-    return Board("shop", 1, runner.runs, runner.notes, lags, empty, empty, schemas=counts)
+    closed = ClosedLetters(state.replays)
+    return Board("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
 
 
 def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: float = 150.0) -> None:

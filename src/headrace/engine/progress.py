@@ -39,7 +39,12 @@ def new_batches(query: StreamingQuery, after: int) -> list[dict[str, Any]]:
         if report.batchId() <= after:
             break
         found.append(StreamingQueryProgress.fromJson(json.loads(report.json())))
-    return list(_each_once(reversed(found)))
+    return list(_each_once(report for report in reversed(found) if _ran(report)))
+
+
+def _ran(report: Mapping[str, Any]) -> bool:
+    """Whether there was a batch: when there is nothing to do, Spark reports on the next one as if it had been empty."""
+    return "addBatch" in report["durationMs"] or bool(report["numInputRows"])
 
 
 def _each_once(reports: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

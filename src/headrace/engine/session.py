@@ -48,6 +48,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.retainedStages": "50",
     "spark.sql.streaming.ui.retainedProgressUpdates": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "50",
+    # reports on batches that never were: one at the start of a query cannot be helped, more would only be passed over
+    "spark.sql.streaming.noDataProgressEventInterval": "1h",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
 }
 
