@@ -65,7 +65,7 @@ def run_project(spark: SparkSession) -> RunProject:
 
 def produce(kafka: Kafka, topic: str, values: list[bytes], key: Callable[[int], bytes] | None = None) -> None:
     """Write records and wait until the broker has them all."""
-    producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 20, "enable.idempotence": True})
     for number, value in enumerate(values):
         producer.produce(topic, value, key=key(number) if key else None)
         producer.poll(0)

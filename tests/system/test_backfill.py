@@ -52,7 +52,8 @@ def events(chance: random.Random) -> list[Event]:
 
 def produce(kafka: Kafka, topic: str, given: list[Event], partitions: int) -> list[tuple[int, int]]:
     """Write events with their own times; the partition and offset that each got."""
-    producer = Producer({"bootstrap.servers": kafka.address})
+    # a request that is sent again must not be overtaken: the events are in the order of their times
+    producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True})
     places: dict[int, tuple[int, int]] = {}
     for index, event in enumerate(given):
         value = json.dumps({**event, "at": event["at"].isoformat()}).encode()
