@@ -26,7 +26,7 @@ from headrace.testing.services import Kafka
 _FLOW = """\
 streams:
   readings:
-    source: {{type: kafka, brokers: "{brokers}", topic: readings}}
+    source: {{type: kafka, brokers: "{brokers}", topic: {topic}}}
     format: {{type: json, columns: "id bigint, sent double, level double, place string"}}
     on_error: skip
 flows:
@@ -54,15 +54,14 @@ def main() -> None:
 
 
 def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    output = f"passed_{mode}"
-    for topic in ("readings", output):
-        kafka.create_topic(topic, 1)
-    text = _FLOW.format(brokers=kafka.address, mode=mode, trigger=options.trigger, output=output)
+    topic, output = f"readings_{mode}", f"passed_{mode}"
+    for name in (topic, output):
+        kafka.create_topic(name, 1)
+    text = _FLOW.format(brokers=kafka.address, topic=topic, mode=mode, trigger=options.trigger, output=output)
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder), text) as run:
         run.wait_until(lambda flow: flow["state"] == "running")
-        with steady(kafka, options.rate):
+        with steady(kafka, topic, options.rate):
             delays = list(_delays(kafka, output, options.warm_up + options.seconds, options.warm_up))
-    kafka.admin().delete_topics(["readings"])["readings"].result(30)
     cuts = statistics.quantiles(delays, n=1000)
     return {
         "records": len(delays),
@@ -75,7 +74,7 @@ def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, 
 
 
 @contextmanager
-def steady(kafka: Kafka, rate: int) -> Iterator[None]:
+def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
     """A producer at a steady rate that waits for nobody."""
     done = threading.Event()
 
@@ -87,7 +86,7 @@ def steady(kafka: Kafka, rate: int) -> Iterator[None]:
             if pause > 0:
                 time.sleep(pause)
             value = {"id": number, "sent": time.time(), "level": number % 100, "place": "harbour"}
-            producer.produce("readings", json.dumps(value).encode())
+            producer.produce(topic, json.dumps(value).encode())
             producer.poll(0)
             number += 1
         producer.flush(30)
