@@ -18,10 +18,8 @@ _SAMPLE = 64
 _MOST_BYTES, _MOST_RECORDS, _FEWEST_RECORDS = 48 * 2**20, 50_000, 20_000
 
 
-def batch_limits(largest: int | None) -> dict[str, str]:
+def batch_limits(largest: int) -> dict[str, str]:
     """Spark's settings for records of which the largest has so many bytes; nothing where its own limit is better."""
-    if not largest:
-        return {}
     records = min(_MOST_RECORDS, _MOST_BYTES // largest)
     return {_RECORDS: str(records), _BYTES: _UNMEASURED} if records >= _FEWEST_RECORDS else {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -106,20 +106,21 @@ class FlowStarter:
         """What the flow's SQL gives."""
         from pyspark.errors import AnalysisException
 
+        limits = self._batch_limits(flow)
         try:
-            return self._query(flow, flow.inputs)
+            return self._query(flow, flow.inputs, limits)
         except AnalysisException as narrow:
             try:
                 # the SQL may use a column in a way that only Spark understands
-                return self._query(flow, tuple(_widened(one) for one in flow.inputs))
+                return self._query(flow, tuple(_widened(one) for one in flow.inputs), limits)
             except AnalysisException:
                 raise narrow from None
 
-    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...]) -> DataFrame:
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> DataFrame:
         # temporary views and settings belong to the flow alone
         session = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
-        for key, value in {**self._batch_limits(flow), **flow.spec.spark}.items():
+        for key, value in {**limits, **flow.spec.spark}.items():
             session.conf.set(key, value)
         if flow.state:
             excluded = session.conf.get(_EXCLUDED, "") or ""
@@ -139,10 +140,12 @@ class FlowStarter:
         return processed(session.sql(flow.sql), flow.after, reading, self.state)
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
+        """Asked once per start: it reads a sample of every stream."""
         if flow.name in self.careful or flow.spec.mode == "realtime":
             return {}
         sizes = [largest_record(stream, self.project.context) for stream in flow.streams()]
-        return batch_limits(max((size for size in sizes if size is not None), default=None)) if all(sizes) else {}
+        known = [size for size in sizes if size]
+        return batch_limits(max(known)) if known and len(known) == len(sizes) else {}
 
     def _writer(self, flow: FlowPlan, rows: DataFrame) -> DataStreamWriter:
         if flow.spec.mode == "realtime":

@@ -13,13 +13,14 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import urllib3
 from pydantic import AfterValidator, Field, SecretStr
 
+from headrace.core.addresses import http_address
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.descriptors import find_message, merged_sets
@@ -33,16 +34,9 @@ _CHUNK = 1 << 16
 _PASSING = (408, 429, 500, 502, 503, 504)
 
 
-def _address(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{value}' is not an address; write http://host/path or https://host/path")
-    if "@" in parts.netloc:
-        raise ValueError("names and passwords do not belong in the address; write them in `headers`")
-    return value
-
-
-Url = Annotated[str, AfterValidator(_address)]
+_ADVICE = "not an address; write http://host/path or https://host/path"
+_LOGIN = "write them in `headers`"
+Url = Annotated[str, AfterValidator(partial(http_address, advice=_ADVICE, login=_LOGIN))]
 
 
 class DescriptorRegistry(Options):

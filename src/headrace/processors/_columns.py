@@ -10,10 +10,18 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import require
-from headrace.core.schema import ddl_type, quoted
+from headrace.core.schema import ddl_type, from_ddl, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+def typed_columns(ddl: str) -> None:
+    """Refuse, as an option's value, a text that is no list of columns with their types."""
+    try:
+        from_ddl(ddl)
+    except ProjectError as error:
+        raise ValueError(error.message) from None
 
 
 def heads(paths: Iterable[str]) -> frozenset[str]:

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 import sqlglot
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
 
+from headrace.core.addresses import PostgresUrl
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.tls import ServiceTls
@@ -37,7 +38,7 @@ class Postgres(Enricher):
     paths: ClassVar[Paths] = "names"
 
     type: Literal["postgres"] = "postgres"
-    url: SecretStr = Field(
+    url: PostgresUrl = Field(
         description="Address of the database, with further parameters of libpq if need be.",
         examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
     )
@@ -59,14 +60,6 @@ class Postgres(Enricher):
     batch_size: int = Field(100, gt=0, le=10_000, description="Questions per round trip.")
     capacity: int = Field(4, gt=0, le=100, description="Connections per task, each with one round trip at a time.")
     timeout: Duration = Field(timedelta(seconds=10), description="How long one query, or one round trip, may take.")
-
-    @field_validator("url")
-    @classmethod
-    def _is_an_address(cls, value: SecretStr) -> SecretStr:
-        parts = urlsplit(value.get_secret_value())
-        if parts.scheme not in ("postgresql", "postgres") or not parts.hostname:
-            raise ValueError("not the address of a database; write postgresql://host:port/database")
-        return value
 
     @model_validator(mode="after")
     def _is_a_query(self) -> Self:

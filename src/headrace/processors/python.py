@@ -12,7 +12,7 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, Surroundings, Work, require
 from headrace.core.schema import from_ddl
-from headrace.processors._columns import heads, with_type
+from headrace.processors._columns import heads, typed_columns, with_type
 from headrace.processors._project_class import ProjectClass, find
 
 
@@ -59,10 +59,7 @@ class PythonStep(ArrowProcessor):
     @classmethod
     def _typed(cls, value: str | None) -> str | None:
         if value is not None:
-            try:
-                from_ddl(value)
-            except ProjectError as error:
-                raise ValueError(error.message) from None
+            typed_columns(value)
         return value
 
     @property

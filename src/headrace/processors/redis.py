@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
+from headrace.core.addresses import RedisUrl, redis_place
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.tls import ServiceTls
@@ -16,17 +17,6 @@ from headrace.processors import _texts as texts
 from headrace.processors._asking import Service
 from headrace.processors._enricher import Enricher
 from headrace.processors._outputs import Outputs
-
-
-def _address(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-        raise ValueError(f"'{value}' is not the address of a server; write redis://host:port/0, or rediss:// for TLS")
-    if "@" in parts.netloc:
-        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
-    if parts.path.strip("/") and not parts.path.strip("/").isdecimal():
-        raise ValueError(f"'{parts.path.strip('/')}' is not the number of a database")
-    return value
 
 
 class Redis(Enricher):
@@ -44,7 +34,7 @@ class Redis(Enricher):
     nested_keys: ClassVar[bool] = False
 
     type: Literal["redis"] = "redis"
-    url: Annotated[str, AfterValidator(_address)] = Field(
+    url: RedisUrl = Field(
         description="Address of the server and number of the database; rediss:// for TLS.",
         examples=["redis://127.0.0.1:6379/0"],
     )
@@ -91,15 +81,15 @@ class Redis(Enricher):
         """With the key's template taken apart."""
         from headrace.processors._redis_client import RedisService
 
-        parts = urlsplit(self.url)
+        host, port, database = redis_place(self.url)
         return RedisService(
             label=self.label,
-            host=str(parts.hostname),
-            port=parts.port or 6379,
-            database=int(parts.path.strip("/") or 0),
+            host=host,
+            port=port,
+            database=database,
             username=self.username,
             password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if parts.scheme == "rediss" else None,
+            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
             key=texts.Text.of(self._key, self.asked()),
             holds=self.holds,
             capacity=self.capacity,

@@ -13,7 +13,7 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import ArrowProcessor, Batches, StepClock, StepContext, StepLetters, Surroundings, Work
 from headrace.core.schema import from_ddl
-from headrace.processors._columns import column_of, heads, type_of, with_type
+from headrace.processors._columns import column_of, heads, type_of, typed_columns, with_type
 from headrace.processors._lookup import Wanted, check_alike
 from headrace.processors._tables import Pins, Place, TableAt
 
@@ -72,10 +72,7 @@ class TableStep(ArrowProcessor):
     @classmethod
     def _typed(cls, value: list[str] | str | None) -> list[str] | str | None:
         if isinstance(value, str):
-            try:
-                from_ddl(value)
-            except ProjectError as error:
-                raise ValueError(error.message) from None
+            typed_columns(value)
         return value
 
     @property

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 import urllib3
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from headrace.core.addresses import http_address
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
@@ -28,16 +29,8 @@ _LONGEST_ANSWER = 300
 _LONGEST_ASKED_WAIT = 30.0
 
 
-def _address(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{value}' is not the address of a server; write http://host:port or https://host:port")
-    if "@" in parts.netloc:
-        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
-    return value
-
-
-Url = Annotated[str, AfterValidator(_address)]
+_ADVICE = "not the address of a server; write http://host:port or https://host:port"
+Url = Annotated[str, AfterValidator(partial(http_address, advice=_ADVICE))]
 
 
 class HttpOptions(Options):

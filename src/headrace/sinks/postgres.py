@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
+from headrace.core.addresses import PostgresUrl
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
@@ -41,7 +42,7 @@ class PostgresSink(Sink):
     reads_all: ClassVar[bool] = True
 
     type: Literal["postgres"] = "postgres"
-    url: SecretStr = Field(
+    url: PostgresUrl = Field(
         description="Address of the database, with further parameters of libpq if need be.",
         examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
     )
@@ -80,14 +81,6 @@ class PostgresSink(Sink):
         description="How long connecting and merging are tried again while the server is away; then the flow is "
         "degraded, and goes on when the server is back.",
     )
-
-    @field_validator("url")
-    @classmethod
-    def _is_an_address(cls, value: SecretStr) -> SecretStr:
-        parts = urlsplit(value.get_secret_value())
-        if parts.scheme not in ("postgresql", "postgres") or not parts.hostname:
-            raise ValueError("not the address of a database; write postgresql://host:port/database")
-        return value
 
     @model_validator(mode="after")
     def _for_a_key(self) -> Self:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from headrace.core.addresses import RedisUrl, redis_place
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
@@ -26,17 +27,6 @@ if TYPE_CHECKING:
     from headrace.sinks._redis_write import RedisClient
 
 _NESTED = ("array", "map", "struct")
-
-
-def _address(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-        raise ValueError(f"'{value}' is not the address of a server; write redis://host:port/0, or rediss:// for TLS")
-    if "@" in parts.netloc:
-        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
-    if not parts.path.strip("/").isdecimal() and parts.path.strip("/"):
-        raise ValueError(f"'{parts.path.strip('/')}' is not the number of a database")
-    return value
 
 
 def _template(value: str) -> str:
@@ -57,7 +47,7 @@ class RedisSink(Sink):
     reads_all: ClassVar[bool] = True
 
     type: Literal["redis"] = "redis"
-    url: Annotated[str, AfterValidator(_address)] = Field(
+    url: RedisUrl = Field(
         description="Address of the server and number of the database; rediss:// for TLS.",
         examples=["redis://127.0.0.1:6379/0"],
     )
@@ -139,15 +129,15 @@ class RedisSink(Sink):
         """A client with these options, fit to be sent to the workers."""
         from headrace.sinks._redis_write import RedisClient
 
-        parts = urlsplit(self.url)
+        host, port, database = redis_place(self.url)
         return RedisClient(
             label=self.label,
-            host=str(parts.hostname),
-            port=parts.port or 6379,
-            database=int(parts.path.strip("/") or 0),
+            host=host,
+            port=port,
+            database=database,
             username=self.username,
             password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if parts.scheme == "rediss" else None,
+            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
             timeout=self.timeout.total_seconds(),
             retry_for=self.retry_for.total_seconds(),
         )
