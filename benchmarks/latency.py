@@ -1,7 +1,8 @@
 """How long a record takes from topic to topic: the same flow in real time and in micro-batches, one after the other.
 
 `python -m benchmarks.latency` produces at a steady rate and reads what comes out; both ends are in this process, so
-there is one clock. The engine is a process of its own, as users run it.
+there is one clock. The engine is a process of its own, as users run it. Broker, producer and reader share the machine
+with it, and the machine may share its processors with others: the share of time they were taken away is given too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.endurance import engine
@@ -61,7 +63,9 @@ def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder), text) as run:
         run.wait_until(lambda flow: flow["state"] == "running")
         with steady(kafka, topic, options.rate):
+            before = psutil.cpu_times()
             delays = list(_delays(kafka, output, options.warm_up + options.seconds, options.warm_up))
+            after = psutil.cpu_times()
     cuts = statistics.quantiles(delays, n=1000)
     return {
         "records": len(delays),
@@ -70,6 +74,7 @@ def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, 
         "p999_ms": round(cuts[998], 1),
         "max_ms": round(max(delays), 1),
         "load": [round(one, 1) for one in os.getloadavg()],
+        "stolen_percent": round(100 * (after.steal - before.steal) / (sum(after) - sum(before)), 1),
     }
 
 
@@ -102,8 +107,7 @@ def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
 
 def _delays(kafka: Kafka, topic: str, seconds: float, warm_up: float) -> Iterator[float]:
     """Milliseconds from before a record was produced to after its result was read."""
-    settings = {"bootstrap.servers": kafka.address, "group.id": "latency", "fetch.wait.max.ms": 5,
-                "enable.auto.commit": False}  # fmt: skip
+    settings = {"bootstrap.servers": kafka.address, "group.id": "latency", "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
     began = time.monotonic()

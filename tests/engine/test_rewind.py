@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -389,7 +390,7 @@ def test_a_probe_reads_position_and_pace_without_spark(tmp_path: Path) -> None:
     probe = LagProbe("p", place.flow, place.context)
     assert probe.measure(None).to_json()["lag"] is None
     place.batches(20)
-    PositionLog(place.state).batch_done(place.flow, PROGRESS)
+    PositionLog(place.state, clock=lambda: time.time() - 10).batch_done(place.flow, PROGRESS)
     place.batches(40)
     found = probe.measure(place.state.current("reads"))
     assert (found.records, found.seconds) == (60, 0.0)
