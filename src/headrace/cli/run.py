@@ -174,7 +174,7 @@ class _Reporter:
         """Only what is worth a line of its own."""
         if run.error is not None:
             printer.error(run.error)
-        elif run.reason is not None or (run.state == "running" and before.startswith("degraded")):
+        elif run.reason is not None or run.stop is not None or before.startswith(("degraded", "stopped")):
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
 
 
@@ -203,6 +203,8 @@ def _rounded(number: float | None) -> float | None:
 def _line(run: FlowRun) -> str:
     numbers = run.numbers
     state = f"{run.state}: {run.reason.text}" if run.reason else run.state
+    if run.stop is not None:
+        state += f" (asked for by {run.stop.by} at {run.stop.at})"
     parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {run.batches} batches"]
     rate = numbers.rows_per_s()
     if rate is not None:

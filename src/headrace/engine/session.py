@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import headrace
 from headrace.core.errors import ProjectError
 from headrace.engine.jars import engine_jars, require_java
+from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
 
 if TYPE_CHECKING:
@@ -54,14 +55,15 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
-    """All Spark settings of a project. Pure, so a test needs no Spark."""
+def settings(spec: SparkSpec, log_file: Path, scratch: Path | None = None) -> dict[str, str]:
+    """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
     java_options = [
         # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
         "-XX:+UseParallelGC",
         f"-Dlog4j2.configurationFile=file:{_LOG4J}",
         f"-Dheadrace.log={log_file}",
         "-Dderby.system.home=" + str(log_file.parent),
+        *([f"-Djava.io.tmpdir={scratch}"] if scratch else []),
     ]
     own = {
         **DEFAULTS,
@@ -69,6 +71,8 @@ def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.jars": ",".join(str(jar) for jar in engine_jars()),
     }
+    if scratch is not None:
+        own["spark.local.dir"] = str(scratch)
     if spec.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     merged = {**own, **spec.conf}
@@ -82,7 +86,8 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
     require_java()
     log_dir.mkdir(parents=True, exist_ok=True)
     log_file = (log_dir / "engine.log").absolute()
-    options = settings(spec, log_file)
+    scratch = scratch_folder()
+    options = settings(spec, log_file, scratch)
     from pyspark.sql import SparkSession
 
     # PySpark asks the environment, not its settings, which Python runs the workers
@@ -100,8 +105,10 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
             f"Spark did not start on {spec.master}: {str(error).splitlines()[0][:300]}",
             hint=f"see {log_file}, and run: headrace doctor",
         ) from error
+    if scratch is not None:
+        remember_jvm(scratch, spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     if not spec.master.startswith("local"):
-        _ship_package(spark)
+        _ship_package(spark, scratch)
     return spark
 
 
@@ -133,14 +140,14 @@ def _output_to(log_file: Path) -> Iterator[None]:
             os.close(original)
 
 
-def _ship_package(spark: SparkSession) -> None:
+def _ship_package(spark: SparkSession, place: Path | None) -> None:
     """Send this package to the executors, so that a worker needs only the libraries it builds on."""
     folder = Path(headrace.__file__).parent
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
         copy = Path(scratch) / "root" / "headrace"
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
         archive = shutil.make_archive(str(Path(scratch) / "headrace"), "zip", copy.parent)
-        kept = Path(tempfile.mkdtemp()) / "headrace.zip"
+        kept = Path(tempfile.mkdtemp(dir=place)) / "headrace.zip"
         shutil.move(archive, kept)
     atexit.register(shutil.rmtree, kept.parent, ignore_errors=True)
     spark.sparkContext.addPyFile(str(kept))

@@ -111,6 +111,7 @@ class Board:
             "since": iso(run.since),
             "reason": reason and {"code": reason.code, "text": reason.text, "since": iso(reason.since)},
             "note": run.note and {"code": run.note.code, "text": run.note.text, "since": iso(run.note.since)},
+            "stop": run.stop and {"by": run.stop.by, "at": run.stop.at},
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
             "generation": run.generation,
