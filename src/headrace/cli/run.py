@@ -100,7 +100,7 @@ def _run(
     from headrace.engine.reporting import Reporting
     from headrace.engine.runner import Runner
     from headrace.engine.schemawatch import SchemaWatch
-    from headrace.engine.session import start_session
+    from headrace.engine.session import start_session, stop_session
 
     for flow in plan.flows:
         inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
@@ -119,7 +119,7 @@ def _run(
             return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed))
     finally:
         printer.note("stopping …")
-        spark.stop()
+        stop_session(spark)
 
 
 def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:

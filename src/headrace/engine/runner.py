@@ -22,6 +22,7 @@ from headrace.engine.lake import is_table
 from headrace.engine.observers import Observer
 from headrace.engine.orders import Orders
 from headrace.engine.schemawatch import SchemaWatch
+from headrace.engine.session import is_lost
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
@@ -97,14 +98,14 @@ class Runner:
         return self.runs
 
     def _tend_all(self) -> None:
-        from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
-
         try:
             self._take_schemas()
             self._take_orders()
             for run in self.runs:
                 self._tend(run)
-        except Py4JNetworkError as error:
+        except Exception as error:
+            if not is_lost(error):
+                raise
             lost = ProjectError(
                 "spark-lost",
                 "Spark's process has ended; every flow ended with it",
@@ -237,13 +238,13 @@ class Runner:
         self._look_at_history(run)
 
     def _started(self, flow: FlowPlan) -> StreamingQuery:
-        from py4j.protocol import Py4JNetworkError
-
         try:
             return self.starter.start(flow)
-        except (ProjectError, Py4JNetworkError):
+        except ProjectError:
             raise
         except Exception as error:  # a full disk, say; a fault of ours must not end the other flows either
+            if is_lost(error):
+                raise
             _LOG.exception("flow %s could not be started", flow.name)
             raise from_query(flow, error) from error
 

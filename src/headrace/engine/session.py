@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,9 @@ DEFAULTS: Mapping[str, str] = {
     # reports on batches that never were: one at the start of a query cannot be helped, more would only be passed over
     "spark.sql.streaming.noDataProgressEventInterval": "1h",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # a batch that does not fit into Arrow's memory fails its flow, which then takes smaller ones; by default it ends
+    # the whole process, as its cause is an OutOfMemoryError. One that is the failure itself still does.
+    "spark.executor.killOnFatalError.depth": "1",
 }
 
 
@@ -110,6 +113,24 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
     if not spec.master.startswith("local"):
         _ship_package(spark, scratch)
     return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark, or what is left of it when its process has died."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, ConnectionError):
+        spark.stop()
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that Spark's process is gone; who asks it anything then hears it in one of these ways."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return True
+    # an error that came from there has a trace
+    return type(error) is Py4JError and "Trace:" not in str(error)
 
 
 @contextmanager
