@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from headrace.core.errors import ProjectError
@@ -22,6 +24,20 @@ def unavailable(problem: ProjectError) -> None:
     if os.environ.get("CI") == "true":
         raise problem
     pytest.skip(str(problem))
+
+
+@contextmanager
+def frozen(port: int) -> Iterator[None]:
+    """A server that stands still: the process that listens there and all that it has started."""
+    listens = next(c.pid for c in psutil.net_connections("tcp") if c.laddr.port == port and c.status == "LISTEN")
+    processes = [psutil.Process(listens), *psutil.Process(listens).children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -144,7 +144,7 @@ def test_pem_files_travel_inside_the_properties(tmp_path: Path) -> None:
 def test_a_certificate_that_is_not_there_is_named() -> None:
     with pytest.raises(ProjectError, match=r"/project/ca\.pem") as caught:
         connection(security={"ssl": {"ca": "ca.pem"}}).java_properties(HERE)
-    assert caught.value.code == "file-missing"
+    assert caught.value.code == "missing-file"
 
 
 def test_a_jks_key_store_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from headrace.core.context import Context
 from headrace.core.filters import Filter
 from headrace.core.schema import from_ddl
+from headrace.core.sizes import binary_bytes
+from headrace.core.steptally import BYTES_IN, StepTally
 from headrace.engine.deadletters import LetterBox, read_letters
 from headrace.engine.decode import BadRecordError, DecodeStep
 from headrace.formats.json import JsonFormat
@@ -58,6 +60,19 @@ def test_good_rows_pass_with_their_metadata_and_bad_ones_are_kept(tmp_path: Path
     assert (letter["value"], json.loads(letter["position"])) == (b"oops", {"offset": 11})
     assert (letter["flow"], letter["stream"], letter["generation"]) == ("flow", "stream", "g1")
     assert letter["reason"] == "malformed"
+
+
+def test_bytes_of_values_and_of_keys_that_are_read_are_counted(tmp_path: Path) -> None:
+    tally = StepTally("flow", "stream")
+    given = batch([b'{"id": 1}', None, b"oops", b'{"id": 2}'])
+    keyed = given.append_column("_key", pa.array([b"k", b"", None, b"key"], pa.binary()))
+    rows_of(step(tmp_path, tally=tally), given, given.slice(2, 1), batch([]))
+    assert tally.counts[BYTES_IN] == 9 + 4 + 9 + 4
+    tally.counts.clear()
+    rows_of(step(tmp_path, tally=tally, metadata=("_key",)), keyed)
+    assert tally.counts[BYTES_IN] == 9 + 4 + 9 + 4
+    large = keyed.column("_key").cast(pa.large_binary())
+    assert binary_bytes(large.slice(3)) == 3
 
 
 def test_filters_drop_rows_but_not_bad_records(tmp_path: Path) -> None:

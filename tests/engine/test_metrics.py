@@ -45,13 +45,16 @@ project: shop
 streams:
   orders: {source: {type: generate, rate: 1, fields: {id: {sequence: "{}"}, at: {time: event}}}, event_time: at}
   visits: {source: {type: generate, rate: 1, fields: {id: {sequence: "{}"}, at: {time: event}}}, event_time: at}
+  texts:
+    source: {type: generate, rate: 1, fields: {id: {sequence: "{}"}}}
+    format: {type: json, columns: id string}
 flows:
   counted:
     sql: |
       SELECT window.start AS s, count(*) AS n
       FROM (SELECT at FROM orders UNION ALL SELECT at FROM visits) GROUP BY window(at, '10 seconds')
     sinks: [noop]
-  plain: {sql: SELECT id FROM orders, sinks: [noop], required: false}
+  plain: {sql: SELECT id FROM texts, sinks: [noop], required: false}
 """
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -120,6 +123,9 @@ def server(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServ
     metrics.batch_done(SimpleNamespace(name="counted"), report())  # type: ignore[arg-type]
     monkeypatch.setattr("headrace.engine.metrics.ENGINE", tally := Tally())
     tally.add("counted", "noop", "written", 9)
+    monkeypatch.setattr("headrace.engine.volumes.ENGINE", tally)
+    tally.add_bytes("counted", "noop", 900)
+    monkeypatch.setattr("headrace.engine.volumes.step_counts", lambda: {("plain", "texts", "bytes_in"): 70})
     one = StatusServer(HttpSpec(port=0), board, metrics)
     yield one
     one.close()
@@ -154,6 +160,9 @@ def test_metrics_say_what_is_known_and_leave_out_what_is_not(server: StatusServe
     assert found["headrace_dead_letters_total", (flow, ("reason", "malformed"))] == 2
     assert found["headrace_dead_letters_total", (flow, ("reason", "no-event-time"))] == 1
     assert found["headrace_sink_rows_total", (flow, ("outcome", "written"), ("sink", "noop"))] == 9
+    assert found["headrace_bytes_in_total", (("flow", "plain"), ("stream", "texts"))] == 70
+    assert found["headrace_bytes_out_total", (flow, ("sink", "noop"))] == 900
+    assert [labels for name, labels in found if name == "headrace_bytes_in_total" and flow in labels] == []
     assert found["headrace_end_to_end_latency_seconds", (flow,)] == 2.5
     assert found["headrace_flow_state", (flow, ("state", "running"))] == 1
     assert found["headrace_flow_state", (flow, ("state", "failed"))] == 0
@@ -182,6 +191,7 @@ def test_status_has_null_for_the_unknown_and_names_who_holds_the_watermark(serve
     assert {one["name"]: one["lag_records"] for one in counted["streams"]} == {"orders": 2, "visits": 0}
     assert counted["last_batch"]["phases_s"] == {"addBatch": 0.4, "somethingNew": 0.001}
     assert (plain["lag"], plain["rows_in"], plain["watermark"], plain["load"], plain["last_batch"]) == (None,) * 5
+    assert (counted["bytes_in"], counted["bytes_out"]) == (None, 900), "its streams have no decoder"
     assert plain["late_rows"] is None, "a flow without windows has no late rows"
 
 

@@ -87,7 +87,7 @@ def test_https(https: str, here: StepDesk) -> None:
     assert code_of(lambda: step(**FILES).check(here.context)) == "service-tls"
     assert code_of(lambda: here.run(step(**FILES), {"id": [1]})) == "service-tls"
     assert code_of(lambda: here.run(step(ca="ca.pem"), {"id": [1]})) in ("service-tls", "service-away")
-    assert code_of(lambda: step(ca="nowhere.pem").check(here.context)) == "file-missing"
+    assert code_of(lambda: step(ca="nowhere.pem").check(here.context)) == "missing-file"
 
 
 def test_redis(here: StepDesk) -> None:

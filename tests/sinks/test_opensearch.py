@@ -60,7 +60,8 @@ def run(out: OpenSearchSink, desk: Desk, *rows: tuple[bytes | None, bytes | None
     write = BulkWrite(client, out.batch_size, out.batch_bytes, out.sequence is not None, report)
     actions, contents = (pa.array(column, pa.binary()) for column in zip(*rows, strict=True))
     batch = pa.RecordBatch.from_arrays([actions, contents], names=["action", "content"])
-    return {row["outcome"]: row["rows"] for told in write(iter([batch])) for row in told.to_pylist()}
+    told = [row for summary in write(iter([batch])) for row in summary.to_pylist()]
+    return {row["outcome"]: row["rows"] for row in told if row["outcome"] != "bytes"}
 
 
 class Cluster:

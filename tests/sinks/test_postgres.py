@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,12 +11,13 @@ import psycopg
 import pytest
 from psycopg import sql
 from pydantic import ValidationError
-from tests.conftest import unavailable
+from tests.conftest import frozen, unavailable
 from tests.sinks.conftest import Desk
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
+from headrace.sinks._postgres import explanation
 from headrace.sinks._postgres_table import Held, Table, column_type, create_statement, require_fit
 from headrace.sinks._postgres_write import BatchWrite, Merge
 from headrace.sinks.postgres import PostgresSink
@@ -308,3 +310,21 @@ def test_of_two_attempts_at_a_batch_one_is_merged_and_what_the_dead_left_is_remo
     out.write_batch(spark.range(10), desk.batch(1))
     assert rows_of(held, "SELECT count(*) FROM orders") == [(20,)]
     assert rows_of(held, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'headrace_stage%'") == []
+
+
+@pytest.mark.service
+def test_a_server_that_stands_still_is_not_waited_for(
+    server: Postgres, held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sinks._postgres._GRACE_SECONDS", 0.0)
+    given = sink(url=server.env["POSTGRES_URL"], statement_timeout="300ms", timeout="2s")
+    connection = given.server(HERE).connect()
+    connection.execute("SELECT 1")
+    began = time.monotonic()
+    with frozen(server.port):
+        assert code_of(lambda: given.check(HERE)) == "service-away", "nor at the door"
+        with pytest.raises(psycopg.OperationalError, match="no answer within") as late:
+            connection.execute("SELECT 2")
+    assert explanation("postgres", late.value).code == "service-away"
+    assert connection.closed
+    assert time.monotonic() - began < 30

@@ -37,7 +37,7 @@ def code_of(call: Any) -> str:
 def test_certificate_and_key_belong_together(tmp_path: Path) -> None:
     with pytest.raises(ValidationError):
         ServiceTls(certificate="me.pem")
-    assert code_of(lambda: ServiceTls(ca="nowhere.pem").texts(Context(tmp_path, "state"))) == "file-missing"
+    assert code_of(lambda: ServiceTls(ca="nowhere.pem").texts(Context(tmp_path, "state"))) == "missing-file"
 
 
 @pytest.fixture(scope="module")

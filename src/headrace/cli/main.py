@@ -58,7 +58,9 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Operations": {
         "status": Command("status", "Show what the flows of a running engine do."),
         "wait": Command("wait", "Wait until a flow fulfils a condition."),
-        "stop": Command("stop", "Stop the engine that runs a project, after its running batches."),
+        "stop": Command("stop", "Stop a project's engine, or some of its flows, after the running batches."),
+        "start": Command("start", "Let flows go on that were stopped or have failed."),
+        "restart": Command("start", "Stop flows and start them again."),
         "offsets": Command("offsets", "Where flows are, how far behind, and moving them.", "app"),
         "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
         "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),

@@ -100,7 +100,7 @@ def _run(
     from headrace.engine.reporting import Reporting
     from headrace.engine.runner import Runner
     from headrace.engine.schemawatch import SchemaWatch
-    from headrace.engine.session import start_session
+    from headrace.engine.session import start_session, stop_session
 
     for flow in plan.flows:
         inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
@@ -119,7 +119,7 @@ def _run(
             return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed))
     finally:
         printer.note("stopping …")
-        spark.stop()
+        stop_session(spark)
 
 
 def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
@@ -174,7 +174,7 @@ class _Reporter:
         """Only what is worth a line of its own."""
         if run.error is not None:
             printer.error(run.error)
-        elif run.reason is not None or (run.state == "running" and before.startswith("degraded")):
+        elif run.reason is not None or run.stop is not None or before.startswith(("degraded", "stopped")):
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
 
 
@@ -203,6 +203,8 @@ def _rounded(number: float | None) -> float | None:
 def _line(run: FlowRun) -> str:
     numbers = run.numbers
     state = f"{run.state}: {run.reason.text}" if run.reason else run.state
+    if run.stop is not None:
+        state += f" (asked for by {run.stop.by} at {run.stop.at})"
     parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {run.batches} batches"]
     rate = numbers.rows_per_s()
     if rate is not None:

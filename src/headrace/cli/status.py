@@ -113,6 +113,10 @@ def _cells(flow: dict[str, Any], *, live: bool) -> list[str]:
 def _remarks(flow: dict[str, Any]) -> list[str]:
     """What a number cannot say."""
     said = []
+    stop = flow.get("stop")
+    if stop is not None:
+        done = "stopped" if flow["state"] == "stopped" else "stops after its batch"
+        said.append(f"{done}, asked for by {stop['by']} at {stop['at']}; to go on: headrace start {flow['name']}")
     if flow["reason"] is not None:
         said.append(f"{flow['reason']['text']} [{flow['reason']['code']}], since {flow['reason']['since']}")
     elif flow["state"] == "failed" and flow["last_error"] is not None:

@@ -1,41 +1,53 @@
-"""`headrace stop`: let a running engine finish its batches and end."""
+"""`headrace stop`: let a running engine, or some of its flows, finish the running batch and end."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.engines import seconds_of, state_of
+from headrace.cli.flow_orders import Clerk, say
 from headrace.cli.output import printer
-from headrace.cli.project_args import Json, Name, Overrides, Profile, ProjectOption, only_project
+from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, split
 from headrace.core.errors import Exit, ProjectError
+
+if TYPE_CHECKING:
+    from headrace.engine.state import StateDir
 
 _LOOK_SECONDS = 0.05
 
 
 def stop(
-    name: Name = None,
+    names: Names = None,
     project: ProjectOption = None,
     profile: Profile = None,
     overrides: Overrides = None,
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for its end.")] = "60s",
     json: Json = False,
 ) -> None:
-    """Stop the engine that runs a project, and wait until it has ended.
+    """Stop the engine that runs a project, or only the flows that are named, and wait until that is done.
 
-    It finishes the running batches first (see `run --stop-timeout`). Nothing to stop is fine.
+    Running batches are finished first (see `run --stop-timeout`). No engine to stop is fine. A flow that is stopped
+    stays so, also in engines that are started later, until `headrace start FLOW`; the other flows go on.
     """
-    state = state_of(only_project(name, project), profile, overrides)
-    patience = seconds_of("--timeout", timeout)
+    path, flows = split(names, project)
+    state = state_of(path, profile, overrides, flows)
+    deadline = time.monotonic() + seconds_of("--timeout", timeout)
+    if flows:
+        say(Clerk(state, deadline, timeout).stop(flows), json)
+        return
+    _stop_engine(state, deadline, timeout, json)
+
+
+def _stop_engine(state: StateDir, deadline: float, timeout: str, json: bool) -> None:
     pid = state.holder()
     if pid is None:
         _say(json, None, "no engine runs")
         return
-    deadline = time.monotonic() + patience
     while pid == 0 and time.monotonic() < deadline:  # it has only just taken the folder
         time.sleep(_LOOK_SECONDS)
         pid = state.holder() or 0

@@ -120,7 +120,7 @@ def certificates_of(store: Path, password: str) -> str:
 def _existing(context: Context, name: str) -> Path:
     path = Path(context.path(name))
     if not path.is_file():
-        raise ProjectError("file-missing", f"no file {path}", hint="paths are relative to the project folder")
+        raise ProjectError("missing-file", f"no file {path}", hint="paths are relative to the project folder")
     return path
 
 

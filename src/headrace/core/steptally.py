@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the classes of latency, in seconds; what takes longer is in a last class."""
 LATENCY, LATENCY_SUM = "latency:", "latency_us"
+BYTES_IN = "bytes_in"
+"""The bytes of the records that a stream's decoder was given."""
 _LATENCY_NAMES = (*(f"{LATENCY}{bound}" for bound in LATENCIES), f"{LATENCY}+Inf")
 
 

@@ -12,16 +12,27 @@ class Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._bytes: Counter[tuple[str, str]] = Counter()
 
     def add(self, flow: str, sink: str, outcome: str, rows: int) -> None:
         """Count rows of one batch that were, say, `written` or `refused`."""
         with self._lock:
             self._counts[(flow, sink, outcome)] += rows
 
+    def add_bytes(self, flow: str, sink: str, size: int) -> None:
+        """Count what was written of one batch, for sinks that know it without a look at every row."""
+        with self._lock:
+            self._bytes[(flow, sink)] += size
+
     def counts(self) -> dict[tuple[str, str, str], int]:
         """All counts so far, by flow, sink and outcome."""
         with self._lock:
             return dict(self._counts)
+
+    def bytes(self) -> dict[tuple[str, str], int]:
+        """All bytes so far, by flow and sink; a sink that does not count them is not there."""
+        with self._lock:
+            return dict(self._bytes)
 
 
 ENGINE = Tally()

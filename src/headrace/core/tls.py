@@ -84,5 +84,5 @@ def _text(context: Context, name: str | None) -> str | None:
         return None
     path = Path(context.path(name))
     if not path.is_file():
-        raise ProjectError("file-missing", f"no file {path}", hint="paths are relative to the project folder")
+        raise ProjectError("missing-file", f"no file {path}", hint="paths are relative to the project folder")
     return path.read_text()

@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 from headrace.core.filters import Filter, apply_all
 from headrace.core.format import Bad, Decoder
 from headrace.core.schema import TIMESTAMP
+from headrace.core.sizes import binary_bytes
 from headrace.core.source import PackedPosition
+from headrace.core.steptally import BYTES_IN, StepTally
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.gate import FUTURE, Gate
 from headrace.project.model import EventTime, OnError
@@ -42,16 +44,26 @@ class DecodeStep:
     letters: LetterBox
     packed: PackedPosition | None = None
     gate: Gate | None = None
+    tally: StepTally | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode all batches of a task."""
         try:
             for batch in batches:
+                if self.tally is not None:
+                    self.tally.add(BYTES_IN, self._size(batch))
                 yield self._one(batch)
         finally:
             self.letters.flush()
             if self.gate is not None:
                 self.gate.flush()
+            if self.tally is not None:
+                self.tally.flush()
+
+    def _size(self, batch: pa.RecordBatch) -> int:
+        """The bytes of the values and, where they are read, of the keys."""
+        binary = [batch.column(name) for name in self.metadata if pa.types.is_binary(batch.schema.field(name).type)]
+        return sum(binary_bytes(column) for column in (batch.column(0), *binary))
 
     def output_schema(self) -> pa.Schema:
         """The decoder's columns, the event time as a timestamp."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ProjectError
+from headrace.engine.orders import Order
 from headrace.engine.progress import Numbers, new_batches
 from headrace.engine.statusfile import State
 from headrace.plan.model import FlowPlan
@@ -60,6 +61,8 @@ class FlowRun:
     """The plan that it goes on with after its running batch."""
     leaving: Future[None] | None = None
     """The query's stop after its running batch, by a side thread."""
+    stop: Order | None = None
+    """Who wants it to be stopped, until somebody wants it to run again."""
     last_error: ProjectError | None = None
     """The last failure that it recovered, or may yet recover, from."""
     restarts: int = 0

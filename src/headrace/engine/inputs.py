@@ -15,6 +15,7 @@ from headrace.core.format import Format
 from headrace.core.positions import Position
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
+from headrace.core.steptally import StepTally
 from headrace.engine.backfill import History, seam_filter, with_history
 from headrace.engine.batchclock import BatchClock
 from headrace.engine.deadletters import LetterBox
@@ -150,6 +151,7 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         letters=_letters(one, reading, state, keep_value=one.spec.on_error == "dead_letter"),
         packed=source.packed_position,
         gate=_gate(one, reading, state),
+        tally=StepTally.of(reading.flow, one.name) if reading.streaming else None,
     )
     ddl = to_ddl(step.output_schema())
     for name in one.metadata:

@@ -17,6 +17,7 @@ from headrace.engine.progress import OUTPUT
 from headrace.engine.status import Board
 from headrace.engine.statusfile import STATES
 from headrace.engine.stepmetrics import step_families
+from headrace.engine.volumes import bytes_in, bytes_out
 from headrace.plan.model import FlowPlan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -109,6 +110,7 @@ class _Snapshot(Collector):
             yield family
         yield from self._counters(document)
         yield self._sink_rows()
+        yield from self._bytes()
         yield from step_families({run.plan.name for run in self._board.runs})
 
     def _states(self) -> GaugeMetricFamily:
@@ -152,6 +154,21 @@ class _Snapshot(Collector):
             if flow in flows:
                 family.add_metric([flow, sink, outcome], rows)
         return family
+
+    def _bytes(self) -> Iterator[CounterMetricFamily]:
+        read = CounterMetricFamily(
+            "headrace_bytes_in", "Bytes of the records given to a stream's decoder.", labels=["flow", "stream"]
+        )
+        written = CounterMetricFamily(
+            "headrace_bytes_out", "Bytes written, for sinks that count them.", labels=["flow", "sink"]
+        )
+        for run in self._board.runs:
+            for stream, size in bytes_in(run.plan).items():
+                read.add_metric([run.plan.name, stream], size)
+            for sink, size in bytes_out(run.plan).items():
+                written.add_metric([run.plan.name, sink], size)
+        yield read
+        yield written
 
     def _counters(self, document: Mapping[str, Any]) -> Iterator[CounterMetricFamily]:
         late = CounterMetricFamily("headrace_late_rows", "Rows too late for their window.", labels=["flow"])

@@ -74,7 +74,7 @@ class Reporting:
 
     def changed(self, runs: Sequence[FlowRun]) -> None:
         """Write the status at once when a flow is in another state."""
-        states = [f"{run.state} {run.reason.code if run.reason else ''}" for run in runs]
+        states = [f"{run.state} {run.reason.code if run.reason else ''} {run.stop}" for run in runs]
         if states != self._states:
             self._states = states
             self._work[0].soon()

@@ -20,7 +20,9 @@ from headrace.engine.flowrun import FlowRun, Trouble
 from headrace.engine.health import Health
 from headrace.engine.lake import is_table
 from headrace.engine.observers import Observer
+from headrace.engine.orders import Orders
 from headrace.engine.schemawatch import SchemaWatch
+from headrace.engine.session import is_lost
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
@@ -64,6 +66,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.runs = self.runs or [FlowRun(flow) for flow in self.plan.flows]
         self.health = Health(self.starter.project, self.starter.state)
+        self._orders = Orders(self.starter.state)
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
         self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
 
@@ -84,7 +87,7 @@ class Runner:
                 report(self.runs)
                 if seconds is not None and deadline is None:  # to start the flows is not yet to run them
                     deadline = time.monotonic() + seconds
-                if all(run.done for run in self.runs) or (deadline is not None and time.monotonic() >= deadline):
+                if all(self._over(run) for run in self.runs) or (deadline is not None and time.monotonic() >= deadline):
                     break
                 self.stopping.wait(pause)
         finally:
@@ -95,13 +98,14 @@ class Runner:
         return self.runs
 
     def _tend_all(self) -> None:
-        from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
-
         try:
             self._take_schemas()
+            self._take_orders()
             for run in self.runs:
                 self._tend(run)
-        except Py4JNetworkError as error:
+        except Exception as error:
+            if not is_lost(error):
+                raise
             lost = ProjectError(
                 "spark-lost",
                 "Spark's process has ended; every flow ended with it",
@@ -121,13 +125,49 @@ class Runner:
             refusal = self.schemas.refusal(run.plan) if self.schemas is not None else None
             run.remark(refusal or run.history)
 
+    def _take_orders(self) -> None:
+        """Do what people ask of single flows."""
+        news = self._orders.news(run.plan.name for run in self.runs)
+        for run in self.runs:
+            order = news.get(run.plan.name)
+            if order is not None and order.want == "stopped":
+                run.stop = order
+            elif order is not None:
+                self._want_again(run)
+
+    def _want_again(self, run: FlowRun) -> None:
+        """Let a flow run that was stopped or has failed."""
+        run.stop = None
+        if run.leaving is not None:  # it is about to stop: as if it had a new plan
+            run.renewal = run.renewal or run.plan
+        elif run.done:
+            run.error = run.trouble = None
+            self._failures.pop(run.plan.name, None)
+            run.become("starting")
+
+    def _over(self, run: FlowRun) -> bool:
+        """Whether it will not go on by itself, nor because somebody asks for it."""
+        return run.done and (run.stop is None or self.starter.until_caught_up)
+
     def _renew(self, run: FlowRun, plan: FlowPlan) -> None:
         """Start a flow anew on its own checkpoint, when its running batch is done."""
+        if self._gone(run):
+            run.plan, run.renewal = plan, None
+
+    def _hold(self, run: FlowRun) -> None:
+        """Stop a flow that somebody wants to be stopped, when its running batch is done."""
+        if run.state != "stopped" and self._gone(run):
+            run.error = run.trouble = None
+            run.become("stopped")
+
+    def _gone(self, run: FlowRun) -> bool:
+        """Whether the flow's query has ended; if not, it is let go after its running batch."""
         if run.query is not None and run.leaving is None:
             deadline = time.monotonic() + _LONGEST_BATCH
             run.leaving = ask(lambda: stop_flow(run, self.starter, deadline))
         if run.leaving is not None and not run.leaving.done():
-            return
+            return False
+        run.leaving = None
         if run.query is not None:
             run.query.stop()  # in case it could not be stopped gently
             self._take_in(run)
@@ -136,13 +176,16 @@ class Runner:
             self._count_on(run)
             if failure is not None:
                 self._failed(run, from_query(run.plan, failure))
-        run.plan, run.renewal, run.leaving = plan, None, None
+        return True
 
     def _count_on(self, run: FlowRun) -> None:
         done = self.starter.state.current(run.plan.name).checkpoint.committed()
         run.go_on_after(-1 if done is None else done.batch_id)
 
     def _tend(self, run: FlowRun) -> None:
+        if run.stop is not None:
+            self._hold(run)
+            return
         if run.done:
             return
         if run.renewal is not None:
@@ -195,13 +238,13 @@ class Runner:
         self._look_at_history(run)
 
     def _started(self, flow: FlowPlan) -> StreamingQuery:
-        from py4j.protocol import Py4JNetworkError
-
         try:
             return self.starter.start(flow)
-        except (ProjectError, Py4JNetworkError):
+        except ProjectError:
             raise
         except Exception as error:  # a full disk, say; a fault of ours must not end the other flows either
+            if is_lost(error):
+                raise
             _LOG.exception("flow %s could not be started", flow.name)
             raise from_query(flow, error) from error
 
@@ -213,7 +256,7 @@ class Runner:
                 if upstream is not None and self.starter.until_caught_up and not upstream.done:
                     return False
                 if not is_table(one.path):
-                    if upstream is None or upstream.done:
+                    if upstream is None or self._over(upstream):
                         raise ProjectError(
                             "lake-missing",
                             f"flow '{flow.name}' reads the lake table of '{one.name}', which is not there",

@@ -10,13 +10,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
 from headrace.core.errors import ProjectError
 from headrace.engine.jars import engine_jars, require_java
+from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
 
 if TYPE_CHECKING:
@@ -51,17 +52,21 @@ DEFAULTS: Mapping[str, str] = {
     # reports on batches that never were: one at the start of a query cannot be helped, more would only be passed over
     "spark.sql.streaming.noDataProgressEventInterval": "1h",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # a batch that does not fit into Arrow's memory fails its flow, which then takes smaller ones; by default it ends
+    # the whole process, as its cause is an OutOfMemoryError. One that is the failure itself still does.
+    "spark.executor.killOnFatalError.depth": "1",
 }
 
 
-def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
-    """All Spark settings of a project. Pure, so a test needs no Spark."""
+def settings(spec: SparkSpec, log_file: Path, scratch: Path | None = None) -> dict[str, str]:
+    """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
     java_options = [
         # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
         "-XX:+UseParallelGC",
         f"-Dlog4j2.configurationFile=file:{_LOG4J}",
         f"-Dheadrace.log={log_file}",
         "-Dderby.system.home=" + str(log_file.parent),
+        *([f"-Djava.io.tmpdir={scratch}"] if scratch else []),
     ]
     own = {
         **DEFAULTS,
@@ -69,6 +74,8 @@ def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.jars": ",".join(str(jar) for jar in engine_jars()),
     }
+    if scratch is not None:
+        own["spark.local.dir"] = str(scratch)
     if spec.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     merged = {**own, **spec.conf}
@@ -82,7 +89,8 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
     require_java()
     log_dir.mkdir(parents=True, exist_ok=True)
     log_file = (log_dir / "engine.log").absolute()
-    options = settings(spec, log_file)
+    scratch = scratch_folder()
+    options = settings(spec, log_file, scratch)
     from pyspark.sql import SparkSession
 
     # PySpark asks the environment, not its settings, which Python runs the workers
@@ -100,9 +108,29 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
             f"Spark did not start on {spec.master}: {str(error).splitlines()[0][:300]}",
             hint=f"see {log_file}, and run: headrace doctor",
         ) from error
+    if scratch is not None:
+        remember_jvm(scratch, spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     if not spec.master.startswith("local"):
-        _ship_package(spark)
+        _ship_package(spark, scratch)
     return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark, or what is left of it when its process has died."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, ConnectionError):
+        spark.stop()
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that Spark's process is gone; who asks it anything then hears it in one of these ways."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return True
+    # an error that came from there has a trace
+    return type(error) is Py4JError and "Trace:" not in str(error)
 
 
 @contextmanager
@@ -133,14 +161,14 @@ def _output_to(log_file: Path) -> Iterator[None]:
             os.close(original)
 
 
-def _ship_package(spark: SparkSession) -> None:
+def _ship_package(spark: SparkSession, place: Path | None) -> None:
     """Send this package to the executors, so that a worker needs only the libraries it builds on."""
     folder = Path(headrace.__file__).parent
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
         copy = Path(scratch) / "root" / "headrace"
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
         archive = shutil.make_archive(str(Path(scratch) / "headrace"), "zip", copy.parent)
-        kept = Path(tempfile.mkdtemp()) / "headrace.zip"
+        kept = Path(tempfile.mkdtemp(dir=place)) / "headrace.zip"
         shutil.move(archive, kept)
     atexit.register(shutil.rmtree, kept.parent, ignore_errors=True)
     spark.sparkContext.addPyFile(str(kept))

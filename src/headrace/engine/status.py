@@ -15,6 +15,7 @@ from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.progress import iso
 from headrace.engine.sidework import Notes
 from headrace.engine.statusfile import STATES
+from headrace.engine.volumes import bytes_in, bytes_out
 
 STALE_AFTER_S = 5
 _NOT_READY = ("waiting", "starting", "degraded", "failed")
@@ -110,12 +111,15 @@ class Board:
             "since": iso(run.since),
             "reason": reason and {"code": reason.code, "text": reason.text, "since": iso(reason.since)},
             "note": run.note and {"code": run.note.code, "text": run.note.text, "since": iso(run.note.since)},
+            "stop": run.stop and {"by": run.stop.by, "at": run.stop.at},
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
             "generation": run.generation,
             "rows_in": numbers.rows_in if run.has_run else None,
             "rows_out": numbers.rows_out,
             "rows_per_s": _rounded(numbers.rows_per_s()),
+            "bytes_in": _total(bytes_in(run.plan)) if run.has_run else None,
+            "bytes_out": _total(bytes_out(run.plan)),
             "batches": numbers.batches,
             "last_batch": numbers.last_batch,
             "busy_s": None if run.busy_since is None else _rounded(time.monotonic() - run.busy_since),
@@ -179,6 +183,10 @@ def _why(run: FlowRun) -> str:
     if run.reason is not None:
         return run.reason.text
     return {"waiting": "waits for the flow it reads", "starting": "has not made progress yet"}.get(run.state, "")
+
+
+def _total(known: Mapping[str, int]) -> int | None:
+    return sum(known.values()) if known else None
 
 
 def _error(error: ProjectError) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class Postgres(Enricher):
             "connect_timeout": max(2, round(self.connect_timeout.total_seconds())),
             "application_name": "headrace",
             "client_encoding": "utf8",
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 60_000,
         }
         if self.username is not None:
             options["user"] = self.username

@@ -75,7 +75,8 @@ class BulkWrite:
         patience = Patience(self.client.retry_for)
         waiting = list(portion)
         while waiting:
-            answer = self.client.send("POST", _PATH, b"".join(item.lines for item in waiting), _HEADERS)
+            body = b"".join(item.lines for item in waiting)
+            answer = self.client.send("POST", _PATH, body, _HEADERS)
             if answer.status in (400, 413):
                 self._split(waiting, answer.text)
                 return
@@ -83,7 +84,7 @@ class BulkWrite:
                 raise refusal(self.client.label, answer)
             said = msgspec.json.decode(answer.body)
             if not said.get("errors"):
-                self.report.written(len(waiting))
+                self.report.written(len(waiting), len(body))
                 return
             busy, why = self._sort_out(waiting, said["items"])
             if busy and not patience.wait():
@@ -105,7 +106,7 @@ class BulkWrite:
             ((action, result),) = said.items()
             status, error = result["status"], result.get("error") or {}
             if status < 300 or (status == 404 and action == "delete"):
-                self.report.written(1)
+                self.report.written(1, len(item.lines))
             elif status == 409 and self.versioned:
                 self.report.counts["stale"] += 1
             elif status in _BUSY or status == 409 or error.get("type") == "cluster_block_exception":

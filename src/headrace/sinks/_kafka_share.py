@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.core.sizes import binary_bytes
+
 REMEMBERED_BYTES = 64 * 1024 * 1024
 _WAIT_FOR_ROOM = 0.1
 
@@ -53,13 +55,22 @@ class Share:
             raise RuntimeError(f"rows of writers {writers} came to writer {self.writer}: the shares are not exact")
 
 
-def send(producer: Producer, topic: str, batch: pa.RecordBatch) -> int:
+def send_all(producer: Producer, topic: str, share: Share) -> tuple[int, int]:
+    """Queue all rows of a writer; how many they are, and the bytes of their keys and values."""
+    rows = size = 0
+    for batch in share:
+        _send(producer, topic, batch)
+        rows += batch.num_rows
+        size += binary_bytes(batch.column("key")) + binary_bytes(batch.column("value"))
+    return rows, size
+
+
+def _send(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
     """Queue the rows of a batch in their order; the transaction tells later whether they arrived."""
     if "headers" in batch.schema.names or "topic" in batch.schema.names:
         _send_one_by_one(producer, topic, batch)
     else:
         _send_together(producer, topic, batch)
-    return int(batch.num_rows)
 
 
 def _send_together(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:

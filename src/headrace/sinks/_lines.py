@@ -148,10 +148,10 @@ class InfluxWrite:
         answer = self.client.send("POST", self.path, body, headers)
         late = _LATE.search(answer.text)
         if answer.ok:
-            self.report.written(len(portion))
+            self.report.written(len(portion), len(body))
         elif late is not None:
             self.report.counts["late"] += int(late[1])
-            self.report.written(len(portion) - int(late[1]))
+            self.report.written(len(portion) - int(late[1]), len(body))
         elif answer.status not in (400, 413):
             raise _unexpected(self.client.label, answer)
         elif len(portion) == 1:

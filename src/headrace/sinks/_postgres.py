@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,8 +20,33 @@ from headrace.sinks._patience import Patience
 _NOT_ALLOWED = re.compile(r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist")
 _MISSING = re.compile(r"database .* does not exist")
 _UNTRUSTED = re.compile(r"certificate|server does not support SSL|SSL error")
-# connection lost, too many connections, no room, shutting down, starting, deadlock, serialisation, lock not available
-_PASSING = ("08", "53", "57P", "40", "55P03")
+# connection lost, too many connections, no room, shutting down, starting, deadlock, serialisation, lock not available,
+# statement that took too long
+_PASSING = ("08", "53", "57P", "40", "55P03", "57014")
+# the server should be the first to say that a statement takes too long
+_GRACE_SECONDS = 5.0
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is given up when the server does not answer.
+
+    The system of a frozen server still confirms what is sent there, so no timeout of TCP ends, and nor does one of the
+    server.
+    """
+
+    limit: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """All that waits for the server comes through here."""
+        limit = self.limit if timeout is None else timeout
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, limit)
+        except psycopg.OperationalError as error:
+            if limit is None or time.monotonic() - began < limit:
+                raise
+            self.pgconn.finish()  # nobody knows what it would answer to
+            raise psycopg.OperationalError(f"no answer within {limit:g} s") from error
 
 
 @dataclass(frozen=True)
@@ -32,15 +58,18 @@ class PgServer:
     options: dict[str, Any] = field(repr=False)
     tls: TlsTexts | None = field(repr=False)
     retry_for: float
+    statement_timeout: float
 
-    def connect(self, *, autocommit: bool = False) -> psycopg.Connection[Any]:
+    def connect(self, *, autocommit: bool = False) -> BoundedConnection:
         """A connection, tried for as long as the server is away."""
         patience = Patience(self.retry_for)
         while True:
             try:
                 with (self.tls or TlsTexts()).files() as paths:
                     options: dict[str, Any] = {**self.options, **self._secure(paths)}
-                    return psycopg.connect(self.url, autocommit=autocommit, **options)
+                    made = BoundedConnection.connect(self.url, autocommit=autocommit, **options)
+                made.limit = self.statement_timeout + _GRACE_SECONDS
+                return made
             except psycopg.OperationalError as error:
                 problem = _at_the_door(self.label, error)
                 if problem.code != "service-away" or not patience.wait():

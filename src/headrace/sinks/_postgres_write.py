@@ -242,6 +242,7 @@ class BatchWrite:
             self._drop(connection, staging)
 
     def _commit(self, connection: Any, staging: Staging, staged: Sequence[tuple[int, int]]) -> None:
+        connection.execute(f"SET LOCAL statement_timeout = {round(self.server.statement_timeout * 1000)}")
         # the mark first: its lock lets a second attempt at the same batch wait, and then see that it is too late
         marked = connection.execute(
             sql.SQL(

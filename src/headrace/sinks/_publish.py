@@ -56,8 +56,8 @@ class Publication:
         """Whether the batch must not be written again."""
         return self.manifest.exists()
 
-    def write(self, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> None:
-        """Let `stage` write into an empty staging folder, then make it count.
+    def write(self, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> int:
+        """Let `stage` write into an empty staging folder, then make it count; how many bytes there are.
 
         Each attempt has a folder of its own: an engine that lost its driver may still be writing into the last one.
         """
@@ -72,7 +72,9 @@ class Publication:
         }
         for name in files:
             _flush(self.staging / name)
+        size = sum((self.staging / name).stat().st_size for name in files)
         _put(self.manifest, json.dumps({"batch": self.batch_id, "files": files}, indent=1))
+        return size
 
     def finish(self) -> None:
         """Move what is still staged to its final place; a file that is no longer staged is already there."""

@@ -19,6 +19,7 @@ ON_ERROR_DESCRIPTION = (
 )
 
 SUMMARY = "outcome string, rows bigint"
+_BYTES = "bytes"
 _SUMMARY_SCHEMA = pa.schema([("outcome", pa.string()), ("rows", pa.int64())])
 
 
@@ -37,9 +38,11 @@ class Report:
         """For the tasks of one batch."""
         return Report(label, batch.generation, batch.batch_id, batch.letters if on_error == "dead_letter" else None)
 
-    def written(self, rows: int) -> None:
-        """These arrived."""
+    def written(self, rows: int, size: int = 0) -> None:
+        """These arrived, in so many bytes where that is known."""
         self.counts["written"] += rows
+        if size:
+            self.counts[_BYTES] += size
 
     def refused(self, row: int, reason: str, detail: str, value: bytes | None) -> None:
         """Keep a row of this task, told by its number, as a dead letter or raise."""
@@ -75,6 +78,9 @@ def count_up(batch: Batch, summaries: list[tuple[str, int]]) -> dict[str, int]:
     totals: Counter[str] = Counter()
     for outcome, rows in summaries:
         totals[outcome] += rows
+    size = totals.pop(_BYTES, None)
+    if size is not None:
+        batch.tally.add_bytes(batch.flow, batch.sink, size)
     for outcome, rows in totals.items():
         batch.tally.add(batch.flow, batch.sink, outcome, rows)
     return dict(totals)

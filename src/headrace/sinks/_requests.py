@@ -38,6 +38,8 @@ class Delivered:
     """What became of some rows."""
 
     written: int = 0
+    size: int = 0
+    """Bytes of the requests that were taken."""
     refused: list[tuple[Row, str]] = field(default_factory=list)
 
 
@@ -100,13 +102,13 @@ class HttpWrite:
             headers |= said
         answer = self.client.send(self.method, portion[0].url, content, headers, whole_url=True)
         if answer.ok:
-            return Delivered(written=len(portion))
+            return Delivered(written=len(portion), size=len(content))
         if not self._for_content(answer):
             raise refusal(self.client.label, answer)
         if len(portion) == 1:
             return Delivered(refused=[(portion[0], answer.text)])
         first, second = (self._deliver(half, task) for half in halves(portion))
-        return Delivered(first.written + second.written, first.refused + second.refused)
+        return Delivered(first.written + second.written, first.size + second.size, first.refused + second.refused)
 
     def _content(self, portion: Sequence[Row]) -> bytes:
         bodies = [row.body for row in portion]
@@ -119,7 +121,7 @@ class HttpWrite:
         return answer.status in _BAD_CONTENT or (self.body == "row" and 400 <= answer.status < 500)
 
     def _count(self, delivered: Delivered) -> None:
-        self.report.written(delivered.written)
+        self.report.written(delivered.written, delivered.size)
         for row, said in delivered.refused:
             self.report.refused(row.number, "refused", said, row.body)
 

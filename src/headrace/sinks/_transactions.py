@@ -21,14 +21,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from headrace.core.errors import ProjectError
 from headrace.core.kafka_cluster import NOT_ALLOWED, client, cluster_error
-from headrace.sinks._kafka_share import Share, send
+from headrace.sinks._kafka_share import Share, send_all
 
 ATTEMPTS = 3
 CALL_SECONDS = 60.0
 ABORT_SECONDS = 10.0
-SUMMARY = "writer int, rows bigint, skipped boolean"
+SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint"
 
-_SUMMARY_SCHEMA = pa.schema([("writer", pa.int32()), ("rows", pa.int64()), ("skipped", pa.bool_())])
+_SUMMARY_SCHEMA = pa.schema(
+    [("writer", pa.int32()), ("rows", pa.int64()), ("skipped", pa.bool_()), ("bytes", pa.int64())]
+)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (
     KafkaError._TIMED_OUT,
@@ -66,13 +68,14 @@ class TransactionalWrite:
         share = Share(batches)
         if share.writer is None:
             return
-        rows = self._insist_on(share)
-        columns = [[share.writer], [rows or 0], [rows is None]]
+        sent = self._insist_on(share)
+        rows, size = sent or (0, 0)
+        columns = [[share.writer], [rows], [sent is None], [size]]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SUMMARY_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_SUMMARY_SCHEMA)
 
-    def _insist_on(self, share: Share) -> int | None:
-        """How many rows were written, None when they already were.
+    def _insist_on(self, share: Share) -> tuple[int, int] | None:
+        """How many rows and bytes were written, None when they already were.
 
         An attempt begins anew in every respect: it also learns whether the one before was committed after all.
         """
@@ -90,7 +93,7 @@ class TransactionalWrite:
     def _transactional_id(self, share: Share) -> str:
         return f"{self.identity}.{share.writer}"
 
-    def _attempt(self, share: Share) -> int | None:
+    def _attempt(self, share: Share) -> tuple[int, int] | None:
         producer = client(Producer, self._producer_settings(share))
         with closing(client(Consumer, self._consumer_settings())) as consumer:
             insist(producer.init_transactions)
@@ -101,7 +104,7 @@ class TransactionalWrite:
                 return None
             producer.begin_transaction()
             try:
-                rows = sum(send(producer, self.topic, batch) for batch in share)
+                rows, size = send_all(producer, self.topic, share)
                 mark.offset = self.batch_id + 1
                 group = consumer.consumer_group_metadata()
                 insist(lambda seconds: producer.send_offsets_to_transaction([mark], group, seconds))
@@ -110,7 +113,7 @@ class TransactionalWrite:
                 with suppress(KafkaException):
                     producer.abort_transaction(ABORT_SECONDS)
                 raise
-            return rows
+            return rows, size
 
     def _producer_settings(self, share: Share) -> dict[str, str | bool]:
         return {

@@ -90,7 +90,8 @@ class FilesSink(Sink):
         if publication.is_written():
             drain(rows)
         else:
-            publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
+            size = publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
+            batch.tally.add_bytes(batch.flow, batch.sink, size)
         publication.finish()
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:

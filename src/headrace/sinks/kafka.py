@@ -201,7 +201,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
         shares = records.withColumn("writer", writer).repartitionById(writers, col("writer"))
         properties = self.librdkafka_properties(batch.context)
         identity = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
-        shares.mapInArrow(TransactionalWrite(properties, identity, self.topic, batch.batch_id), SUMMARY).collect()
+        write = TransactionalWrite(properties, identity, self.topic, batch.batch_id)
+        told = shares.mapInArrow(write, SUMMARY).collect()
+        batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
 
     def _partitions(self, context: Context) -> int:
         from headrace.core.kafka_cluster import Cluster

@@ -76,6 +76,12 @@ class PostgresSink(Sink):
         None, description="Schema of staging tables and headrace_marks; that of the table if left out."
     )
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for a connection.")
+    statement_timeout: Duration = Field(
+        timedelta(minutes=5),
+        gt=timedelta(0),
+        description="How long one statement may take, above all the merge of a batch, and how long the server may give "
+        "no sign of life while rows are copied; then the batch is tried again.",
+    )
     retry_for: Duration = Field(
         timedelta(seconds=30),
         description="How long connecting and merging are tried again while the server is away; then the flow is "
@@ -116,6 +122,7 @@ class PostgresSink(Sink):
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
+            "tcp_user_timeout": 60_000,
         }
         if self.username is not None:
             options["user"] = self.username
@@ -123,7 +130,8 @@ class PostgresSink(Sink):
             options["password"] = self.password.get_secret_value()
         tls = self.tls.texts(context) if self.tls is not None else None
         url = self.url.get_secret_value()
-        return PgServer(self.label, url, options, tls, self.retry_for.total_seconds())
+        limits = self.retry_for.total_seconds(), self.statement_timeout.total_seconds()
+        return PgServer(self.label, url, options, tls, *limits)
 
     def check(self, context: Context) -> None:
         """The server lets us in, the table is there or may be made, and this user may do what writing needs."""

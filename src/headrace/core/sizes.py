@@ -1,0 +1,15 @@
+"""How many bytes Arrow columns hold, without a look at their rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def binary_bytes(column: pa.Array) -> int:
+    """The bytes of all values of a binary or text column: the distance between its first and last offset."""
+    length = len(column)
+    if not length:
+        return 0
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    offsets = memoryview(column.buffers()[1]).cast("q" if wide else "i")
+    return int(offsets[column.offset + length] - offsets[column.offset])
