@@ -60,7 +60,7 @@ def run_project(spark: SparkSession) -> RunProject:
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
         runner = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan)
-        runs = runner.run(seconds=400)
+        runs = runner.run(seconds=900)
         for one in runs:
             if one.error is not None:
                 raise one.error
@@ -75,7 +75,7 @@ def headrace(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", "headrace", *map(str, arguments)], text=True, **options)
 
 
-def output_of(*arguments: object, timeout: float = 400) -> str:
+def output_of(*arguments: object, timeout: float = 900) -> str:
     """What a command has printed; it must have ended well."""
     with headrace(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         try:
@@ -132,12 +132,12 @@ def consume(kafka: Kafka, topic: str) -> list[Message]:
         "auto.offset.reset": "earliest",
     }
     consumer = Consumer(settings)
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Message] = []
     ended = 0
     while ended < len(partitions):
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None, f"no answer from {topic}"
         if message.error() is None:
             found.append(message)

@@ -179,7 +179,7 @@ def test_influx_tags(tmp_path: Path, run_shown: RunShown, monkeypatch: pytest.Mo
         monkeypatch.setenv("INFLUXDB_URL", url)
         run_shown(folder)
         query = "db=example&q=SELECT%20*%20FROM%20bookings"
-        with urllib.request.urlopen(f"{url}/query?{query}", timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{url}/query?{query}", timeout=60) as answer:  # noqa: S310
             (series,) = json.load(answer)["results"][0]["series"]
     points = [dict(zip(series["columns"], values, strict=True)) for values in series["values"]]
     assert in_order(points) == in_order(
@@ -230,7 +230,7 @@ def started_by_command(folder: Path) -> Iterator[Callable[[], str | None]]:
         try:
             yield lambda: None if running.poll() is None else (folder / "said").read_text()
             running.send_signal(signal.SIGINT)
-            assert running.wait(90) == 0, (folder / "said").read_text()
+            assert running.wait(300) == 0, (folder / "said").read_text()
         finally:
             running.kill()
 
@@ -264,10 +264,10 @@ def test_real_time_filter(
     found: list[Any] = []
     with running as ended:
         produce(kafka, names["READINGS_TOPIC"], [json.dumps(one).encode() for one in readings])
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while len(found) < 2:
             assert ended() is None, ended()
-            assert time.monotonic() < until, "no alarm in two minutes"
+            assert time.monotonic() < until, "no alarm in ten minutes"
             found = consume(kafka, names["ALARMS_TOPIC"])
     assert in_order([json.loads(message.value()) for message in found]) == in_order(
         [
