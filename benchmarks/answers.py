@@ -166,7 +166,7 @@ class Answers:
 
 def _started(port: int) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([sys.executable, str(Path(__file__)), str(port)])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         with contextlib.suppress(OSError):
             Answers(port, process).stats()

@@ -1,4 +1,4 @@
-"""What tests share: one Spark session and one Kafka broker for the whole run, each started by the first that asks."""
+"""What tests share: one Spark session and one of each server that is slow to start, started by the first that asks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headrace.core.errors import ProjectError
-from headrace.testing.services import Kafka
+from headrace.testing.services import Kafka, OpenSearch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# A JVM of a test lives for seconds or minutes: without its second compiler it takes half the processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# On a busy machine an example takes any time, and says nothing by it.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def unavailable(problem: ProjectError) -> None:
@@ -68,6 +76,16 @@ def kafka() -> Iterator[Kafka]:
         unavailable(problem)
     with Kafka(users={"alice": "wonder-land"}, ssl=True) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpenSearch]:
+    """A node; each test has indices of its own."""
+    problem = OpenSearch.problem()
+    if problem is not None:
+        unavailable(problem)
+    with OpenSearch() as node:
+        yield node
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +53,12 @@ class Ran:
 Run = Callable[..., Ran]
 
 
+def cpu_of_children() -> float:
+    """The processor time of all processes that were started here and have ended: no other load shows in it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.fixture
 def write_project(tmp_path: Path) -> Callable[[str, str], Path]:
     """Make a project with this name and text; its folder."""
@@ -87,7 +94,7 @@ def headrace(capsys: pytest.CaptureFixture[str]) -> Run:
 def shell() -> Run:
     """Run a command in a process of its own, as a shell does."""
 
-    def run(*arguments: object, cwd: Path | None = None, timeout: float = 60, **environment: str) -> Ran:
+    def run(*arguments: object, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Ran:
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         done = subprocess.run(
             [*command, *map(str, arguments)],

@@ -50,7 +50,7 @@ def test_it_runs_as_it_is(tmp_path: Path, shell: Run) -> None:
     shell("init", folder)
     count = 2000  # at 20 orders per second: 100 seconds, of which 8 windows at least are over
     arguments = ["--until-caught-up", "--set", f"streams.orders.source.count={count}"]
-    ran = shell("run", folder, *arguments, timeout=400)
+    ran = shell("run", folder, *arguments, timeout=900)
     assert ran.code == 0, ran.err
     assert {"flow", "batch", "row"} <= json.loads(ran.out.splitlines()[0]).keys()
     kept = DeltaTable(folder / "lake" / "sales").to_pyarrow_table().to_pylist()

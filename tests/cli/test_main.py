@@ -9,13 +9,13 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from tests.cli.conftest import cpu_of_children
 
 from headrace.cli import main as cli
 from headrace.cli.output import printer
@@ -32,13 +32,13 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "print(sorted(sys.modules.keys() & {'pyspark', 'pyarrow', 'pydantic', 'rich', 'yaml', 'sqlglot'}));"
         "sys.exit(code)"
     )
-    started = time.monotonic()
+    before = cpu_of_children()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    took = time.monotonic() - started
+    took = cpu_of_children() - before
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "[]"
     assert all(f"\n  {name} " in done.stdout for name in cli.COMMANDS)
-    assert took < 1.0  # 0.15 s on a quiet machine; the promise is 0.5 s
+    assert took < 1.0  # 0.15 s on a quiet machine; the promise is 0.5 s, and on a busy one a second costs more
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

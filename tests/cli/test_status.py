@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from headrace.engine.state import StateDir
 from headrace.engine.statusfile import look, write_status
 from headrace.project.model import HttpSpec
 
-from .conftest import Run
+from .conftest import Run, cpu_of_children
 
 FLOW: dict[str, Any] = {
     "name": "big",
@@ -57,7 +56,7 @@ with StateDir(Path(sys.argv[1])).lock():
 def document(pid: int, age: float = 0.0, http: str | None = None, **flow: Any) -> dict[str, Any]:
     at = (datetime.now(UTC) - timedelta(seconds=age)).isoformat().replace("+00:00", "Z")
     engine = {"pid": pid, "state": "running", "started_at": at, "http": http}
-    return {"as_of": at, "stale_after_s": 5, "version": "0", "project": "shop", "engine": engine, "ready": True,
+    return {"as_of": at, "stale_after_s": 120, "version": "0", "project": "shop", "engine": engine, "ready": True,
             "flows": {"running": 1}, "problems": [], "notes": [], "flow_list": [{**FLOW, **flow}]}  # fmt: skip
 
 
@@ -115,7 +114,7 @@ def test_reasons_are_said(headrace: Run, project: Path, state: StateDir, engine:
 def test_an_engine_that_says_nothing_is_stale(
     headrace: Run, project: Path, state: StateDir, engine: subprocess.Popen[str]
 ) -> None:
-    write_status(state, document(engine.pid, age=30))
+    write_status(state, document(engine.pid, age=600))
     assert headrace("status", project, "--json").data["freshness"] == "stale"
     ran = headrace("status", project)
     assert "stale" in ran.err
@@ -133,7 +132,7 @@ def test_an_engine_that_cannot_write_is_asked(state: StateDir, engine: subproces
             return []
 
     server = StatusServer(HttpSpec(port=0), Board(), None)  # type: ignore[arg-type]
-    write_status(state, document(engine.pid, age=30, http=server.address))
+    write_status(state, document(engine.pid, age=600, http=server.address))
     seen = look(state)
     server.close()
     assert seen.freshness == "live"
@@ -219,7 +218,7 @@ def test_wait_does_not_take_numbers_of_a_former_engine(headrace: Run, project: P
 def test_stop(headrace: Run, project: Path, state: StateDir, engine: subprocess.Popen[str]) -> None:
     assert state.holder() == engine.pid
     assert headrace("stop", project, "--json").data == {"stopped": True, "pid": engine.pid}
-    assert engine.wait(10) == 0
+    assert engine.wait(60) == 0
     assert state.holder() is None
     assert headrace("stop", project, "--json").data == {"stopped": False, "pid": None}
 
@@ -238,15 +237,19 @@ def test_stop_gives_up(headrace: Run, project: Path, state: StateDir) -> None:
 def test_asking_who_holds_a_folder_keeps_no_engine_from_starting(state: StateDir) -> None:
     state.root.mkdir(parents=True)
     (state.root / "engine.lock").touch()
-    asks = 0
+    told = HOLDER.replace("with StateDir", "print('here', flush=True)\ninput()\nwith StateDir")
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(state.root)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", told, str(state.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        assert state.holder() is None
+        process.stdin.write("go on\n")
+        process.stdin.flush()
         while state.holder() is None:
-            asks += 1
             assert process.poll() is None, "the engine was refused"
         process.kill()
-    assert asks > 0
 
 
 def test_status_is_quick_and_loads_neither_spark_nor_arrow(project: Path) -> None:
@@ -254,9 +257,9 @@ def test_status_is_quick_and_loads_neither_spark_nor_arrow(project: Path) -> Non
         "import sys; from headrace.cli.main import main; main(['status', sys.argv[1]]); "
         "sys.exit(bool({'pyspark', 'pyarrow', 'pandas', 'confluent_kafka'} & set(sys.modules)))"
     )
-    began = time.process_time()
+    before = cpu_of_children()
     assert subprocess.run([sys.executable, "-c", code, str(project)], check=False).returncode == 0
-    assert time.process_time() - began < 5
+    assert cpu_of_children() - before < 5
 
 
 def test_watch_prints_a_document_per_line(project: Path, state: StateDir, engine: subprocess.Popen[str]) -> None:

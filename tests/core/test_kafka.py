@@ -176,7 +176,7 @@ def test_a_missing_topic_names_those_like_it() -> None:
 def test_nobody_there() -> None:
     began = time.monotonic()
     assert code_of({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}) == "broker-unreachable"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_misspelt_property_is_refused_with_its_name() -> None:

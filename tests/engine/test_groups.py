@@ -26,7 +26,7 @@ class Board:
         self.gate.set()
 
     def publish(self, _known: ShelfPositions, group: str, position: Position) -> None:
-        self.gate.wait(10)
+        self.gate.wait(120)
         self.tries += 1
         if self.tries <= self.away:
             raise ProjectError("broker-unreachable", "no Kafka broker answers")
@@ -52,7 +52,7 @@ def test_the_newest_position_is_committed_and_a_batch_never_waits(tmp_path: Path
     for end in (30, 40, 50):
         place.batches(end)
         committer.batch_done(place.flow, {})
-    assert time.monotonic() - began < 5, "the broker has not answered yet"
+    assert time.monotonic() - began < 60, "the broker has not answered yet"
     board.gate.set()
     committer.close()
     assert board.seen[-1] == ("headrace.shop.reads", 50)
@@ -77,5 +77,5 @@ def test_closing_does_not_wait_for_ever(tmp_path: Path, board: Board) -> None:
     committer.batch_done(place.flow, {})
     began = time.monotonic()
     committer.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert board.seen == []

@@ -38,7 +38,7 @@ def test_the_engine_dies_at_the_point_with_all_that_it_started(asked: str) -> No
     assert done.returncode == -9, done.stderr
     (child,) = done.stdout.split()
     # it was killed before its parent was, but the kernel takes its time
-    assert await_true(lambda: _is_gone(int(child)), 10)
+    assert await_true(lambda: _is_gone(int(child)), 60)
 
 
 def _is_gone(pid: int) -> bool:

@@ -207,7 +207,7 @@ def _board(runner: Runner, made: Project, state: StateDir) -> Board:
     return Board("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
 
 
-def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: float = 150.0) -> None:
+def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         said = [(run.state, run.rows_in, str(run.last_error)) for run in runner.runs]
@@ -270,7 +270,7 @@ def test_a_running_flow_takes_a_field_over_between_two_batches(
         )
     finally:
         runner.stopping.set()
-        thread.join(60)
+        thread.join(300)
     assert [run.error for run in runner.runs] == [None, None]
     assert [run.restarts for run in runner.runs] == [0, 0]
     rows = sorted(sinks["all"].rows, key=lambda row: int(row["id"]))

@@ -91,7 +91,7 @@ class Engine:
                 one.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
                 continue
-        self.process.wait(30)
+        self.process.wait(120)
 
     def died(self) -> bool:
         """Whether it is gone."""

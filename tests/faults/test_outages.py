@@ -33,7 +33,7 @@ from headrace.testing.services import Kafka
 pytestmark = pytest.mark.service
 
 FULL = os.environ.get("HEADRACE_FAULTS") == "full"
-BROKER_AWAY, PAUSED, DISK = (30.0, 60.0, 15.0) if FULL else (12.0, 8.0, 5.0)
+BROKER_AWAY, PAUSED, DISK = (30.0, 60.0, 15.0) if FULL else (8.0, 6.0, 2.0)
 PROJECT = """
 project: outages
 streams:
@@ -272,7 +272,7 @@ def test_engine_paused(outages: Outages) -> None:
     for member in family:
         member.send_signal(signal.SIGSTOP)
     try:
-        noticed = outages.await_(lambda: outages.seen().freshness == "stale", 30, "stale")
+        noticed = outages.await_(lambda: outages.seen().freshness == "stale", 120, "stale")
         time.sleep(max(0.0, PAUSED - noticed))
     finally:
         for member in family:
@@ -287,10 +287,10 @@ def test_stopped_in_the_middle_of_a_batch_nothing_is_repeated_and_nothing_stays(
     outages.await_(checkpoint.in_flight, 60, "in a batch")
     family = outages.family()
     outages.process.send_signal(signal.SIGTERM)
-    outages.process.wait(90)
+    outages.process.wait(180)
     assert outages.process.returncode == 0
     assert not checkpoint.in_flight()
-    _gone, alive = psutil.wait_procs(family, timeout=20)
+    _gone, alive = psutil.wait_procs(family, timeout=120)
     assert alive == [], "orphans"
     assert outages.seen().freshness == "no-engine"
     outages.feeder.stop()

@@ -23,7 +23,7 @@ def test_each_planted_bug_is_found(tmp_path: Path, kafka: Kafka) -> None:
     bugs = "loss,duplicate,no_fence,no_lake_mark,no_manifest"
     scene = Scene(tmp_path, kafka, max_records=1500)
     try:
-        assert scene.generate(4000, SEED).wait(60) == 0
+        assert scene.generate(4000, SEED).wait(300) == 0
         engine = scene.start(crash="after_sinks:1:rides", plant=bugs)
         assert await_true(engine.died, 600), engine.tail()
         assert engine.process.returncode == -9, engine.tail()

@@ -38,7 +38,7 @@ flows:
       - {{type: postgres, url: "{url}", table: rides, create: true}}
       - {{type: postgres, url: "{url}", table: by_key, create: true, key: [id]}}
 """
-PATIENCE = 300.0
+PATIENCE = 600.0
 POINTS = ("postgres_staged:1", "postgres_merged:2", "between_sinks:3")
 
 

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.conftest import unavailable
 from tests.processors.conftest import StepDesk
 
 from headrace.core.errors import ProjectError
@@ -19,19 +17,15 @@ COLUMNS = {"name": "$.name", "n": {"path": "$.stats.n", "type": "int"}}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[OpenSearch]:
-    problem = OpenSearch.problem()
-    if problem is not None:
-        unavailable(problem)
-    with OpenSearch() as node:
-        for number in range(3):
-            body = {"name": f"name {number}", "mail": f"m{number}@x.y", "stats": {"n": number}}
-            url = f"{node.env['OPENSEARCH_URL']}/customers-id/_doc/a%2F{number}?refresh=true"
-            request = urllib.request.Request(  # noqa: S310
-                url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT"
-            )
-            urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
-        yield node
+def cluster(opensearch: OpenSearch) -> OpenSearch:
+    for number in range(3):
+        body = {"name": f"name {number}", "mail": f"m{number}@x.y", "stats": {"n": number}}
+        url = f"{opensearch.env['OPENSEARCH_URL']}/customers-id/_doc/a%2F{number}?refresh=true"
+        request = urllib.request.Request(  # noqa: S310
+            url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT"
+        )
+        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+    return opensearch
 
 
 def step(cluster: OpenSearch, **options: Any) -> Step:

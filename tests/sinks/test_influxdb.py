@@ -27,7 +27,7 @@ HERE = Context(Path("/project"), "state")
 
 def sink(**options: Any) -> InfluxDBSink:
     given = {"type": "influxdb", "url": "http://127.0.0.1:1", "database": "mill", "measurement": "wheel"}
-    return InfluxDBSink.model_validate(given | {"retry_for": "1s"} | options)
+    return InfluxDBSink.model_validate(given | {"retry_for": "30s"} | options)
 
 
 def code_of(call: Any) -> str:
@@ -104,7 +104,7 @@ def influx() -> Iterator[InfluxDB]:
 
 
 def ask(influx: InfluxDB, text: str) -> list[list[Any]]:
-    answer = http_get(influx.port, f"/query?db=mill&epoch=u&q={quote(text)}")
+    answer = http_get(influx.port, f"/query?db=mill&epoch=u&q={quote(text)}", patience=60)
     assert answer is not None
     (result,) = json.loads(answer[1])["results"]
     return [row for series in result.get("series", []) for row in series["values"]]

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
-from tests.conftest import unavailable
 from tests.sinks.conftest import Desk, Heard, Stage
 
 from headrace.core.context import Context
@@ -24,7 +22,7 @@ HERE = Context(Path("/project"), "state")
 
 
 def sink(**options: Any) -> OpenSearchSink:
-    given = {"type": "opensearch", "url": "http://127.0.0.1:1", "index": "orders", "retry_for": "2s"}
+    given = {"type": "opensearch", "url": "http://127.0.0.1:1", "index": "orders", "retry_for": "30s"}
     return OpenSearchSink.model_validate(given | options)
 
 
@@ -123,27 +121,18 @@ def test_a_request_that_is_too_large_is_halved(stage: Stage, desk: Desk) -> None
     assert run(sink(url=stage.url), desk, *given, (None, b"{}")) == {"refused": 2, "written": 4}
 
 
-@pytest.fixture(scope="module")
-def search() -> Iterator[OpenSearch]:
-    problem = OpenSearch.problem()
-    if problem is not None:
-        unavailable(problem)
-    with OpenSearch() as server:
-        yield server
-
-
-def documents(search: OpenSearch, index: str) -> dict[str, Any]:
-    assert http_get(search.port, f"/{index}/_refresh") is not None
-    answer = http_get(search.port, f"/{index}/_search?size=1000&version=true")
+def documents(opensearch: OpenSearch, index: str) -> dict[str, Any]:
+    assert http_get(opensearch.port, f"/{index}/_refresh", patience=60) is not None
+    answer = http_get(opensearch.port, f"/{index}/_search?size=1000&version=true", patience=60)
     assert answer is not None
     return {hit["_id"]: hit["_source"] for hit in json.loads(answer[1])["hits"]["hits"]}
 
 
 @pytest.mark.spark
 @pytest.mark.service
-def test_documents_by_id_are_replaced_by_newer_rows_only(spark: Any, search: OpenSearch, desk: Desk) -> None:
+def test_documents_by_id_are_replaced_by_newer_rows_only(spark: Any, opensearch: OpenSearch, desk: Desk) -> None:
     out = sink(
-        url=f"http://{search.address}",
+        url=f"http://{opensearch.address}",
         index="o-{at:yyyy.MM}",
         id=["k", "id"],
         sequence="v",
@@ -170,13 +159,13 @@ def test_documents_by_id_are_replaced_by_newer_rows_only(spark: Any, search: Ope
         "a\\|b|1": {"k": "a|b", "id": 1, "v": 3, "at": "2026-02-03T00:00:00.000000Z", "who": {"name": "new"}},
         "c|2": {"k": "c", "id": 2, "v": 5, "at": "2026-02-03T00:00:00.000000Z", "who": {}},
     }
-    found = documents(search, "o-2026.02")
+    found = documents(opensearch, "o-2026.02")
     assert {one: found[one] for one in held} == held
     assert set(found) == {*held, "d|3", "e|4"}
     assert [letter["reason"] for letter in desk.letters()] == ["no-id"]
     later = desk.batch(1)
     out.write_batch(rows(("c", 2, 4, False, "older"), ("d", 3, 2, True, "d"), ("e", 4, 2, False, "newer")), later)
-    found = documents(search, "o-2026.02")
+    found = documents(opensearch, "o-2026.02")
     assert set(found) == {*held, "e|4"}
     assert (found["c|2"]["who"], found["e|4"]["who"]) == ({}, {"name": "newer"})
     assert later.tally.counts() == {("flow", "sink", "written"): 2, ("flow", "sink", "stale"): 1}
@@ -185,18 +174,18 @@ def test_documents_by_id_are_replaced_by_newer_rows_only(spark: Any, search: Ope
 @pytest.mark.spark
 @pytest.mark.service
 def test_rows_without_an_id_are_there_once_each_and_bad_ones_are_letters(
-    spark: Any, search: OpenSearch, desk: Desk
+    spark: Any, opensearch: OpenSearch, desk: Desk
 ) -> None:
-    out = sink(url=f"http://{search.address}", index="plain", batch_size=4)
+    out = sink(url=f"http://{opensearch.address}", index="plain", batch_size=4)
     rows = spark.range(10).selectExpr("id % 5 AS n", "array(id % 2) AS part", "named_struct('a', 'x') AS who")
     for order in ("n", "part", "n"):
         out.write_batch(rows.repartition(2, "n").sortWithinPartitions(order), desk.batch())
-    assert sorted(one["n"] for one in documents(search, "plain").values()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert sorted(one["n"] for one in documents(opensearch, "plain").values()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     out.write_batch(rows, desk.batch(generation="g2"))
-    assert len(documents(search, "plain")) == 20
+    assert len(documents(opensearch, "plain")) == 20
     batch = desk.batch(1)
     out.write_batch(spark.sql("SELECT 'many' AS n UNION ALL SELECT '7'"), batch)
-    assert len(documents(search, "plain")) == 21
+    assert len(documents(opensearch, "plain")) == 21
     (letter,) = desk.letters()
     assert letter["reason"] == "mapper_parsing_exception"
     assert json.loads(letter["value"]) == {"n": "many"}
@@ -204,9 +193,9 @@ def test_rows_without_an_id_are_there_once_each_and_bad_ones_are_letters(
 
 @pytest.mark.spark
 @pytest.mark.service
-def test_an_update_changes_the_fields_it_has(spark: Any, search: OpenSearch, desk: Desk) -> None:
-    out = sink(url=f"http://{search.address}", index="merged", id=["id"], action="update")
+def test_an_update_changes_the_fields_it_has(spark: Any, opensearch: OpenSearch, desk: Desk) -> None:
+    out = sink(url=f"http://{opensearch.address}", index="merged", id=["id"], action="update")
     out.write_batch(spark.sql("SELECT 1 AS id, 'x' AS a, 'y' AS b"), desk.batch())
     for _ in range(2):
         out.write_batch(spark.sql("SELECT 1 AS id, string(NULL) AS a, 'z' AS c"), desk.batch(1))
-    assert documents(search, "merged") == {"1": {"id": 1, "a": None, "b": "y", "c": "z"}}
+    assert documents(opensearch, "merged") == {"1": {"id": 1, "a": None, "b": "y", "c": "z"}}

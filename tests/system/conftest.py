@@ -1,7 +1,13 @@
-"""Whole projects in this process: the shared Spark session and broker, a folder of their own."""
+"""Whole projects in this process: the shared Spark session and broker, a folder of their own.
+
+Those that show what the commands do may be run by the commands themselves: see `run_shown`.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.testing.services import Kafka
 
 RunProject = Callable[..., list[FlowRun]]
+RunShown = Callable[..., None]
 
 RIDES_PROTO = """
 syntax = "proto3";
@@ -53,13 +60,55 @@ def run_project(spark: SparkSession) -> RunProject:
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
         runner = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan)
-        runs = runner.run(seconds=400)
+        runs = runner.run(seconds=900)
         for one in runs:
             if one.error is not None:
                 raise one.error
             assert one.caught_up, f"{one.plan.name} did not catch up in time"
         return runs
 
+    return run
+
+
+def headrace(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a process of its own, as a shell does."""
+    return subprocess.Popen([sys.executable, "-m", "headrace", *map(str, arguments)], text=True, **options)
+
+
+def output_of(*arguments: object, timeout: float = 900) -> str:
+    """What a command has printed; it must have ended well."""
+    with headrace(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        try:
+            out, err = running.communicate(timeout=timeout)
+        finally:
+            running.kill()
+    assert running.returncode == 0, err
+    assert "Traceback" not in err
+    return out
+
+
+def run_by_command(folder: Path, **settings: Any) -> None:
+    """`headrace run FOLDER --until-caught-up`; what it prints is printed here."""
+    words = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+    print(output_of("run", folder, "--until-caught-up", *words), end="")
+
+
+def by_command(request: pytest.FixtureRequest) -> bool:
+    """Whether a project that shows something is run by the command.
+
+    A process with a Spark of its own takes a quarter of a minute: in every test run only those with the mark `command`,
+    all of them with HEADRACE_EXAMPLES=command.
+    """
+    marked = request.node.get_closest_marker("command") is not None
+    return marked or os.environ.get("HEADRACE_EXAMPLES") == "command"
+
+
+@pytest.fixture
+def run_shown(request: pytest.FixtureRequest) -> RunShown:
+    """`run_shown(folder)` runs until caught up: by the command, or by its engine in the shared session."""
+    if by_command(request):
+        return run_by_command
+    run: RunShown = request.getfixturevalue("run_project")
     return run
 
 
@@ -83,12 +132,12 @@ def consume(kafka: Kafka, topic: str) -> list[Message]:
         "auto.offset.reset": "earliest",
     }
     consumer = Consumer(settings)
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     found: list[Message] = []
     ended = 0
     while ended < len(partitions):
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None, f"no answer from {topic}"
         if message.error() is None:
             found.append(message)

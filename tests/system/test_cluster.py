@@ -34,7 +34,7 @@ def run(folder: Path, cluster: Spark, *settings: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "headrace", "run", str(folder), "--until-caught-up", "--json"]
     for setting in (f"spark.master={cluster.url}", "spark.conf={spark.executor.memory: 600m}", *settings):
         command += ["--set", setting]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return document

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,7 +78,9 @@ def project(tmp_path: Path, service: Answers) -> Path:
 
 def feed(project: Path, ids: range, user: str = "user") -> None:
     rows = [{"id": n, "user": f"{user}-{n}", "raw": "aGk=", "seen": {"a": n}} for n in ids]
-    (project / "in" / f"{ids.start}.json").write_text("\n".join(map(json.dumps, rows)))
+    whole = project / f"{ids.start}.json"
+    whole.write_text("\n".join(map(json.dumps, rows)))
+    whole.rename(project / "in" / whole.name)  # a flow that runs must not see a part of it
 
 
 def written(project: Path) -> list[dict[str, Any]]:
@@ -161,15 +162,16 @@ def test_a_dead_service_degrades_the_flow_which_goes_on_by_itself(
         if run.batches and not seen and service.process.poll() is None:
             service.stop()
             feed(project, range(100, 120))
-            threading.Timer(8, service.start_again).start()
+        if seen and run.query is None and service.process.poll() is not None:
+            service.start_again()  # the batch was given up, and has to be run again
         if len(written(project)) == 40 and run.state == "running":
             runner.stopping.set()
 
     began = time.monotonic()
-    [run] = runner.run(seconds=120, report=watch)
-    assert time.monotonic() - began < 110, (run.state, run.error, seen)
+    [run] = runner.run(seconds=600, report=watch)
+    assert time.monotonic() - began < 590, (run.state, run.error, seen)
     assert seen == ["service-away"]
-    assert run.restarts >= 1, "2 seconds are less than 8: the batch was given up, and run again"
+    assert run.restarts >= 1
     assert [row["id"] for row in written(project)] == [*range(20), *range(100, 120)]
     assert letters(project) == []
 

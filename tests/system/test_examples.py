@@ -1,13 +1,18 @@
-"""Every example is a project that runs until it is caught up and gives the rows it says."""
+"""Every example is a project that runs until it is caught up and gives the rows it says.
+
+Three are run by the command itself; with HEADRACE_EXAMPLES=command all of them are.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
+import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,23 +24,24 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 from tests.conftest import unavailable
-from tests.system.conftest import RunProject, consume, produce
+from tests.system.conftest import RunShown, by_command, consume, headrace, produce
 
 from headrace.engine.flow import FlowStarter
 from headrace.engine.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
-from headrace.testing.services import InfluxDB, OpenSearch, Postgres, Redis
+from headrace.testing.services import InfluxDB, Postgres, Redis
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from headrace.testing.services import Kafka, Service
+    from headrace.testing.services import Kafka, OpenSearch, Service
 
 pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALONE = sorted({file.parents[1].name for file in EXAMPLES.glob("*/expected/*.json")})
+# State and two streams, Python code of the project, a service to ask.
+BY_COMMAND = {"interval-join", "python-function", "http-enrichment"}
+Served = Callable[[Path, pytest.FixtureRequest], AbstractContextManager[dict[str, str]]]
 
 
 def copied(name: str, folder: Path) -> Path:
@@ -61,7 +67,7 @@ def started(stack: ExitStack, kind: type[Service]) -> Any:
 
 
 @contextmanager
-def with_postgres(data: Path) -> Iterator[dict[str, str]]:
+def with_postgres(data: Path, _request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         server = started(stack, Postgres)
         with psycopg.connect(server.env["POSTGRES_URL"]) as connection:
@@ -70,7 +76,7 @@ def with_postgres(data: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def with_redis(data: Path) -> Iterator[dict[str, str]]:
+def with_redis(data: Path, _request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         server = started(stack, Redis)
         client = redis.Redis.from_url(server.env["REDIS_URL"])
@@ -80,17 +86,16 @@ def with_redis(data: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def with_opensearch(data: Path) -> Iterator[dict[str, str]]:
-    with ExitStack() as stack:
-        server = started(stack, OpenSearch)
-        request = urllib.request.Request(  # noqa: S310
-            f"{server.env['OPENSEARCH_URL']}/_bulk?refresh=true",
-            (data / "customers.ndjson").read_bytes(),
-            {"Content-Type": "application/x-ndjson"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-            assert json.load(answer)["errors"] is False
-        yield server.env
+def with_opensearch(data: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    node: OpenSearch = request.getfixturevalue("opensearch")
+    asked = urllib.request.Request(  # noqa: S310
+        f"{node.env['OPENSEARCH_URL']}/_bulk?refresh=true",
+        (data / "customers.ndjson").read_bytes(),
+        {"Content-Type": "application/x-ndjson"},
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
+        assert json.load(answer)["errors"] is False
+    yield node.env
 
 
 class Customers(BaseHTTPRequestHandler):
@@ -115,7 +120,7 @@ class Customers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def with_http(_data: Path) -> Iterator[dict[str, str]]:
+def with_http(_data: Path, _request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Customers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -125,7 +130,7 @@ def with_http(_data: Path) -> Iterator[dict[str, str]]:
         server.server_close()
 
 
-SERVED = {
+SERVED: dict[str, Served] = {
     "http-enrichment": with_http,
     "opensearch-enrichment": with_opensearch,
     "postgres-enrichment": with_postgres,
@@ -133,37 +138,48 @@ SERVED = {
 }
 
 
-def check(name: str, folder: Path, run_project: RunProject) -> None:
-    run_project(folder)
+def named(names: Iterable[str]) -> list[Any]:
+    """Examples to run, some of them by the command."""
+    return [pytest.param(name, marks=[pytest.mark.command] if name in BY_COMMAND else []) for name in names]
+
+
+def check(name: str, folder: Path, run_shown: RunShown) -> None:
+    run_shown(folder)
     for expected in sorted((EXAMPLES / name / "expected").glob("*.json")):
         rows = written(folder / "out" / expected.stem)
         assert in_order(rows) == in_order(json.loads(expected.read_text())), expected.stem
 
 
-@pytest.mark.parametrize("name", [name for name in ALONE if name not in SERVED])
-def test_example(name: str, tmp_path: Path, run_project: RunProject) -> None:
-    check(name, copied(name, tmp_path), run_project)
+@pytest.mark.parametrize("name", named(name for name in ALONE if name not in SERVED))
+def test_example(name: str, tmp_path: Path, run_shown: RunShown) -> None:
+    check(name, copied(name, tmp_path), run_shown)
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("name", SERVED)
-def test_enrichment(name: str, tmp_path: Path, run_project: RunProject, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", named(SERVED))
+def test_enrichment(
+    name: str,
+    tmp_path: Path,
+    run_shown: RunShown,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
     folder = copied(name, tmp_path)
-    with SERVED[name](folder / "data") as variables:
+    with SERVED[name](folder / "data", request) as variables:
         for variable, value in variables.items():
             monkeypatch.setenv(variable, value)
-        check(name, folder, run_project)
+        check(name, folder, run_shown)
 
 
 @pytest.mark.service
-def test_influx_tags(tmp_path: Path, run_project: RunProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_influx_tags(tmp_path: Path, run_shown: RunShown, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copied("influx-tags", tmp_path)
     with ExitStack() as stack:
         url = started(stack, InfluxDB).env["INFLUXDB_URL"]
         monkeypatch.setenv("INFLUXDB_URL", url)
-        run_project(folder)
+        run_shown(folder)
         query = "db=example&q=SELECT%20*%20FROM%20bookings"
-        with urllib.request.urlopen(f"{url}/query?{query}", timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{url}/query?{query}", timeout=60) as answer:  # noqa: S310
             (series,) = json.load(answer)["results"][0]["series"]
     points = [dict(zip(series["columns"], values, strict=True)) for values in series["values"]]
     assert in_order(points) == in_order(
@@ -177,7 +193,7 @@ def test_influx_tags(tmp_path: Path, run_project: RunProject, monkeypatch: pytes
 @pytest.mark.service
 def test_parquet_backfill(
     tmp_path: Path,
-    run_project: RunProject,
+    run_shown: RunShown,
     kafka: Kafka,
     topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
@@ -197,7 +213,7 @@ def test_parquet_backfill(
     produce(kafka, orders, [json.dumps({"order_number": t, "amount": 10.0, "ordered_at": t}).encode() for t in times])
     monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
     monkeypatch.setenv("ORDERS_TOPIC", orders)
-    run_project(folder)
+    run_shown(folder)
     assert in_order(written(folder / "out" / "orders_per_day")) == in_order(
         [
             {"day": "2026-03-01T00:00:00.000Z", "orders": 3, "amount": 6.0},
@@ -207,29 +223,52 @@ def test_parquet_backfill(
     )
 
 
+@contextmanager
+def started_by_command(folder: Path) -> Iterator[Callable[[], str | None]]:
+    """The project while the block runs; it does not end by itself. Gives a look at why it has ended all the same."""
+    with (folder / "said").open("w+") as said, headrace("run", folder, stdout=said, stderr=said) as running:
+        try:
+            yield lambda: None if running.poll() is None else (folder / "said").read_text()
+            running.send_signal(signal.SIGINT)
+            assert running.wait(300) == 0, (folder / "said").read_text()
+        finally:
+            running.kill()
+
+
+@contextmanager
+def started_in_session(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], str | None]]:
+    """The same by the engine in the shared session."""
+    project = load(folder)
+    starter = FlowStarter(project, StateDir(Path(project.context.state)), request.getfixturevalue("spark"))
+    query = starter.start(make_plan(project).flow("alarms"))
+    try:
+        yield lambda: None if query.isActive else str(query.exception())
+    finally:
+        query.stop()
+
+
 @pytest.mark.service
 def test_real_time_filter(
     tmp_path: Path,
-    spark: SparkSession,
     kafka: Kafka,
     topic: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     names = {"KAFKA_BROKERS": kafka.address, "READINGS_TOPIC": topic(), "ALARMS_TOPIC": topic()}
     for variable, value in names.items():
         monkeypatch.setenv(variable, value)
-    project = load(copied("real-time-filter", tmp_path))
-    starter = FlowStarter(project, StateDir(Path(project.context.state)), spark)
-    query = starter.start(make_plan(project).flow("alarms"))
-    try:
-        readings = [{"sensor": f"s{n}", "celsius": 80.0 + n} for n in range(3)]
+    folder = copied("real-time-filter", tmp_path)
+    readings = [{"sensor": f"s{n}", "celsius": 80.0 + n} for n in range(3)]
+    running = started_by_command(folder) if by_command(request) else started_in_session(folder, request)
+    found: list[Any] = []
+    with running as ended:
         produce(kafka, names["READINGS_TOPIC"], [json.dumps(one).encode() for one in readings])
-        found: list[Any] = []
+        until = time.monotonic() + 600
         while len(found) < 2:
-            assert query.isActive, query.exception()
+            assert ended() is None, ended()
+            assert time.monotonic() < until, "no alarm in ten minutes"
             found = consume(kafka, names["ALARMS_TOPIC"])
-    finally:
-        query.stop()
     assert in_order([json.loads(message.value()) for message in found]) == in_order(
         [
             {"sensor": "s1", "celsius": 81.0, "fahrenheit": 177.8, "kind": "too hot"},

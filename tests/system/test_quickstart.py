@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return copy
 
 
-def headrace(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def headrace(*arguments: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
@@ -69,7 +69,7 @@ def test_ctrl_c_stops_without_a_trace_and_the_next_start_goes_on(folder: Path) -
             line = running.stderr.readline()
             said += line
         os.kill(running.pid, signal.SIGINT)
-        _rest, more = running.communicate(timeout=90)
+        _rest, more = running.communicate(timeout=300)
     assert running.returncode == 0, said + more
     assert "Traceback" not in said + more
     assert "stopping" in more
@@ -87,7 +87,7 @@ def test_sql_outside_a_project(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert [json.loads(line) for line in done.stdout.splitlines()] == [

@@ -196,7 +196,7 @@ def test_a_killed_replay_is_finished_by_the_next_while_an_engine_runs(tmp_path: 
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         arguments = ["dead-letters", "replay", "--all", "--yes", "--json", "-p", str(tmp_path)]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, env=os.environ | environment, timeout=400,
+            [*command, *arguments], capture_output=True, text=True, env=os.environ | environment, timeout=900,
             start_new_session=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 from headrace.testing.services.daemon import await_true
 
 HOST = "127.0.0.1"
-# A client that tries to reconnect may hold a loopback port for a moment by connecting to itself.
+# A server that has just ended may hold its port for a moment.
 _PATIENCE = 2.0
+_LOWEST = 10_000
+_ENOUGH = 1_000
 
 
 def is_free(port: int) -> bool:
@@ -29,8 +33,27 @@ def choose(names: Iterable[str], remembered: Mapping[str, int]) -> dict[str, int
     wanted = list(names)
     known = {name: remembered[name] for name in wanted if name in remembered}
     kept = {name: port for name, port in known.items() if await_true(partial(is_free, port), _PATIENCE)}
-    listeners = [socket.create_server((HOST, 0)) for name in wanted if name not in kept]
+    listeners = [_listen() for name in wanted if name not in kept]
     fresh = iter([listener.getsockname()[1] for listener in listeners])
     for listener in listeners:  # closed together, so that no port is given out twice
         listener.close()
     return {name: kept[name] if name in kept else next(fresh) for name in wanted}
+
+
+def _listen() -> socket.socket:
+    """On a port that the system gives to no client: one of those may be taken while its server is down for a moment,
+    even by a client that tries to reach this very server and connects to itself."""
+    ports = range(_LOWEST, _first_for_clients())
+    for _ in range(_ENOUGH if len(ports) > _ENOUGH else 0):
+        try:
+            return socket.create_server((HOST, secrets.choice(ports)))
+        except OSError:
+            continue
+    return socket.create_server((HOST, 0))
+
+
+def _first_for_clients() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 0

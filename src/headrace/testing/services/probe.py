@@ -29,9 +29,9 @@ def ask(port: int, request: bytes) -> bytes | None:
         return None
 
 
-def http_get(port: int, path: str) -> tuple[int, bytes] | None:
+def http_get(port: int, path: str, patience: float = _PATIENCE) -> tuple[int, bytes] | None:
     """Status and body of a GET request."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=_PATIENCE)
+    connection = http.client.HTTPConnection(HOST, port, timeout=patience)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
