@@ -36,7 +36,7 @@ check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
 
 test: setup check ## everything, real services included
 	$(BIN)/headrace services install
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "spark or service or cluster" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "spark or service or cluster" $(ARGS)
 
 bench: setup ## compare with hand-written PySpark, side by side
 	$(BIN)/headrace services install kafka

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.core.errors import ProjectError
@@ -23,6 +24,7 @@ from headrace.project.model import SparkSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOG = logging.getLogger(__name__)
 _LOG4J = Path(__file__).parent / "log4j2.properties"
 
 DEFAULTS: Mapping[str, str] = {
@@ -108,6 +110,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
             f"Spark did not start on {spec.master}: {str(error).splitlines()[0][:300]}",
             hint=f"see {log_file}, and run: headrace doctor",
         ) from error
+    _quiet_accumulators(spark)
     if scratch is not None:
         remember_jvm(scratch, spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     if not spec.master.startswith("local"):
@@ -131,6 +134,15 @@ def is_lost(error: Exception) -> bool:
         return True
     # an error that came from there has a trace
     return type(error) is Py4JError and "Trace:" not in str(error)
+
+
+def _quiet_accumulators(spark: SparkSession) -> None:
+    """Keep PySpark from printing a trace when Spark closes a connection for its counters: it opens another one."""
+
+    def note(_request: Any, _address: Any) -> None:
+        _LOG.debug("the connection for counters has ended", exc_info=True)
+
+    spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[method-assign]
 
 
 @contextmanager
