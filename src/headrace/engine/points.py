@@ -11,7 +11,10 @@ import os
 import signal
 from typing import Literal
 
-Point = Literal["before_batch", "between_sinks", "after_sinks"]
+Point = Literal[
+    "before_batch", "between_sinks", "after_sinks", "before_switch", "before_publishing", "between_publishes", "published"
+]
+"""Those of a switch to a candidate have 0 for a batch."""
 
 
 def reach(point: Point, flow: str, batch_id: int) -> None:

@@ -25,6 +25,8 @@ class Commit:
     """Who wrote it, with the number of the batch."""
     changes: bool
     """Whether rows or columns changed; merging small files does not."""
+    rows: bool = False
+    """Whether rows did."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,14 @@ def read_commits(path: str) -> list[Commit]:
 
 def _commit(version: int, text: str) -> Commit:
     marks: dict[str, int] = {}
-    changes = False
+    rows = columns = False
     for action in _actions(text):
         if "txn" in action:
             marks[action["txn"]["appId"]] = int(action["txn"]["version"])
         for kind in ("add", "remove"):
-            changes |= kind in action and bool(action[kind].get("dataChange", True))
-        changes |= "metaData" in action or "protocol" in action
-    return Commit(version, marks, changes)
+            rows |= kind in action and bool(action[kind].get("dataChange", True))
+        columns |= "metaData" in action or "protocol" in action
+    return Commit(version, marks, rows or columns, rows)
 
 
 def _actions(text: str) -> Iterator[dict[str, dict[str, Any]]]:
