@@ -96,18 +96,6 @@ def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> Chang
     )
 
 
-def require_no_candidate(state: StateDir, flow: str) -> None:
-    """Refuse what would take the ground from under a candidate."""
-    candidate = state.generations(flow).candidate()
-    if candidate is not None:
-        raise ProjectError(
-            "candidate-exists",
-            f"generation {candidate.id} of flow '{flow}' is being built beside the current one",
-            hint=f"let it be built: headrace run; or give it up: headrace generations abandon {flow}",
-            exit_code=Exit.CONFLICT,
-        )
-
-
 def effects(project: Project, state: StateDir, change: Change) -> list[tuple[str, str]]:
     """What building beside means for each sink; a ProjectError says why it cannot be done."""
     flow = change.flow
@@ -138,7 +126,7 @@ def _require_comparable(flow: FlowPlan, context: Context) -> None:
 def _obstacles(flow: FlowPlan, context: Context) -> Iterator[str]:
     if flow.spec.mode != "micro_batch":
         yield f"its mode is {flow.spec.mode}, and only micro_batch flows end their batches where they are told"
-    inputs = input_positions(flow, context)
+    inputs = input_positions(flow, context)  # nothing is asked of the sources
     yield from (f"{known.label} does not tell how far a reader is" for known in inputs.values() if not known.comparable)
     for one in flow.all_inputs():
         if isinstance(one, StreamInput | LakeInput) and flow.state and one.event_time and one.event_time.idle:
@@ -190,7 +178,6 @@ def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSessi
     generations = state.generations(flow.name)
     candidate = generations.candidate()
     assert candidate is not None, "only a candidate is published"
-    points.reach("before_publishing", flow.name, 0)
     for number, step in enumerate(flow.sinks):
         if number:
             points.reach("between_publishes", flow.name, 0)
@@ -211,10 +198,9 @@ def tidy_after_switch(flow: FlowPlan, state: StateDir, context: Context) -> None
     (current.folder / _PUBLISH).unlink()
 
 
-def abandon(project: Project, state: StateDir, flow: str) -> Generation:
-    """Give up the candidate of a flow: what it wrote beside goes, and so does it."""
-    generations = state.generations(flow)
-    candidate = generations.candidate()
+def require_abandonable(state: StateDir, flow: str) -> Generation:
+    """The candidate of a flow, if there is one that can still be given up."""
+    candidate = state.generations(flow).candidate()
     if candidate is None:
         raise ProjectError(
             "no-candidate",
@@ -229,11 +215,23 @@ def abandon(project: Project, state: StateDir, flow: str) -> Generation:
             hint="run the project, which finishes it",
             exit_code=Exit.CONFLICT,
         )
-    made = defined(project, state, flow, candidate)
-    _forget(made.flow, candidate, project.context)
-    generations.put_beside(None)
-    generations.remove(candidate)
     return candidate
+
+
+def abandon(project: Project, state: StateDir, flow: str) -> None:
+    """Give up the candidate of a flow: what it wrote beside goes, and so does it."""
+    candidate = require_abandonable(state, flow)
+    made = defined(project, state, flow, candidate)
+    state.generations(flow).put_beside(None)  # first: what goes on without its tables would have lost their rows
+    _forget(made.flow, candidate, project.context)
+    state.generations(flow).remove(candidate)
+
+
+def drop(project: Project, state: StateDir, flow: str, generation: Generation) -> None:
+    """Delete a generation that nothing needs, also one whose giving up was cut off."""
+    if generation.definition.is_file() and generation.manifest.parent is not None:
+        _forget(defined(project, state, flow, generation).flow, generation, project.context)
+    state.generations(flow).remove(generation)
 
 
 def _forget(flow: FlowPlan, generation: Generation, context: Context) -> None:

@@ -150,7 +150,9 @@ class Generations:
 
     def remove(self, generation: Generation) -> None:
         """Delete one, and the history that no other reads. A reader sees all of it or nothing."""
-        histories = _histories(generation) - {name for one in self.all() if one != generation for name in _histories(one)}
+        histories = _histories(generation) - {
+            name for one in self.all() if one != generation for name in _histories(one)
+        }
         gone = generation.folder.with_name(f".{generation.id}.{secrets.token_hex(4)}")
         generation.folder.rename(gone)
         shutil.rmtree(gone)

@@ -11,10 +11,8 @@ import os
 import signal
 from typing import Literal
 
-Point = Literal[
-    "before_batch", "between_sinks", "after_sinks", "before_switch", "before_publishing", "between_publishes", "published"
-]
-"""Those of a switch to a candidate have 0 for a batch."""
+Point = Literal["before_batch", "between_sinks", "after_sinks", "before_switch", "between_publishes", "published"]
+"""The last three are those of a switch to a candidate, which has 0 for a batch."""
 
 
 def reach(point: Point, flow: str, batch_id: int) -> None:

@@ -69,6 +69,17 @@ class StateDir:
             generations.switch(current)
         return current
 
+    def require_no_candidate(self, flow: str) -> None:
+        """Refuse what would take the ground from under a candidate."""
+        candidate = self.generations(flow).candidate()
+        if candidate is not None:
+            raise ProjectError(
+                "candidate-exists",
+                f"generation {candidate.id} of flow '{flow}' is being built beside the current one",
+                hint=f"let it be built: headrace run; or give it up: headrace generations abandon {flow}",
+                exit_code=Exit.CONFLICT,
+            )
+
     def schema_file(self, stream: str) -> Path:
         """The inferred columns of a stream, fixed when they were first needed."""
         return self.root / "schemas" / f"{stream}.ddl"

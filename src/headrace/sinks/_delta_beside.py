@@ -23,9 +23,9 @@ def require_alone(path: str, side: Side) -> None:
         if commit.rows and not any(mark.startswith(f"headrace.{side.flow}.") for mark in commit.marks):
             raise ProjectError(
                 "beside-others-wrote",
-                f"version {commit.version} of lake table {path} was not written by flow '{side.flow}', and would be lost",
-                hint=f"give the flow a table of its own, or begin anew without --beside: headrace run --new-generation "
-                f"{side.flow}",
+                f"version {commit.version} of lake table {path} was not written by flow '{side.flow}': its rows would "
+                "be lost",
+                hint=f"give the flow a table of its own, or leave out --beside: headrace run --new-generation {side.flow}",
                 exit_code=Exit.CONFLICT,
             )
 

@@ -138,7 +138,7 @@ class LakeSink(Sink):
         from headrace.sinks._delta_beside import require_alone
 
         require_alone(side.context.path(self.path), side)
-        return f"filled beside as {self._beside_path(side)}; at the switch its rows replace all of {self.path} in one commit"
+        return f"{self._beside_path(side)} is filled; at the switch its rows replace all of {self.path} in one commit"
 
     def beside(self, side: Side) -> Sink:
         """A table next to this one."""
@@ -148,8 +148,8 @@ class LakeSink(Sink):
         """Overwrite the table with the one beside it, unless that is done."""
         from headrace.sinks._delta_beside import replace_rows
 
-        paths = (side.context.path(path) for path in (self._beside_path(side), self.path))
-        replace_rows(spark, *paths, side, self.partition_by, self._table_options())
+        source, target = (side.context.path(path) for path in (self._beside_path(side), self.path))
+        replace_rows(spark, source, target, side, self.partition_by, self._table_options())
 
     def forget_beside(self, side: Side) -> None:
         """Delete the table beside this one."""
