@@ -59,9 +59,11 @@ def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, Chang
 
 def require_safe(project: Project, changes: Sequence[Change]) -> None:
     """Refuse, all at once, the flows that cannot go on as they are."""
+    from headrace.engine.beside import other_than_candidate
     from headrace.engine.upgrade import refusal
 
-    errors = [error for change in changes if (error := refusal(project, change)) is not None]
+    judged = (other_than_candidate(project, change) or refusal(project, change) for change in changes)
+    errors = [error for error in judged if error is not None]
     if errors:
         raise ProjectErrors(errors) if len(errors) > 1 else errors[0]
 

@@ -26,7 +26,7 @@ def list_(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """List the generations of all flows, or of those named: which one runs, which is built beside it, which are kept."""
+    """List the generations of all flows, or of those named: which runs, which is built beside it, which are kept."""
     loaded, state, flows = opened(names, project, profile, overrides)
     chosen = [known_flow(loaded, flow) for flow in flows] or list(loaded.spec.flows)
     found = [

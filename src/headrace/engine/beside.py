@@ -1,15 +1,15 @@
 """A new generation built beside the running one: what it takes to begin, to publish what it made, and to give it up.
 
-The running generation goes on with the definition it had, which is kept beside its manifest. The candidate has a pointer
-of its own and writes beside the sinks, or nothing. The switch is: a mark that the candidate is to be published, what each
-sink has to do, one rename of the pointer. From the mark on it is finished by whoever comes next.
+The running generation goes on with the definition it had, which is kept beside its manifest. The candidate has a
+pointer of its own and writes beside the sinks, or nothing. The switch is: a mark that the candidate is to be published,
+what each sink has to do, one rename of the pointer. From the mark on it is finished by whoever comes next.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.core.context import Context
@@ -22,6 +22,7 @@ from headrace.engine.positions import input_positions
 from headrace.engine.schemas import infer_schema
 from headrace.engine.state import StateDir
 from headrace.engine.upgrade import Change, change_of, define, reason_of
+from headrace.plan.compare import Verdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, defined_by
@@ -45,9 +46,9 @@ def defined(project: Project, state: StateDir, flow: str, generation: Generation
     if not generation.definition.is_file():
         raise ProjectError(
             "beside-no-definition",
-            f"generation {generation.id} of flow '{flow}' was begun before definitions were kept, so it cannot go on as "
+            f"generation {generation.id} of flow '{flow}' was begun before definitions were kept: it cannot go on as "
             "it was",
-            hint=f"take the change back and run the flow once, then try again; or: headrace run --new-generation {flow}",
+            hint=f"take the change back, run the flow once and try again; or: headrace run --new-generation {flow}",
             exit_code=Exit.CONFLICT,
         )
     try:
@@ -79,19 +80,27 @@ def _cannot_go_on(flow: str, generation: Generation, why: str) -> ProjectError:
 
 
 def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> Change | None:
-    """The flow against its candidate, None when it has none; refused when that was begun for something else."""
-    candidate = state.generations(flow.name).candidate()
-    if candidate is None:
+    """The flow against its candidate, None when it has none."""
+    generations = state.generations(flow.name)
+    candidate, current = generations.candidate(), generations.current()
+    if candidate is None or current is None:
         return None
     change = change_of(project, state.beside(flow.name), flow)
-    if change.generation == candidate and change.verdict.kind in ("first", "safe"):
-        return change
-    why = "; ".join(change.verdict.reasons)
-    raise ProjectError(
+    if change.generation != candidate:  # the file is what the running one was begun with
+        change = replace(change, verdict=Verdict("new_generation", change.verdict.reasons), generation=candidate)
+    return replace(change, beside=current.id)
+
+
+def other_than_candidate(project: Project, change: Change) -> ProjectError | None:
+    """The error of a flow that is not what its candidate is built for, None when it is."""
+    if change.beside is None or change.generation is None or change.verdict.kind in ("first", "safe"):
+        return None
+    flow, why = change.flow.name, "; ".join(change.verdict.reasons)
+    return ProjectError(
         "candidate-other",
-        f"flow '{flow.name}' is not what its candidate {candidate.id} is built for: {why}",
-        hint=f"put the file back as it was, or give the candidate up: headrace generations abandon {flow.name}",
-        where=project.origin("flows", flow.name),
+        f"flow '{flow}' is not what its candidate {change.generation.id} is built for: {why}",
+        hint=f"put the file back as it was, or give the candidate up: headrace generations abandon {flow}",
+        where=project.origin("flows", flow),
         exit_code=Exit.CONFLICT,
     )
 
@@ -156,8 +165,8 @@ def warnings(project: Project, plan: Plan, flow: FlowPlan) -> Iterator[str]:
             known.close()
     for split in (one for one in gone if one.counts_records):
         yield (
-            f"{split.topic}:{split.partition}: records before {split.start} are no longer there, so their rows will not "
-            "come again"
+            f"{split.topic}:{split.partition}: records before {split.start} are no longer there, so their rows will "
+            "not come again"
         )
 
 

@@ -1,9 +1,9 @@
 """How a candidate takes over: it catches up, both generations end a batch at the same place, and one goes on.
 
-1. *building*: both run. 2. *holding*: the candidate has caught up and was stopped after a batch; the other goes on until
-it has come at least as far in every input. 3. *switching*: it is stopped after a batch too. The candidate runs one batch
-up to exactly the same place, and both close the windows that either of them has closed. So every record, and every
-window, is on one side of the switch. Then the sinks are published and the pointer is turned.
+1. *building*: both run. 2. *holding*: the candidate has caught up and was stopped after a batch; the other goes on
+until it has come at least as far in every input. 3. *switching*: it is stopped after a batch too. The candidate runs
+one batch up to exactly the same place, and both close the windows that either of them has closed. So every record, and
+every window, is on one side of the switch. Then the sinks are published and the pointer is turned.
 
 Up to the mark that is set before anything is published, whatever happens leads back to 1.
 """
@@ -182,7 +182,7 @@ class Building:
         count_on(run, starter)
 
     def _switch(self) -> bool:
-        """Whether it is done. Before anything is published a failure leads back to building, after that to another try."""
+        """Whether it is done. Before anything is published a failure leads back to building, later to another try."""
         if self._work is None:
             if time.monotonic() >= self._not_before:
                 self._work = ask(self._publish)

@@ -36,6 +36,8 @@ class Change:
     generation: Generation | None
     shape: Mapping[str, Any]
     pins: Mapping[str, str]
+    beside: str | None = None
+    """The generation that runs, where this is about one that is built beside it."""
 
     def to_json(self) -> dict[str, Any]:
         """What `plan --json` says about it."""
@@ -43,6 +45,7 @@ class Change:
             "verdict": self.verdict.kind,
             "reasons": list(self.verdict.reasons),
             "generation": None if self.generation is None else self.generation.id,
+            "beside": self.beside,
         }
 
 

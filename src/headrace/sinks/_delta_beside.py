@@ -25,7 +25,7 @@ def require_alone(path: str, side: Side) -> None:
                 "beside-others-wrote",
                 f"version {commit.version} of lake table {path} was not written by flow '{side.flow}': its rows would "
                 "be lost",
-                hint=f"give the flow a table of its own, or leave out --beside: headrace run --new-generation {side.flow}",
+                hint=f"give the flow a table of its own, or leave out --beside (run --new-generation {side.flow})",
                 exit_code=Exit.CONFLICT,
             )
 
