@@ -20,6 +20,8 @@ from tests.system.conftest import consume, produce
 
 from headrace.cli.changes import Anew, settle_changes
 from headrace.engine.flow import FlowStarter
+from headrace.engine.generations import Generation
+from headrace.engine.handover import Building
 from headrace.engine.runner import FlowRun, Runner
 from headrace.engine.state import StateDir
 from headrace.plan.planner import make_plan
@@ -172,3 +174,49 @@ def test_readers_see_old_rows_until_the_new_generation_has_caught_up(bench: Benc
     assert generations.candidate() is None
     assert generations.all()[0] == old
     assert list((bench.folder / "lake").iterdir()) == [bench.folder / "lake" / "sums"]
+
+
+PASSED = "SELECT n, '{by}' AS by FROM events"
+
+
+def handed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records come between the candidate's last batch and that of the one that runs."""
+    hand_over = Building._hand_over
+
+    def late(self: Building) -> None:
+        bench.feed(30)
+        aim = bench.fed
+        await_true(lambda: sum(_offsets(self._current)) == aim, "the running generation")
+        assert sum(_offsets(self._candidate)) < aim
+        hand_over(self)
+
+    monkeypatch.setattr(Building, "_hand_over", late)
+
+
+def _offsets(generation: Generation) -> list[int]:
+    done = generation.checkpoint.committed()
+    return [n for end in (done.ends if done else ()) for parts in end.values() for n in parts.values()]
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without the common place"])
+def test_every_record_is_on_one_side_of_the_switch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, planted: bool
+) -> None:
+    bench.write(PASSED.format(by="old"))
+    bench.feed(60)
+    handed_over(bench, monkeypatch)
+    if planted:
+        monkeypatch.setattr(Building, "_align", lambda _self: None)
+    with bench.running():
+        await_true(lambda: len(bench.topic()) == 60, "the first run")
+    bench.write(PASSED.format(by="new"))
+    with bench.running(Anew(("sums",), beside=True)) as run:
+        await_true(lambda: run.building is None, "the switch")
+        bench.feed(30)
+        await_true(lambda: any(row["n"] == 119 for row in bench.topic()), "records after the switch")
+    said = Counter((row["n"], row["by"]) for row in bench.topic())
+    expected = Counter({(n, "old" if n < 90 else "new"): 1 for n in range(120)})
+    assert (said == expected) is not planted
+    if not planted:
+        assert sorted(row["n"] for row in bench.lake()) == [*range(120)]
+        assert {row["by"] for row in bench.lake()} == {"new"}

@@ -111,14 +111,15 @@ def effects(project: Project, state: StateDir, change: Change) -> list[tuple[str
     then = running(project, state, flow.name)
     for one in (then.flow, flow):
         _require_comparable(one, project.context)
-    found = []
-    for index, step in enumerate(flow.sinks):
-        try:
-            effect = step.sink.beside_effect(side_of(flow, step, "NEW", project.context))
-        except ProjectError as error:
-            raise error.at(project.origin("flows", flow.name, "sinks", index)) from None
-        found.append((step.sink.label, effect))
-    return found
+    try:
+        return sides(flow, "NEW", project.context)
+    except ProjectError as error:
+        raise error.at(project.origin("flows", flow.name, "sinks")) from None
+
+
+def sides(flow: FlowPlan, generation: str, context: Context) -> list[tuple[str, str]]:
+    """The sinks of a flow, and what becomes of each; a ProjectError when one cannot be switched."""
+    return [(step.sink.label, step.sink.beside_effect(side_of(flow, step, generation, context))) for step in flow.sinks]
 
 
 def _require_comparable(flow: FlowPlan, context: Context) -> None:

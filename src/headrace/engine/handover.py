@@ -20,7 +20,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.positions import Positions, Reached
 from headrace.engine import points
 from headrace.engine.backfill import is_pending
-from headrace.engine.beside import begin_publishing, is_publishing, publish, running, tidy_after_switch
+from headrace.engine.beside import begin_publishing, is_publishing, publish, running, sides, tidy_after_switch
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun
@@ -217,6 +217,7 @@ class Building:
         if self._current.checkpoint.in_flight():
             raise ProjectError("switch-put-off", "the last batch of the running generation could not be finished")
         self._align()
+        sides(self.candidate.plan, self._candidate.id, self.new.project.context)  # once more: there is no way back
         points.reach("before_switch", self.run.plan.name, 0)
         begin_publishing(self._candidate, self._current)
         self._publish()

@@ -41,7 +41,6 @@ def replace_rows(
     held = table_state(spark, target, mark)
     if held.last_batch >= 0:
         return
-    require_alone(target, side)
     given = table_state(spark, source, mark).columns
     if given is None and held.columns is None:
         return  # neither of the two has had a row
