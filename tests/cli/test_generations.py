@@ -80,3 +80,12 @@ def test_a_flow_is_not_moved_while_a_candidate_is_built(
     assert (ran.code, ran.error["error"]["code"]) == (5, "candidate-exists")
     ran = headrace("run", project, "--new-generation", "big", "--json")
     assert (ran.code, ran.error["error"]["code"]) == (5, "candidate-exists")
+
+
+def test_status_says_how_far_a_candidate_is() -> None:
+    from headrace.cli.status import _remarks
+
+    lag = {"records": 1200, "s": 4.0, "trend": "shrinking"}
+    candidate = {"generation": "g2-abc", "text": "catching up", "lag": lag}
+    flow = {"state": "running", "reason": None, "note": None, "held_back_by": None, "candidate": candidate}
+    assert _remarks(flow) == ["candidate g2-abc: catching up, 4.0s / 1,200 ↓ behind"]

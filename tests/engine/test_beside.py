@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -17,7 +17,7 @@ from tests.engine.test_checkpoints import write_batch
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.sink import Side, Sink
+from headrace.core.sink import Rewind, Side, Sink
 from headrace.engine import beside, handover
 from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.flow import FlowStarter, with_side_sinks
@@ -30,6 +30,7 @@ from headrace.engine.upgrade import change_of, settle
 from headrace.plan.model import FlowPlan
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, defined_by, load
+from headrace.sinks._delta_undo import plan_undo
 from headrace.sinks.lake import LakeSink
 from headrace.sources.kafka import KafkaSource
 
@@ -324,3 +325,23 @@ def test_what_runs_goes_on_as_it_was_and_the_candidate_beside_it(shop: Shop) -> 
     (once,) = handover.runs_of(replace(starter, until_caught_up=True), make_plan(shop.project), Notes())
     assert once.building is None
     assert "count" in once.plan.sql.lower()
+
+
+def test_batches_that_were_published_together_stay_together(tmp_path: Path) -> None:
+    path, context = str(tmp_path / "sums"), Context(tmp_path, str(tmp_path))
+
+    def write(mark: str, number: int, mode: Literal["append", "overwrite"] = "append") -> None:
+        known = CommitProperties(app_transactions=[Transaction(f"headrace.f.{mark}", number)])
+        write_deltalake(path, pa.table({"n": [number]}), mode=mode, commit_properties=known)
+
+    for number in range(3):
+        write("g1-a.lake", number)
+    write("g2-b.lake.published", 7, "overwrite")
+    write("g2-b.lake", 8)
+
+    def undone(kept: tuple[str, int] | None) -> int:
+        found = plan_undo(path, Rewind("f", "lake", context, kept))
+        return -2 if found is None else found.version
+
+    assert [undone(("g2-b", 8)), undone(("g2-b", 7)), undone(("g1-a", 1)), undone(None)] == [-2, 3, 1, -1]
+    assert code_of(lambda: undone(("g2-b", 6))) == "rewind-history-gone"

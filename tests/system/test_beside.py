@@ -176,7 +176,7 @@ def test_readers_see_old_rows_until_the_new_generation_has_caught_up(bench: Benc
     assert list((bench.folder / "lake").iterdir()) == [bench.folder / "lake" / "sums"]
 
 
-PASSED = "SELECT n, '{by}' AS by FROM events"
+PASSED = "SELECT k, n, '{by}' AS by FROM events"
 
 
 def handed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,8 @@ class Side:
     sink: str
     generation: str
     context: Context
+    batch: int = 0
+    """Its last batch that was written beside, once it is published."""
 
 
 class Sink(Component):

@@ -179,7 +179,8 @@ def is_publishing(candidate: Generation) -> bool:
 def begin_publishing(candidate: Generation, instead_of: Generation) -> None:
     """Decide on the switch. Both have ended their last batch at the same place, and nothing of them runs."""
     done = candidate.checkpoint.committed()
-    said = {"instead_of": instead_of.id, "batch": None if done is None else done.batch_id}
+    assert done is not None, "what has caught up has done a batch"
+    said = {"instead_of": instead_of.id, "batch": done.batch_id}
     write_atomically(candidate.folder / _PUBLISH, json.dumps(said).encode())
 
 
@@ -188,10 +189,11 @@ def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSessi
     generations = state.generations(flow.name)
     candidate = generations.candidate()
     assert candidate is not None, "only a candidate is published"
+    last: int = json.loads((candidate.folder / _PUBLISH).read_text(encoding="utf-8"))["batch"]
     for number, step in enumerate(flow.sinks):
         if number:
             points.reach("between_publishes", flow.name, 0)
-        step.sink.publish(side_of(flow, step, candidate.id, context), spark)
+        step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
     points.reach("published", flow.name, 0)
     generations.switch(candidate)
     tidy_after_switch(flow, state, context)

@@ -174,9 +174,9 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context) -> Side:
+def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
     """A candidate as one of its sinks sees it."""
-    return Side(flow.name, step.id, generation, context)
+    return Side(flow.name, step.id, generation, context, batch)
 
 
 def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:

@@ -117,21 +117,23 @@ class Building:
     def _has_caught_up(self) -> bool:
         """Whether it has come, soon enough, where the other was when it was last asked."""
         now = time.monotonic()
-        if self._aims is None:
+        if self._aims is None and now >= self._not_before:
             self._aims, self._since = ask(self._aim), now
-        if not self._aims.done() or is_pending(self._candidate):
+        if self._aims is None or not self._aims.done() or is_pending(self._candidate):
             return False
         try:
             aims = self._aims.result()
         except Exception as error:  # a source that is away; the flows themselves say so
             self.notes.add("candidate", f"{type(error).__name__}: {error}")
-            self._aims = None
+            aims = {}
+        if not aims:
+            self._aims, self._not_before = None, now + _AGAIN_SECONDS
             return False
         if not _is_there(self._reached(self._candidate), aims):
             return False
         self._aims = None
         limit = max(_CLOSE_SECONDS, 5 * self.candidate.plan.trigger.total_seconds())
-        return bool(aims) and now - self._since <= limit
+        return now - self._since <= limit
 
     def _aim(self) -> dict[str, Reached]:
         """Where the other is now; in an input that it does not have, the end of what there is."""

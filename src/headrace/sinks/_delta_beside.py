@@ -9,7 +9,7 @@ from pyarrow.fs import FileSystem, FileType
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.sink import Side
 from headrace.sinks._delta import table_state
-from headrace.sinks._delta_undo import read_commits
+from headrace.sinks._delta_undo import PUBLISHED, read_commits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def replace_rows(
 
     Readers see the old rows or the new ones. Their files stay as long as the table's retention says.
     """
-    mark = f"headrace.{side.flow}.{side.generation}.{side.sink}.published"
+    mark = f"headrace.{side.flow}.{side.generation}.{side.sink}{PUBLISHED}"
     held = table_state(spark, target, mark)
     if held.last_batch >= 0:
         return
@@ -47,7 +47,7 @@ def replace_rows(
     rows = spark.read.format("delta").load(source if given is not None else target)
     if given is None:
         rows = rows.limit(0)
-    marked = {**options, "txnAppId": mark, "txnVersion": "0", "overwriteSchema": "true"}
+    marked = {**options, "txnAppId": mark, "txnVersion": str(side.batch), "overwriteSchema": "true"}
     writer = rows.write.format("delta").mode("overwrite").options(**marked)
     (writer.partitionBy(*partition_by) if partition_by else writer).save(target)
 

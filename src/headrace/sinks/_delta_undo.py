@@ -15,6 +15,9 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.sink import Rewind
 
+PUBLISHED = ".published"
+"""The end of a mark that stands for all batches of a generation up to its number: they were written beside."""
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -76,6 +79,7 @@ def plan_undo(path: str, rewind: Rewind) -> Undo | None:
     """The version to go back to; None when there is nothing to take back. Refused when that would hurt others."""
     commits = read_commits(path)
     mine = [commit for commit in commits if _marks_of(commit, rewind)]
+    _require_whole(mine, rewind, path)
     staying = [commit.version for commit in mine if _stays(commit, rewind)]
     target = max(staying) if staying else mine[0].version - 1 if mine else None
     if target is None or not any(commit.version > target for commit in mine):
@@ -123,6 +127,14 @@ def _marks_of(commit: Commit, rewind: Rewind) -> dict[str, int]:
 
 def _stays(commit: Commit, rewind: Rewind) -> bool:
     return all(rewind.stays(generation, number) for generation, number in _marks_of(commit, rewind).items())
+
+
+def _require_whole(mine: list[Commit], rewind: Rewind, path: str) -> None:
+    """Batches that were published together can only be kept together."""
+    kept = rewind.kept or ("", 0)
+    for mark, number in (pair for commit in mine for pair in commit.marks.items()):
+        if mark.startswith(f"headrace.{rewind.flow}.{kept[0]}.") and mark.endswith(PUBLISHED) and kept[1] < number:
+            raise _gone(path, f"batches up to {number} of generation {kept[0]} were built beside and came at once")
 
 
 def _require_mine(commit: Commit, rewind: Rewind, path: str) -> None:
