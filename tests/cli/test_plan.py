@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.changes import settle_changes
+from headrace.cli.changes import Anew, settle_changes
 from headrace.core.errors import ProjectError
 from headrace.engine.state import StateDir
 from headrace.engine.upgrade import began, settle
@@ -122,7 +122,7 @@ def test_says_what_a_change_means(begun: Path, headrace: Run) -> None:
 
 def test_a_flow_that_never_ran_is_a_first_start(project: Path, headrace: Run) -> None:
     (flow,) = headrace("plan", project, "--json").data["flows"]
-    assert flow["change"] == {"verdict": "first", "reasons": [], "generation": None}
+    assert flow["change"] == {"verdict": "first", "reasons": [], "generation": None, "beside": None}
     assert "generation" not in headrace("plan", project).out
     assert not (project / ".headrace").exists(), "plan writes nothing"
 
@@ -147,6 +147,9 @@ def test_run_refuses_before_anything_starts(begun: Path, headrace: Run) -> None:
         (["--from", "current"], 2, "usage"),
         (["--new-generation", "big", "--from", "yesterday"], 2, "usage"),
         (["--new-generation", "bg"], 4, "unknown-flow"),
+        (["--beside"], 2, "usage"),
+        (["--new-generation", "big", "--beside", "--from", "current"], 2, "usage"),
+        (["--new-generation", "big", "--beside", "--until-caught-up"], 2, "usage"),
     ],
 )
 def test_run_knows_only_flows_and_places(
@@ -159,7 +162,7 @@ def test_run_knows_only_flows_and_places(
 def asked(project: Path, *anew: str, begin: str | None = None) -> None:
     """What `run --new-generation … --from …` does before it asks any service."""
     loaded = load(project, environment={})
-    settle_changes(loaded, StateDir.of(loaded.context), make_plan(loaded), anew, begin)
+    settle_changes(loaded, StateDir.of(loaded.context), make_plan(loaded), Anew(tuple(anew), begin))
 
 
 def test_run_makes_the_generation_that_is_asked_for(

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
+from headrace.core.sink import Side
 from headrace.sinks._lake_schema import require_fit
 from headrace.sinks._upsert import Upsert
 from headrace.sinks.lake import LakeSink
@@ -224,3 +225,39 @@ def test_a_stateful_flow_that_died_after_its_commit_goes_on(spark: Any, tmp_path
     (tmp_path / "in/b.txt").write_text("x\nz\n")
     run()
     assert {row["value"]: row["count"] for row in rows_of(tmp_path)} == {"x": 3, "y": 1, "z": 1}
+
+
+@pytest.mark.spark
+def test_a_table_built_beside_takes_the_place_of_the_rows_once(tmp_path: Path, spark: Any) -> None:
+    side = Side("orders", "lake", "g2-abc", Context(tmp_path, "state"))
+    out = sink(partition_by=["id"])
+    beside = out.beside(side)
+
+    def write(to: LakeSink, text: str, number: int, generation: str) -> None:
+        to.write_batch(spark.sql(text), batch(tmp_path, number, generation))
+
+    write(out, "SELECT 1 AS id, 'a' AS name", 0, "g1")
+    assert isinstance(beside, LakeSink)
+    write(beside, "SELECT 2 AS id, 5 AS name", 0, "g2-abc")
+    write(beside, "SELECT 3 AS id, 6 AS name", 1, "g2-abc")
+    assert ids(tmp_path) == [1]
+    version = table(tmp_path).version()
+    out.publish(side, spark)
+    assert rows_of(tmp_path) == [{"id": 2, "name": 5}, {"id": 3, "name": 6}]
+    assert table(tmp_path).version() == version + 1, "readers see the old rows or the new, nothing between"
+    write(out, "SELECT 4 AS id, 7 AS name", 2, "g2-abc")
+    out.publish(side, spark)
+    assert ids(tmp_path) == [2, 3, 4], "published once, however often it is tried"
+    for _twice in range(2):
+        out.forget_beside(side)
+    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["orders"]
+
+
+@pytest.mark.spark
+def test_a_table_beside_which_nothing_was_written_is_emptied(tmp_path: Path, spark: Any) -> None:
+    side = Side("orders", "lake", "g2-abc", Context(tmp_path, "state"))
+    sink().publish(side, spark)
+    assert not (tmp_path / "lake/orders").exists()
+    sink().write_batch(spark.sql("SELECT 1 AS id"), batch(tmp_path))
+    sink().publish(side, spark)
+    assert ids(tmp_path) == []

@@ -17,6 +17,7 @@ from tests.sinks.conftest import Desk
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
+from headrace.core.sink import Side
 from headrace.sinks._postgres import explanation
 from headrace.sinks._postgres_table import Held, Table, column_type, create_statement, require_fit
 from headrace.sinks._postgres_write import BatchWrite, Merge
@@ -328,3 +329,40 @@ def test_a_server_that_stands_still_is_not_waited_for(
     assert explanation("postgres", late.value).code == "service-away"
     assert connection.closed
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_a_table_built_beside_takes_the_place_of_the_rows_once(
+    spark: Any, server: Postgres, held: Any, desk: Desk
+) -> None:
+    held.execute("CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(9), made int DEFAULT 7)")
+    held.execute("INSERT INTO orders VALUES (1, 'old'), (2, 'old')")
+    held.execute("CREATE VIEW seen AS SELECT id, name, made FROM orders")
+    out = at(server, key=["id"])
+    side = Side("flow", "sink", "g2-abc", desk.batch().context)
+    assert out.beside_effect(side).startswith("orders__g2_abc is filled")
+    for number in (0, 1):
+        rows = spark.sql(f"SELECT * FROM VALUES ({2 + number}L, 'new') AS t(id, name)")
+        target = out.beside(side)
+        assert target is not None
+        target.write_batch(rows, desk.batch(number, generation="g2-abc"))
+    assert rows_of(held, "SELECT * FROM seen ORDER BY 1") == [(1, "old", 7), (2, "old", 7)]
+    out.publish(side, spark)
+    held.execute("INSERT INTO orders VALUES (9, 'later')")
+    out.publish(side, spark)
+    assert rows_of(held, "SELECT * FROM seen ORDER BY 1") == [(2, "new", 7), (3, "new", 7), (9, "later", 7)]
+    for _twice in range(2):
+        out.forget_beside(side)
+    assert rows_of(held, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'orders%'") == [("orders",)]
+
+
+@pytest.mark.service
+def test_a_table_whose_rows_may_not_be_deleted_is_not_built_beside(server: Postgres, held: Any, desk: Desk) -> None:
+    held.execute("CREATE TABLE orders (id bigint)")
+    held.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN PASSWORD 'x'")
+    held.execute("GRANT USAGE, CREATE ON SCHEMA public TO clerk; GRANT INSERT, SELECT ON orders TO clerk")
+    out = at(server, username="clerk", password="x")
+    side = Side("flow", "sink", "g2-abc", desk.batch().context)
+    with pytest.raises(ProjectError, match="DELETE ON orders"):
+        out.beside_effect(side)

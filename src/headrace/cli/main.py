@@ -63,6 +63,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "restart": Command("start", "Stop flows and start them again."),
         "offsets": Command("offsets", "Where flows are, how far behind, and moving them.", "app"),
         "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
+        "generations": Command("generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"),
         "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),
         "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
         "late": Command("late", "Look at rows that came too late for their windows.", "app"),

@@ -20,6 +20,7 @@ from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOp
 from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
+    from headrace.engine.handover import Building
     from headrace.engine.runner import FlowRun
     from headrace.engine.schemawatch import SchemaWatch
     from headrace.plan.model import Plan
@@ -50,6 +51,10 @@ def run(
         str | None,
         typer.Option("--from", metavar="start|current", help="Where a new generation begins to read; default start."),
     ] = None,
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Build the new generation beside the running one; switch when it has caught up."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a project's flows, all or those named.
@@ -61,14 +66,14 @@ def run(
     seconds = None if for_ is None else seconds_of("--for", for_)
     patience = seconds_of("--stop-timeout", stop_timeout)
     loaded = load_project(path, profile, overrides)
-    from headrace.cli.changes import settle_changes
+    from headrace.cli.changes import Anew, settle_changes
     from headrace.engine.checks import check_services
     from headrace.engine.state import StateDir
 
     state = StateDir.of(loaded.context)
     with state.lock(), _stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
-        settle_changes(loaded, state, plan, new_generation or (), from_)
+        settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
         check_services(loaded, plan)
         runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json)
     _finish(runs, loaded, json)
@@ -156,10 +161,12 @@ class _Reporter:
         self._changed = changed
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         self._said: dict[str, str] = {}
+        self._steps: dict[str, str | None] = {}
 
     def __call__(self, runs: Sequence[FlowRun]) -> None:
         self._changed(runs)
         for run in runs:
+            self._tell_of_candidate(run)
             now = f"{run.state} {run.reason.code if run.reason else ''}"
             if self._said.get(run.plan.name, "") != now:
                 self._tell(run, self._said.get(run.plan.name, ""))
@@ -169,6 +176,20 @@ class _Reporter:
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         for run in runs:
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
+            if run.building is not None and not self._json:
+                printer.note(_candidate_line(run.building))
+
+    def _tell_of_candidate(self, run: FlowRun) -> None:
+        """Each step on its way, and that it has taken over."""
+        name, building = run.plan.name, run.building
+        before, now = self._steps.get(name), None if building is None else building.words
+        if now == before:
+            return
+        self._steps[name] = now
+        if building is None:
+            printer.note(f"{name}: switched to the generation that was built beside")
+        else:
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _candidate_line(building))
 
     def _tell(self, run: FlowRun, before: str) -> None:
         """Only what is worth a line of its own."""
@@ -193,7 +214,13 @@ def _document(run: FlowRun) -> dict[str, Any]:
         "watermark": numbers.watermark.isoformat() if numbers.watermark else None,
         "state_rows": numbers.state_rows,
         "restarts": run.restarts,
+        "candidate": None if run.building is None else _candidate(run.building),
     }
+
+
+def _candidate(building: Building) -> dict[str, Any]:
+    run = building.candidate
+    return {"generation": run.generation, "text": building.words, "rows_in": run.rows_in, "batches": run.batches}
 
 
 def _rounded(number: float | None) -> float | None:
@@ -212,6 +239,12 @@ def _line(run: FlowRun) -> str:
     if numbers.watermark:
         parts.append(f"watermark {numbers.watermark:%Y-%m-%dT%H:%M:%SZ}")
     return ", ".join(parts)
+
+
+def _candidate_line(building: Building) -> str:
+    run = building.candidate
+    which = f"candidate {run.generation}" if run.generation else "candidate"
+    return f"{run.plan.name} ({which}): {building.words}, {run.rows_in:,} rows in, {run.batches} batches"
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:

@@ -123,6 +123,10 @@ def _remarks(flow: dict[str, Any]) -> list[str]:
         said.append(f"{flow['last_error']['message']} [{flow['last_error']['code']}]")
     if flow["note"] is not None:
         said.append(f"{flow['note']['text']} [{flow['note']['code']}], since {flow['note']['since']}")
+    candidate = flow.get("candidate")  # an engine of an older version does not say
+    if candidate is not None:
+        behind = f", {_lag(candidate['lag'])} behind" if candidate["lag"] is not None else ""
+        said.append(f"candidate {candidate['generation'] or _UNKNOWN}: {candidate['text']}{behind}")
     if flow["held_back_by"] is not None:
         said.append(f"watermark held back by {flow['held_back_by']}")
     return said

@@ -15,6 +15,8 @@ from headrace.core.errors import Exit, ProjectError
 
 Position = Mapping[str, Any]
 Offsets = dict[str, dict[int, int]]
+Reached = Mapping[str, tuple[int, ...]]
+"""How far a reader is, by the parts of a source: greater is further."""
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,26 @@ class Positions:
     keep connections until `close`. Not to be used by several threads at once.
     """
 
+    comparable = False
+    """Whether `reached` can tell which of two readers is further."""
+
     def __init__(self, label: str) -> None:
         self.label = label
 
     def of_checkpoint(self, end: Any) -> Position | None:
         """The position that Spark's record of a batch says, None when that is the record of another source."""
         return None
+
+    def reached(self, end: Any) -> Reached | None:
+        """How far Spark's record of a batch is, to be compared with another one of the same source part by part.
+
+        None when that is the record of another source, or cannot be compared.
+        """
+        return None
+
+    def moved(self, end: Any, to: Any) -> Any:
+        """The record `end` of Spark as it is when the reader has come as far as `to`. Both are of this source."""
+        return to
 
     def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
         """The position a target means now, in all splits; splits out of scope stay at `current`.

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.component import Component
 from headrace.core.context import Batch, Context
+from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Delivery = Literal["exactly_once", "at_least_once", "idempotent", "best_effort"]
@@ -58,6 +59,18 @@ def _generation_number(generation: str) -> int | None:
     """Generations are numbered; what was replayed from dead letters has no number."""
     found = re.match(r"g(\d+)", generation)
     return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Side:
+    """A generation of a flow that is built beside the running one, as one of its sinks sees it."""
+
+    flow: str
+    sink: str
+    generation: str
+    context: Context
+    batch: int = 0
+    """Its last batch that was written beside, once it is published."""
 
 
 class Sink(Component):
@@ -121,6 +134,37 @@ class Sink(Component):
 
         A sink that cannot does nothing, and says so in `rewind_effect`.
         """
+
+    def beside_effect(self, side: Side) -> str:
+        """What it means for this sink when a generation is built beside the running one and then switched to, in words.
+
+        A ProjectError refuses it: most sinks that replace rows by key cannot, since what they hold would be a mixture.
+        """
+        raise ProjectError(
+            "beside-unsupported",
+            f"what sink {self.label} of flow '{side.flow}' holds cannot be replaced at once, nor left as it is",
+            hint=f"begin anew without --beside: headrace run --new-generation {side.flow}",
+            exit_code=Exit.CONFLICT,
+        )
+
+    def beside(self, side: Side) -> Sink | None:
+        """Where that generation writes until it is switched to. None: nowhere, since rows cannot be taken back here;
+        then this sink gets the rows of the batches after the switch."""
+        return None
+
+    def publish(self, side: Side, spark: SparkSession) -> None:
+        """Put what was written beside in the place of what readers see, in one step.
+
+        Nobody writes to either meanwhile. It may be cut off and is then done again: twice must be as good as once.
+        """
+
+    def forget_beside(self, side: Side) -> None:
+        """Remove what was written beside; called after `publish`, or when the generation was given up. Needs no Spark;
+        twice is as good as once."""
+
+
+APPENDS = "what is there stays; it gets rows of the new definition from the switch on"
+"""What building beside means for sinks to which rows can only be added."""
 
 
 class StreamingSink(Sink):

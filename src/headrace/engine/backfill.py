@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.filters import Filter
-from headrace.core.positions import AtTime, Earliest, Position, Positions, Scope, Split, Target
+from headrace.core.positions import AtTime, Earliest, Position, Positions, Reached, Scope, Split, Target
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
 from headrace.engine.batchclock import BatchClock
 from headrace.engine.deadletters import LetterBox
@@ -269,6 +269,19 @@ class BackfilledPositions(Positions):
     def of_checkpoint(self, end: Any) -> Position | None:
         """Where Kafka is."""
         return self._inner.of_checkpoint(end)
+
+    @property
+    def comparable(self) -> bool:  # type: ignore[override]
+        """As Kafka's are."""
+        return self._inner.comparable
+
+    def reached(self, end: Any) -> Reached | None:
+        """How far Kafka is."""
+        return self._inner.reached(end)
+
+    def moved(self, end: Any, to: Any) -> Any:
+        """Kafka's record, further on."""
+        return self._inner.moved(end, to)
 
     def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
         """Any position in Kafka, where a flow begins without the history; or the very beginning, which is None."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from headrace.engine.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,31 @@ class Checkpoint:
     def begun(self) -> bool:
         """Whether there was ever a batch."""
         return any(_newest(self.folder / name) is not None for name in ("offsets", "commits"))
+
+    def next_watermark(self) -> int | None:
+        """The watermark, in milliseconds, that the batch after the last committed one has; None before the first."""
+        newest = _newest(self.folder / "commits")
+        if newest is None:
+            return None
+        lines = (self.folder / "commits" / str(newest)).read_text(encoding="utf-8").splitlines()
+        record = self.batch(newest)
+        said = json.loads(lines[1]).get("nextBatchWatermarkMs", 0) if len(lines) > 1 else 0
+        return max(said, 0 if record is None else record.watermark_ms)
+
+    def plant(self, ends: Sequence[Any], watermark_ms: int) -> int:
+        """Write down what the next batch is to be, as Spark does before it runs one; its number.
+
+        The query must be stopped, with no batch in flight. Its next start finds a batch that was begun and not
+        finished, and runs exactly that: up to these ends, with this watermark.
+        """
+        last = self.committed()
+        assert last is not None, "only a query that has done a batch can be told its next one"
+        assert not self.in_flight(), "the next batch is already written down"
+        said = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": round(time.time() * 1000), "conf": last.settings}
+        lines = ["v1", json.dumps(said), *("-" if end is None else json.dumps(end) for end in ends)]
+        # without a line break at the end: Spark would read an empty end
+        write_atomically(self.folder / "offsets" / str(last.batch_id + 1), "\n".join(lines).encode())
+        return last.batch_id + 1
 
     def in_flight(self) -> bool:
         """Whether a batch was begun and not finished: some sinks may have it, and it will be run again."""

@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import IO
 
 _ASKING_SECONDS = 0.3
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
-def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a small file so that readers see all of it or nothing, also after a crash when it is to be durable."""
+def write_atomically(file: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
+    """Write a small file so that readers see all of it or nothing, also after a crash when it is to be durable.
+
+    Nobody else can read one that is private.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with scratch.open("wb") as out:
+        with os.fdopen(os.open(scratch, _WRITE, 0o600 if private else 0o666), "wb") as out:
             out.write(content)
             out.flush()
             if durable:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
-from headrace.core.sink import StreamingSink
-from headrace.core.tally import ENGINE
+from headrace.core.sink import Side, StreamingSink
+from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
 from headrace.engine.arrowbatches import batch_limits, largest_record
 from headrace.engine.backfill import histories, is_pending, prepare
@@ -26,7 +26,7 @@ from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
 from headrace.engine.topics import check_topics
 from headrace.engine.upgrade import began, settle
-from headrace.plan.model import FlowInput, FlowPlan, Input
+from headrace.plan.model import FlowInput, FlowPlan, Input, SinkStep
 from headrace.project.loader import Project
 from headrace.sinks._rows import drain
 
@@ -54,6 +54,8 @@ class FlowStarter:
     until_caught_up: bool = False
     one_batch: bool = False
     """Run only the batch that was begun and not committed."""
+    beside: bool = False
+    """Start candidates: they write beside the sinks, or nothing. `state` is looked at from them then."""
     careful: set[str] = field(default_factory=set)
     """Flows of which a batch did not fit into memory: they keep to Spark's own limit."""
 
@@ -69,7 +71,7 @@ class FlowStarter:
         self._forget_batch_in_flight(flow.name, generation)
         try:
             rows = self.rows(flow)
-            check_rows(self.project, flow, rows)
+            check_rows(self.project, self._written(flow, generation), rows)
             query = self._start(flow, rows)
             began(generation, query.id)
             return query
@@ -153,8 +155,14 @@ class FlowStarter:
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(rows, self.project.context).outputMode("update")
-        write = batch_writer(flow, self.state.current(flow.name).id, self.project.context)
+        generation = self.state.current(flow.name)
+        written = self._written(flow, generation)
+        write = batch_writer(written, generation.id, self.project.context, Tally() if self.beside else ENGINE)
         return _counted(rows).writeStream.foreachBatch(write).outputMode(flow.spec.output)
+
+    def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
+        """The flow with the sinks that it really writes to."""
+        return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
         if self.one_batch:
@@ -166,21 +174,35 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[[DataFrame, int], None]:
+def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
+    """A candidate as one of its sinks sees it."""
+    return Side(flow.name, step.id, generation, context, batch)
+
+
+def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
+    """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
+    found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
+    return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
+
+
+def batch_writer(
+    flow: FlowPlan, generation: str, context: Context, tally: Tally = ENGINE
+) -> Callable[[DataFrame, int], None]:
     """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
 
-    whole = all(step.sink.reads_all for step in flow.sinks)
+    # a candidate may have no sinks at all
+    whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
     folder = str(StateDir.of(context).dead_letters)
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        shared = len(flow.sinks) > 1 or not whole
+        shared = len(flow.sinks) > 1 or (bool(flow.sinks) and not whole)
         if shared:
             rows.persist()
         try:
             for number, step in enumerate(flow.sinks):
                 points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
-                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, ENGINE)
+                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
                 step.sink.write_batch(rows, batch)
             if not whole:
                 drain(rows)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ProjectError
+from headrace.engine.observers import Observer
 from headrace.engine.orders import Order
 from headrace.engine.progress import Numbers, new_batches
 from headrace.engine.statusfile import State
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from headrace.engine.flow import FlowStarter
+    from headrace.engine.handover import Building
 
 
 @dataclass(frozen=True)
@@ -76,10 +80,29 @@ class FlowRun:
     numbers: Numbers = field(init=False)
     busy_since: float | None = None
     """Since when Spark has been at one trigger without getting on, on the monotonic clock."""
+    starter: FlowStarter | None = None
+    """What starts it, if that is not the runner's own."""
+    building: Building | None = None
+    """The generation that is built beside it."""
+    is_candidate: bool = False
+    log: Observer | None = None
+    """Who is told of its batches instead of the runner's observers."""
     _seen_batch: int = -1
 
     def __post_init__(self) -> None:
         self.numbers = Numbers.of(self.plan)
+
+    @property
+    def name(self) -> str:
+        """The flow, and whether it is the candidate of it."""
+        return f"{self.plan.name} (candidate)" if self.is_candidate else self.plan.name
+
+    def take_over(self, plan: FlowPlan) -> None:
+        """Go on as the generation that was built beside it, which is the current one now."""
+        self.plan, self.starter, self.building, self.generation = plan, None, None, None
+        self.query = self.trouble = self.look = self.caught_up = self.busy_since = None
+        self.numbers = Numbers.of(plan)
+        self.become("starting")
 
     @property
     def done(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.files import write_atomically
+
+Pointer = Literal["current", "candidate"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,17 @@ class Generation:
         """What it was begun with."""
         return Manifest(**json.loads((self.folder / "manifest.json").read_text(encoding="utf-8")))
 
+    @property
+    def definition(self) -> Path:
+        """The project as it was when the generation was last started; not there for one of an older version."""
+        return self.folder / "definition.yaml"
+
+    def define(self, text: str) -> None:
+        """Keep what the generation is run as, so that it can go on after the project was changed."""
+        content = text.encode()
+        if not self.definition.is_file() or self.definition.read_bytes() != content:
+            write_atomically(self.definition, content, private=True)
+
     def describe(self, manifest: Manifest) -> None:
         """Put the manifest in place."""
         write_atomically(self.folder / "manifest.json", (json.dumps(asdict(manifest), indent=1) + "\n").encode())
@@ -73,14 +87,28 @@ class Generation:
 
 @dataclass(frozen=True)
 class Generations:
-    """All generations of one flow. `current` is the one that runs; switching to another is one rename."""
+    """All generations of one flow. `current` is the one that runs; switching to another is one rename.
+
+    A second one may be built beside it, the candidate. Seen from its `pointer`, that one is the current.
+    """
 
     folder: Path
+    pointer: Pointer = "current"
 
     def current(self) -> Generation | None:
         """The one that runs, or None before the first start."""
-        pointer = self.folder / "current"
-        return Generation(self.folder / pointer.read_text(encoding="utf-8").strip()) if pointer.is_file() else None
+        return self._at(self.pointer)
+
+    def candidate(self) -> Generation | None:
+        """The one that is built beside the current one, if there is one."""
+        found = self._at("candidate")
+        return None if found is None or found == self._at("current") else found
+
+    def _at(self, pointer: Pointer) -> Generation | None:
+        try:
+            return Generation(self.folder / (self.folder / pointer).read_text(encoding="utf-8").strip())
+        except FileNotFoundError:
+            return None
 
     def all(self) -> list[Generation]:
         """All that are kept, oldest first."""
@@ -103,7 +131,7 @@ class Generations:
 
     def make(self, reason: str = "first start", **known: Any) -> Generation:
         """A new generation with a name of its own; it runs only after `switch`."""
-        parent = self.current()
+        parent = self._at("current")
         number = 1 + max((_number(one.id) for one in self.all()), default=0)
         generation = Generation(self.folder / f"g{number}-{secrets.token_hex(3)}")
         generation.describe(Manifest(generation.id, reason, parent.id if parent else None, **known))
@@ -111,7 +139,30 @@ class Generations:
 
     def switch(self, to: Generation) -> None:
         """Let the flow go on with this generation."""
-        write_atomically(self.folder / "current", to.id.encode())
+        write_atomically(self.folder / self.pointer, to.id.encode())
+
+    def put_beside(self, candidate: Generation | None) -> None:
+        """Let this one be built beside the current one; None: no longer any."""
+        if candidate is None:
+            (self.folder / "candidate").unlink(missing_ok=True)
+        else:
+            write_atomically(self.folder / "candidate", candidate.id.encode())
+
+    def remove(self, generation: Generation) -> None:
+        """Delete one, and the history that no other reads. A reader sees all of it or nothing."""
+        histories = _histories(generation) - {
+            name for one in self.all() if one != generation for name in _histories(one)
+        }
+        gone = generation.folder.with_name(f".{generation.id}.{secrets.token_hex(4)}")
+        generation.folder.rename(gone)
+        shutil.rmtree(gone)
+        for name in histories:
+            shutil.rmtree(self.folder / "history" / name, ignore_errors=True)
+
+
+def _histories(generation: Generation) -> set[str]:
+    """The folders of history that were made for a generation, or for the one whose checkpoint it is a copy of."""
+    return {one["folder"] for one in generation.manifest.history.values() if not one.get("skipped")}
 
 
 def _number(generation: str) -> int:

@@ -39,6 +39,7 @@ class GroupCommitter:
         self._flows: dict[str, FlowPlan] = {}
         self._inputs: dict[str, dict[str, Positions]] = {}
         self._waiting: set[str] = set()
+        self._changed_plans: set[str] = set()
         self._changed = threading.Condition()
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._work, name="consumer-groups", daemon=True)
@@ -47,6 +48,8 @@ class GroupCommitter:
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
         """Note that the flow has moved."""
         with self._changed:
+            if self._flows.get(flow.name, flow) is not flow:
+                self._changed_plans.add(flow.name)  # it may have other inputs now
             self._flows[flow.name] = flow
             self._waiting.add(flow.name)
             self._changed.notify()
@@ -88,6 +91,9 @@ class GroupCommitter:
         generation = self._state.generations(name).current()
         if generation is None:
             return True
+        if name in self._changed_plans:
+            self._changed_plans.discard(name)
+            self._let_go(name)
         if name not in self._inputs:
             self._inputs[name] = input_positions(self._flows[name], self._context)
         try:
@@ -95,13 +101,16 @@ class GroupCommitter:
         except ProjectError as error:
             _LOG.warning("the consumer group of flow %s is not up to date: %s", name, error.message)
             # a client that has lost its coordinator does not find it again, even when the broker is back
-            for known in self._inputs.pop(name).values():
-                known.close()
+            self._let_go(name)
             return False
         except OSError as error:
             _LOG.warning("the checkpoint of flow %s cannot be read: %s", name, error)
             return False
         return True
+
+    def _let_go(self, name: str) -> None:
+        for known in self._inputs.pop(name, {}).values():
+            known.close()
 
 
 def publish(project: str, flow: str, inputs: Mapping[str, Positions], at: ByInput) -> list[str]:

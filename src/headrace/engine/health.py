@@ -72,11 +72,12 @@ class Health:
         """A flow must go on with the checkpoint it had: without one Spark would begin at the beginning again."""
         if generation is None:
             return None
+        generations = self._state.generations(flow.name)
         try:
-            current = self._state.generations(flow.name).current()
+            known = [one for one in (generations.current(), generations.candidate()) if one is not None]
         except OSError:
-            current = None
-        if current is not None and current.id == generation and current.checkpoint_folder.is_dir():
+            known = []
+        if any(one.id == generation and one.checkpoint_folder.is_dir() for one in known):
             return None
         return ProjectError(
             "state-missing",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,13 +63,12 @@ def remove_old_generations(generations: Generations, keep: timedelta) -> list[st
     current = generations.current()
     if current is None:
         return []
-    kept = {current.manifest.parent, *(one.id for one, _last in generations.lineage())}
+    candidate = generations.candidate()
+    kept = {current.manifest.parent, candidate and candidate.id, *(one.id for one, _last in generations.lineage())}
     removed = []
     for generation, left_at in _with_ends(generations.all()):
         if generation.id not in kept and left_at is not None and datetime.now(left_at.tzinfo) - left_at > keep:
-            gone = generation.folder.with_name(f".{generation.id}.{uuid.uuid4().hex[:8]}")
-            generation.folder.rename(gone)
-            shutil.rmtree(gone)
+            generations.remove(generation)
             removed.append(generation.id)
     return removed
 

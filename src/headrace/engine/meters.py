@@ -22,6 +22,7 @@ from headrace.engine.lag import FlowLag, LagProbe
 from headrace.engine.letterhistory import History
 from headrace.engine.sidework import Notes
 from headrace.engine.state import StateDir
+from headrace.plan.model import FlowPlan
 
 _MOST_REASONS = 50
 _MINUTE_OF_LOOKS = 13
@@ -47,42 +48,53 @@ class LagMeter:
     def __init__(self, project: str, context: Context, state: StateDir, runs: Sequence[FlowRun], notes: Notes) -> None:
         self._project, self._context, self._state = project, context, state
         self._runs, self._notes = runs, notes
-        self._probes: dict[str, LagProbe] = {}
+        self._probes: dict[str, tuple[FlowPlan, LagProbe]] = {}
         self.measured: dict[str, Measured] = {}
+        """By the name of the run: a candidate is measured too."""
 
     def measure(self) -> None:
         """Measure all flows once. What cannot be measured is not known: an old lag is no lag."""
-        for run in self._runs:
+        candidates = [run.building.candidate for run in list(self._runs) if run.building is not None]
+        for run in [*self._runs, *candidates]:
             found = None if run.done else self._measured(run)
             if found is None:
-                self.measured.pop(run.plan.name, None)
+                self.measured.pop(run.name, None)
             else:
-                self.measured[run.plan.name] = found
+                self.measured[run.name] = found
             if run.state == "running":
                 self._beat(run, found)
+        for gone in self.measured.keys() - {run.name for run in [*self._runs, *candidates]}:
+            del self.measured[gone]
 
     def close(self) -> None:
         """Let go of all connections."""
-        for probe in self._probes.values():
+        for _plan, probe in self._probes.values():
             probe.close()
 
     def _measured(self, run: FlowRun) -> Measured | None:
-        name = run.plan.name
+        name, state = run.name, run.starter.state if run.starter else self._state
         try:
-            if name not in self._probes:
-                self._probes[name] = LagProbe(self._project, run.plan, self._context)
-            found = self._probes[name].measure(self._state.generations(name).current())
+            found = self._probe(run).measure(state.generations(run.plan.name).current())
         except ProjectError as error:
             if run.state != "degraded":  # the flow itself says it then
                 self._notes.add(f"lag of {name}", error.message)
             if name in self._probes:
-                self._probes.pop(name).close()  # a client may not recover from what it met
+                self._probes.pop(name)[1].close()  # a client may not recover from what it met
             return None
         return Measured(found, datetime.now(UTC))
 
+    def _probe(self, run: FlowRun) -> LagProbe:
+        plan, probe = self._probes.get(run.name, (None, None))
+        if probe is None or plan is not run.plan:
+            if probe is not None:  # the flow has become another one
+                probe.close()
+            probe = LagProbe(self._project, run.plan, self._context)
+            self._probes[run.name] = run.plan, probe
+        return probe
+
     def _beat(self, run: FlowRun, measured: Measured | None) -> None:
         """Move on the watermark of streams that have been idle for as long as their `idle` says."""
-        if is_pending(self._state.generations(run.plan.name).current()):
+        if run.is_candidate or is_pending(self._state.generations(run.plan.name).current()):
             return  # what is still to come from the history is old
         now = datetime.now(UTC)
         for stream in run.plan.streams():

@@ -11,7 +11,8 @@ import os
 import signal
 from typing import Literal
 
-Point = Literal["before_batch", "between_sinks", "after_sinks"]
+Point = Literal["before_batch", "between_sinks", "after_sinks", "before_switch", "between_publishes", "published"]
+"""The last three are those of a switch to a candidate, which has 0 for a batch."""
 
 
 def reach(point: Point, flow: str, batch_id: int) -> None:

@@ -114,8 +114,9 @@ class RewindPlan:
 
 
 @contextmanager
-def stopped(state: StateDir, flow: str) -> Iterator[None]:
-    """Hold the state folder while a flow is changed; refused while an engine has it."""
+def stopped(state: StateDir, flow: str, *, building: bool = False) -> Iterator[None]:
+    """Hold the state folder while a flow is changed; refused while an engine has it, and while a candidate is built
+    unless that is what it is about."""
     lock = state.lock()
     try:
         lock.__enter__()
@@ -129,6 +130,8 @@ def stopped(state: StateDir, flow: str) -> Iterator[None]:
             exit_code=Exit.CONFLICT,
         ) from error
     try:
+        if not building:
+            state.require_no_candidate(flow)
         yield
     finally:
         lock.__exit__(None, None, None)

@@ -7,16 +7,17 @@ import random
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.backfill import finish, progress
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun, Trouble
+from headrace.engine.handover import Building, runs_of
 from headrace.engine.health import Health
 from headrace.engine.lake import is_table
 from headrace.engine.observers import Observer
@@ -24,7 +25,7 @@ from headrace.engine.orders import Orders
 from headrace.engine.schemawatch import SchemaWatch
 from headrace.engine.session import is_lost
 from headrace.engine.sidework import Notes, Teller, ask
-from headrace.engine.stopping import stop_flow
+from headrace.engine.stopping import count_on, stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Runner:
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
-        self.runs = self.runs or [FlowRun(flow) for flow in self.plan.flows]
+        self.runs = self.runs or runs_of(self.starter, self.plan, self.notes)
         self.health = Health(self.starter.project, self.starter.state)
         self._orders = Orders(self.starter.state)
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
@@ -102,7 +103,10 @@ class Runner:
             self._take_schemas()
             self._take_orders()
             for run in self.runs:
-                self._tend(run)
+                if run.building is None:
+                    self._tend(run)
+                elif run.building.tend(self._tend):
+                    self._take_over(run, run.building)
         except Exception as error:
             if not is_lost(error):
                 raise
@@ -116,6 +120,14 @@ class Runner:
                 run.query = None
                 run.fail(lost)
             raise lost from error
+
+    def _take_over(self, run: FlowRun, building: Building) -> None:
+        building.close()
+        run.take_over(building.candidate.plan)
+        count_on(run, self.starter)
+
+    def _starter(self, run: FlowRun) -> FlowStarter:
+        return run.starter or self.starter
 
     def _take_schemas(self) -> None:
         """Let flows whose schema has changed go on with it, and say where the newest was refused."""
@@ -164,7 +176,7 @@ class Runner:
         """Whether the flow's query has ended; if not, it is let go after its running batch."""
         if run.query is not None and run.leaving is None:
             deadline = time.monotonic() + _LONGEST_BATCH
-            run.leaving = ask(lambda: stop_flow(run, self.starter, deadline))
+            run.leaving = ask(lambda: stop_flow(run, self._starter(run), deadline))
         if run.leaving is not None and not run.leaving.done():
             return False
         run.leaving = None
@@ -173,14 +185,10 @@ class Runner:
             self._take_in(run)
             failure = run.query.exception()
             run.query = None
-            self._count_on(run)
+            count_on(run, self._starter(run))
             if failure is not None:
                 self._failed(run, from_query(run.plan, failure))
         return True
-
-    def _count_on(self, run: FlowRun) -> None:
-        done = self.starter.state.current(run.plan.name).checkpoint.committed()
-        run.go_on_after(-1 if done is None else done.batch_id)
 
     def _tend(self, run: FlowRun) -> None:
         if run.stop is not None:
@@ -209,15 +217,24 @@ class Runner:
         """What Spark reports; whether there is a new batch."""
         reports = run.take_reports()
         for report in reports:
-            self._teller.tell(run.plan, report)
+            self._tell(run, report)
         if reports:
             run.busy_since = None
             self._look_at_history(run)
         return bool(reports)
 
+    def _tell(self, run: FlowRun, report: Mapping[str, Any]) -> None:
+        if run.log is None:
+            self._teller.tell(run.plan, report)
+            return
+        try:
+            run.log.batch_done(run.plan, report)
+        except OSError as error:
+            self.notes.add(f"positions of {run.name}", str(error))
+
     def _look_at_history(self, run: FlowRun) -> None:
         if any(stream.spec.backfill for stream in run.plan.streams()):
-            said = progress(self.starter.state.generations(run.plan.name).current())
+            said = progress(self._starter(run).state.generations(run.plan.name).current())
             run.history = None if said is None else ProjectError("reading-history", said)
 
     def _begin(self, run: FlowRun) -> None:
@@ -233,13 +250,14 @@ class Runner:
         run.become("degraded" if run.trouble else "starting")
         run.busy_since = run.look = None
         run.look_due = 0.0
-        run.query = self._started(run.plan)
-        run.generation = self.starter.state.current(run.plan.name).id
+        run.query = self._started(run)
+        run.generation = self._starter(run).state.current(run.plan.name).id
         self._look_at_history(run)
 
-    def _started(self, flow: FlowPlan) -> StreamingQuery:
+    def _started(self, run: FlowRun) -> StreamingQuery:
+        flow = run.plan
         try:
-            return self.starter.start(flow)
+            return self._starter(run).start(flow)
         except ProjectError:
             raise
         except Exception as error:  # a full disk, say; a fault of ours must not end the other flows either
@@ -310,9 +328,9 @@ class Runner:
         run.query = None
         if failure is not None:
             self._failed(run, from_query(run.plan, failure))
-        elif finish(self.starter.state.generations(run.plan.name).current()):
+        elif finish(self._starter(run).state.generations(run.plan.name).current()):
             run.trouble = None  # the next look starts the flow again
-            self._count_on(run)
+            count_on(run, self._starter(run))
         elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
             run.caught_up = True
             run.become("stopped")
@@ -379,21 +397,29 @@ class Runner:
         """Let each running batch finish, up to a deadline, so that the next start has nothing to repeat."""
         deadline = time.monotonic() + self.stop_seconds
         threads = []
-        for run in self.runs:
+        for building in (run.building for run in self.runs if run.building is not None):
+            building.stop(deadline)
+        for run in self._all_runs():
             if run.query is not None and run.query.isActive:
                 thread = threading.Thread(target=self._stop_one, args=(run, deadline), daemon=True)
                 thread.start()
                 threads.append(thread)
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()) + 10.0)
-        for run in self.runs:
+        for run in self._all_runs():
             self._take_in(run)
             if not run.done:
                 run.become("stopped")
+        for building in (run.building for run in self.runs if run.building is not None):
+            building.close()
         self._teller.close(_TELL_SECONDS)
+
+    def _all_runs(self) -> list[FlowRun]:
+        """The runs, and those of candidates."""
+        return [*self.runs, *(run.building.candidate for run in self.runs if run.building is not None)]
 
     def _stop_one(self, run: FlowRun, deadline: float) -> None:
         try:
-            stop_flow(run, self.starter, deadline)
+            stop_flow(run, self._starter(run), deadline)
         except Exception as error:  # the other flows are to be stopped in any case
             self.notes.add(f"stop of {run.plan.name}", str(error))

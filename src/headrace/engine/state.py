@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.context import Context
@@ -18,6 +18,12 @@ class StateDir:
     """The state folder of a project."""
 
     root: Path
+    candidates: frozenset[str] = frozenset()
+    """Flows that are looked at from their candidate: it is what is current here."""
+
+    def beside(self, flow: str) -> StateDir:
+        """The same folder, with the candidate of a flow as its current generation."""
+        return replace(self, candidates=self.candidates | {flow})
 
     @staticmethod
     def of(context: Context) -> StateDir:
@@ -52,7 +58,7 @@ class StateDir:
 
     def generations(self, flow: str) -> Generations:
         """All lives of a flow's checkpoint."""
-        return Generations(self.root / "flows" / flow)
+        return Generations(self.root / "flows" / flow, "candidate" if flow in self.candidates else "current")
 
     def current(self, flow: str) -> Generation:
         """The flow's current generation; the first one is made on demand."""
@@ -62,6 +68,17 @@ class StateDir:
             current = generations.make()
             generations.switch(current)
         return current
+
+    def require_no_candidate(self, flow: str) -> None:
+        """Refuse what would take the ground from under a candidate."""
+        candidate = self.generations(flow).candidate()
+        if candidate is not None:
+            raise ProjectError(
+                "candidate-exists",
+                f"generation {candidate.id} of flow '{flow}' is being built beside the current one",
+                hint=f"let it be built: headrace run; or give it up: headrace generations abandon {flow}",
+                exit_code=Exit.CONFLICT,
+            )
 
     def schema_file(self, stream: str) -> Path:
         """The inferred columns of a stream, fixed when they were first needed."""

@@ -11,6 +11,7 @@ from typing import Any
 from headrace import __version__
 from headrace.core.errors import ProjectError
 from headrace.engine.flowrun import FlowRun
+from headrace.engine.handover import Building
 from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.progress import iso
 from headrace.engine.sidework import Notes
@@ -87,7 +88,9 @@ class Board:
         return {"code": code, "flow": run.plan.name, "since": iso(since), "text": _why(run)}
 
     def _worst_lag(self) -> dict[str, Any] | None:
-        known = {name: one.lag.seconds for name, one in self.lags.measured.items() if one.lag.seconds is not None}
+        names = {run.name for run in self.runs}  # a candidate is behind by nature
+        measured = {name: one.lag.seconds for name, one in self.lags.measured.items() if name in names}
+        known = {name: seconds for name, seconds in measured.items() if seconds is not None}
         if not known:
             return None
         worst = max(known, key=lambda name: known[name])
@@ -115,6 +118,7 @@ class Board:
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
             "generation": run.generation,
+            "candidate": None if run.building is None else self._candidate(run.building),
             "rows_in": numbers.rows_in if run.has_run else None,
             "rows_out": numbers.rows_out,
             "rows_per_s": _rounded(numbers.rows_per_s()),
@@ -138,6 +142,21 @@ class Board:
             "dead_letters_by_reason": self.letters.counts.get(name, {}),
             "latency_s": _rounded(numbers.latency_s),
             "restarts": run.restarts,
+            "last_error": None if run.last_error is None else _error(run.last_error),
+        }
+
+    def _candidate(self, building: Building) -> dict[str, Any]:
+        """The generation that is built beside the one that runs."""
+        run = building.candidate
+        return {
+            "generation": run.generation,
+            "phase": building.phase,
+            "state": run.state,
+            "text": building.words,
+            "rows_in": run.rows_in,
+            "batches": run.batches,
+            "rows_per_s": _rounded(run.numbers.rows_per_s()),
+            "lag": self._lag(run.name),
             "last_error": None if run.last_error is None else _error(run.last_error),
         }
 

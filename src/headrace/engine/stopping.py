@@ -37,6 +37,12 @@ def stop_flow(run: FlowRun, starter: FlowStarter, deadline: float) -> None:
         run.query.stop()
 
 
+def count_on(run: FlowRun, starter: FlowStarter) -> None:
+    """Let a flow whose query has ended count on from the last batch that it did."""
+    done = starter.state.current(run.plan.name).checkpoint.committed()
+    run.go_on_after(-1 if done is None else done.batch_id)
+
+
 def _in_flight(state: StateDir, flow: str) -> bool:
     try:
         generation = state.generations(flow).current()

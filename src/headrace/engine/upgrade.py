@@ -36,6 +36,8 @@ class Change:
     generation: Generation | None
     shape: Mapping[str, Any]
     pins: Mapping[str, str]
+    beside: str | None = None
+    """The generation that runs, where this is about one that is built beside it."""
 
     def to_json(self) -> dict[str, Any]:
         """What `plan --json` says about it."""
@@ -43,6 +45,7 @@ class Change:
             "verdict": self.verdict.kind,
             "reasons": list(self.verdict.reasons),
             "generation": None if self.generation is None else self.generation.id,
+            "beside": self.beside,
         }
 
 
@@ -102,6 +105,7 @@ def settle(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
     if change.generation is None:
         generations = state.generations(flow.name)
         made = generations.make(shape=change.shape, pins=change.pins)
+        define(made, project)
         generations.switch(made)
         return made
     check_checkpoint(project, flow, change.generation)
@@ -116,7 +120,15 @@ def settle(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
         now = replace(now, pins=change.pins, query=None)
     if now != manifest:
         change.generation.describe(now)
+    define(change.generation, project)
     return change.generation
+
+
+def define(generation: Generation, project: Project) -> None:
+    """Keep what a generation is run as."""
+    definition = project.definition()
+    if definition is not None:
+        generation.define(definition)
 
 
 def effects(project: Project, change: Change, begin: From) -> list[tuple[str, str]]:
@@ -154,11 +166,15 @@ def begin_anew(project: Project, state: StateDir, change: Change, begin: From = 
         last = _last_batch(old)
         base = {} if last is None else {"generation": last[0], "batch": last[1]}
     generations = state.generations(flow.name)
-    reasons = "; ".join(change.verdict.reasons) if change.verdict.kind != "safe" else ""
-    reason = f"{_CHANGED}{reasons}" if reasons else "asked for"
-    made = generations.make(reason, shape=change.shape, pins=change.pins, start=start, base=base)
+    made = generations.make(reason_of(change), shape=change.shape, pins=change.pins, start=start, base=base)
     generations.switch(made)
     return made
+
+
+def reason_of(change: Change) -> str:
+    """Why a new generation is made."""
+    reasons = "; ".join(change.verdict.reasons) if change.verdict.kind != "safe" else ""
+    return f"{_CHANGED}{reasons}" if reasons else "asked for"
 
 
 def _reached(project: Project, flow: FlowPlan, old: Generation) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
 def words_of(change: Mapping[str, Any]) -> str:
     """What a change means, for people."""
     verdict = Verdict(change["verdict"], tuple(change["reasons"]))
-    return f"generation {change['generation']}: {verdict.words}"
+    beside = f", built beside {change['beside']}" if change.get("beside") else ""
+    return f"generation {change['generation']}{beside}: {verdict.words}"
 
 
 def _steps_text(steps: Sequence[ProcessorStep], indent: str) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from headrace.core.context import Context
@@ -28,6 +30,8 @@ class Project:
     tree: Tree
     secrets: Secrets
     profile: str | None = None
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """The file with what was laid over it, before variables were filled in; {} when it was not made from a file."""
 
     @property
     def context(self) -> Context:
@@ -45,6 +49,24 @@ class Project:
         if flow.sql is not None:
             return flow.sql
         return (self.root / str(flow.sql_file)).read_text(encoding="utf-8")
+
+    def definition(self) -> str | None:
+        """The project in one YAML text that `defined_by` can load later, whatever becomes of its files.
+
+        Variables and secrets are still references, so no secret is in it; SQL files are. None when it has no file.
+        """
+        if not self.written:
+            return None
+        data = {key: value for key, value in self.written.items() if key not in ("include", "profiles")}
+        flows = {name: self._with_sql(name, body) for name, body in (data.get("flows") or {}).items()}
+        return yaml.safe_dump({**data, "flows": flows}, sort_keys=False, allow_unicode=True)
+
+    def _with_sql(self, name: str, body: Any) -> Any:
+        if not isinstance(body, dict) or "sql_file" not in body:
+            return body
+        # files are taken as they are; in a value a dollar sign may begin a reference
+        text = self.sql_of(name).replace("$", "$$")
+        return {**{key: value for key, value in body.items() if key != "sql_file"}, "sql": text}
 
     def sql_origin(self, name: str, line: int, offset: int | None = None) -> Origin | None:
         """Where line `line` (from 1) of a flow's SQL is. The offset (from 0) helps where YAML folds lines."""
@@ -73,16 +95,37 @@ def load(
     tree = with_profile(tree, profile)
     for override in overrides:
         tree = with_override(tree, override)
-    secrets = Secrets()
-    tree = with_variables(tree, file.parent, secrets, os.environ if environment is None else environment, errors)
-    tree, named_sinks = with_named_sinks(_without_empty_sections(tree), errors)
-    spec = _validated(tree, secrets, named_sinks, errors)
-    project = None if spec is None else Project(file.parent, spec, tree, secrets, profile)
+    project, tree = _made(tree, file.parent, profile, os.environ if environment is None else environment, errors)
     if project is not None:
         errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
     if project is None or errors:
         raise ProjectErrors(in_file_order(errors, tree))
     return project
+
+
+def defined_by(project: Project, file: Path, environment: Mapping[str, str] | None = None) -> Project:
+    """The project as an earlier `definition` has it: its streams, flows and sinks. Where and how it runs is that of
+    `project`, and so are the files that it names, except SQL files."""
+    errors: list[ProjectError] = []
+    tree = load_tree(file, f"{file.parent.name}/{file.name}")
+    made, tree = _made(tree, project.root, None, os.environ if environment is None else environment, errors)
+    if made is None or errors:
+        raise ProjectErrors(in_file_order(errors, tree))
+    now = project.spec
+    place = {"project": now.project, "spark": now.spark, "restart": now.restart, "http": now.http, "state": now.state}
+    project.secrets.values.update(made.secrets.values)
+    return replace(made, spec=made.spec.model_copy(update=place), secrets=project.secrets, profile=project.profile)
+
+
+def _made(
+    tree: Tree, root: Path, profile: str | None, environment: Mapping[str, str], errors: list[ProjectError]
+) -> tuple[Project | None, Tree]:
+    """The project of a tree in which only variables are still to be filled in, and the tree that it was made from."""
+    secrets, written = Secrets(), tree.data
+    tree = with_variables(tree, root, secrets, environment, errors)
+    tree, named_sinks = with_named_sinks(_without_empty_sections(tree), errors)
+    spec = _validated(tree, secrets, named_sinks, errors)
+    return None if spec is None else Project(root, spec, tree, secrets, profile, written), tree
 
 
 def _validated(tree: Tree, secrets: Secrets, named_sinks: set[Path_], errors: list[ProjectError]) -> ProjectSpec | None:

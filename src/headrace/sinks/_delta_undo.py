@@ -15,6 +15,9 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.sink import Rewind
 
+PUBLISHED = ".published"
+"""The end of a mark that stands for all batches of a generation up to its number: they were written beside."""
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -25,6 +28,8 @@ class Commit:
     """Who wrote it, with the number of the batch."""
     changes: bool
     """Whether rows or columns changed; merging small files does not."""
+    rows: bool = False
+    """Whether rows did."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,14 @@ def read_commits(path: str) -> list[Commit]:
 
 def _commit(version: int, text: str) -> Commit:
     marks: dict[str, int] = {}
-    changes = False
+    rows = columns = False
     for action in _actions(text):
         if "txn" in action:
             marks[action["txn"]["appId"]] = int(action["txn"]["version"])
         for kind in ("add", "remove"):
-            changes |= kind in action and bool(action[kind].get("dataChange", True))
-        changes |= "metaData" in action or "protocol" in action
-    return Commit(version, marks, changes)
+            rows |= kind in action and bool(action[kind].get("dataChange", True))
+        columns |= "metaData" in action or "protocol" in action
+    return Commit(version, marks, rows or columns, rows)
 
 
 def _actions(text: str) -> Iterator[dict[str, dict[str, Any]]]:
@@ -74,6 +79,7 @@ def plan_undo(path: str, rewind: Rewind) -> Undo | None:
     """The version to go back to; None when there is nothing to take back. Refused when that would hurt others."""
     commits = read_commits(path)
     mine = [commit for commit in commits if _marks_of(commit, rewind)]
+    _require_whole(mine, rewind, path)
     staying = [commit.version for commit in mine if _stays(commit, rewind)]
     target = max(staying) if staying else mine[0].version - 1 if mine else None
     if target is None or not any(commit.version > target for commit in mine):
@@ -121,6 +127,14 @@ def _marks_of(commit: Commit, rewind: Rewind) -> dict[str, int]:
 
 def _stays(commit: Commit, rewind: Rewind) -> bool:
     return all(rewind.stays(generation, number) for generation, number in _marks_of(commit, rewind).items())
+
+
+def _require_whole(mine: list[Commit], rewind: Rewind, path: str) -> None:
+    """Batches that were published together can only be kept together."""
+    kept = rewind.kept or ("", 0)
+    for mark, number in (pair for commit in mine for pair in commit.marks.items()):
+        if mark.startswith(f"headrace.{rewind.flow}.{kept[0]}.") and mark.endswith(PUBLISHED) and kept[1] < number:
+            raise _gone(path, f"batches up to {number} of generation {kept[0]} were built beside and came at once")
 
 
 def _require_mine(commit: Commit, rewind: Rewind, path: str) -> None:

@@ -178,6 +178,16 @@ class Merge:
         )
 
 
+def make_marks(connection: Any, marks: sql.Identifier) -> None:
+    """Make the table of marks when it is missing."""
+    connection.execute(
+        sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (flow text, sink text, generation text, batch_id bigint NOT NULL, "
+            "written_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (flow, sink, generation))"
+        ).format(marks)
+    )
+
+
 @dataclass(frozen=True)
 class BatchWrite:
     """One batch of one sink, seen from the driver."""
@@ -189,12 +199,7 @@ class BatchWrite:
 
     def is_written(self, connection: Any) -> bool:
         """Whether the mark is there. Makes the table of marks when it is missing."""
-        connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (flow text, sink text, generation text, batch_id bigint NOT NULL, "
-                "written_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (flow, sink, generation))"
-            ).format(self.merge.marks)
-        )
+        make_marks(connection, self.merge.marks)
         found = connection.execute(
             sql.SQL("SELECT 1 FROM {} WHERE flow = %s AND sink = %s AND generation = %s AND batch_id >= %s").format(
                 self.merge.marks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 from pydantic import Field
 
 from headrace.core.context import Batch
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,6 +58,10 @@ class ConsoleSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What is on the screen stays there."""
         return f"{rewind.words}: their rows are printed again"
+
+    def beside_effect(self, side: Side) -> str:
+        """What was printed is printed."""
+        return APPENDS
 
     def _first_rows(self, rows: DataFrame, as_text: bool) -> tuple[list[Any], int]:
         """The rows to print, as JSON or as texts, and how many there are in all, in one pass over all partitions.

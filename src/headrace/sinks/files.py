@@ -13,7 +13,7 @@ from pydantic import Field
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
 
@@ -104,6 +104,10 @@ class FilesSink(Sink):
     def take_back(self, rewind: Rewind) -> None:
         """Delete the files of batches that do not stay."""
         withdraw(self._folder(rewind.context), rewind)
+
+    def beside_effect(self, side: Side) -> str:
+        """Files stay where they are."""
+        return APPENDS
 
     def writer_options(self) -> dict[str, str]:
         """What these options mean to Spark."""

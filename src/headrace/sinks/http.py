@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from headrace.core.context import Batch, Context
 from headrace.core.services import service_away
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._http import HttpOptions, Url
@@ -141,6 +141,10 @@ class HttpSink(HttpOptions, Sink):
         )
         told = self.requests(rows).mapInArrow(write, SUMMARY).collect()
         count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+
+    def beside_effect(self, side: Side) -> str:
+        """What was sent is sent."""
+        return APPENDS
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What was sent was sent."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import ddl_type
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
 from headrace.sinks._lines import InfluxWrite, Shape, as_lines, cannot_hold
@@ -140,6 +140,10 @@ class InfluxDBSink(HttpOptions, Sink):
         counts = count_up(batch, [(row["outcome"], row["rows"]) for row in told])
         if counts.get("late"):
             _LOG.warning("%s dropped %s points that are older than its retention", self.label, counts["late"])
+
+    def beside_effect(self, side: Side) -> str:
+        """Points of the past stay as they are."""
+        return APPENDS
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Points come again and replace themselves."""

@@ -14,7 +14,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Format
 from headrace.core.kafka import KafkaConnection, refused
 from headrace.core.kinds import KindOf, kinds
-from headrace.core.sink import Delivery, Rewind, StreamingSink
+from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -178,6 +178,10 @@ class KafkaSink(KafkaConnection, StreamingSink):
         """A topic only grows."""
         cannot = "; Kafka cannot take back what was written since" if replace else ""
         return f"{rewind.words}: their rows are written to the topic again{cannot}"
+
+    def beside_effect(self, side: Side) -> str:
+        """Records stay where they are."""
+        return APPENDS
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""

@@ -14,14 +14,14 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.sinks._delta import compact, table_state
 from headrace.sinks._lake_schema import require_columns, require_fit
 from headrace.sinks._rows import drain, structured
 from headrace.sinks._upsert import Upsert
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class LakeSink(Sink):
@@ -133,6 +133,33 @@ class LakeSink(Sink):
 
         undo(rewind.context.path(self.path), rewind)
 
+    def beside_effect(self, side: Side) -> str:
+        """All rows are replaced."""
+        from headrace.sinks._delta_beside import require_alone
+
+        require_alone(side.context.path(self.path), side)
+        return f"{self._beside_path(side)} is filled; at the switch its rows replace all of {self.path} in one commit"
+
+    def beside(self, side: Side) -> Sink:
+        """A table next to this one."""
+        return self.model_copy(update={"path": self._beside_path(side)})
+
+    def publish(self, side: Side, spark: SparkSession) -> None:
+        """Overwrite the table with the one beside it, unless that is done."""
+        from headrace.sinks._delta_beside import replace_rows
+
+        source, target = (side.context.path(path) for path in (self._beside_path(side), self.path))
+        replace_rows(spark, source, target, side, self.partition_by, self._table_options())
+
+    def forget_beside(self, side: Side) -> None:
+        """Delete the table beside this one."""
+        from headrace.sinks._delta_beside import remove_table
+
+        remove_table(side.context.path(self._beside_path(side)))
+
+    def _beside_path(self, side: Side) -> str:
+        return f"{self.path.rstrip('/')}__{side.generation}"
+
     def _commit(self, rows: DataFrame, path: str, held: pa.Schema | None, mark: dict[str, str]) -> None:
         may_add = self.schema_evolution == "add"
         if held is not None:
@@ -148,10 +175,17 @@ class LakeSink(Sink):
                 upsert.merge(rows, path, mark, may_add)
 
     def _append(self, rows: DataFrame, path: str, mark: dict[str, str]) -> None:
-        kept = f"interval {math.ceil(self.retention.total_seconds())} seconds"
         options = {
             **mark,
             "mergeSchema": str(self.schema_evolution == "add").lower(),
+            **self._table_options(),
+        }
+        writer = rows.write.format("delta").mode("append").options(**options)
+        (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(path)
+
+    def _table_options(self) -> dict[str, str]:
+        kept = f"interval {math.ceil(self.retention.total_seconds())} seconds"
+        options = {
             # a table with one commit a second would have 2.6 million log files after Delta's default of 30 days
             "delta.logRetentionDuration": kept,
             "delta.deletedFileRetentionDuration": kept,
@@ -161,8 +195,7 @@ class LakeSink(Sink):
         if self.partition_by:
             # else every task would write a file into every partition it has rows of
             options["optimizeWrite"] = "true"
-        writer = rows.write.format("delta").mode("append").options(**options)
-        (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(path)
+        return options
 
 
 def _held_columns(path: str) -> pa.Schema | None:

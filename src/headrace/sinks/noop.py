@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.context import Batch
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
@@ -34,3 +34,7 @@ class NoopSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """There is nothing to have an effect on."""
         return f"{rewind.words}: nothing is kept here"
+
+    def beside_effect(self, side: Side) -> str:
+        """There is nothing to have an effect on."""
+        return "nothing is kept here"

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
 from headrace.core.addresses import PostgresUrl
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.core.tls import ServiceTls
 from headrace.sinks._documents import require_columns
 from headrace.sinks._rows import drain, structured
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from headrace.sinks._postgres import PgServer
     from headrace.sinks._postgres_table import Table
@@ -87,6 +87,8 @@ class PostgresSink(Sink):
         description="How long connecting and merging are tried again while the server is away; then the flow is "
         "degraded, and goes on when the server is back.",
     )
+    _like: str | None = PrivateAttr(None)
+    """The table that a missing one is made like."""
 
     @model_validator(mode="after")
     def _for_a_key(self) -> Self:
@@ -192,6 +194,41 @@ class PostgresSink(Sink):
         cannot = "; rows written since cannot be taken back" if replace else ""
         return f"{rewind.words}: their rows {effect}{cannot}"
 
+    def beside_effect(self, side: Side) -> str:
+        """All rows are replaced, if this user may delete them."""
+        from headrace.sinks._postgres import explained
+
+        with explained(self.label), self.server(side.context).connect() as connection:
+            self._check_rights(connection, self._found(connection), further=["DELETE"])
+        return (
+            f"{self.beside(side).target} is filled; at the switch its rows replace all of {self.table}, whoever wrote "
+            "them, in one transaction"
+        )
+
+    def beside(self, side: Side) -> Sink:
+        """A table next to this one, made like it."""
+        from headrace.sinks._postgres_beside import beside_name
+
+        made = self.model_copy(update={"table": beside_name(self.table, side), "create": True})
+        made._like = self.table
+        return made
+
+    def publish(self, side: Side, spark: SparkSession) -> None:
+        """Delete the rows and insert the others, unless that is done."""
+        from headrace.sinks._postgres import explained
+        from headrace.sinks._postgres_beside import replace_rows
+
+        with explained(self.label), self.server(side.context).connect() as connection:
+            replace_rows(connection, self.beside(side).target, self.table, side, self.work_schema)
+
+    def forget_beside(self, side: Side) -> None:
+        """Drop the table next to this one."""
+        from headrace.sinks._postgres import explained
+        from headrace.sinks._postgres_beside import drop_table
+
+        with explained(self.label), self.server(side.context).connect() as connection:
+            drop_table(connection, self.beside(side).target)
+
     def _staged(self, rows: DataFrame, schema: pa.Schema, write: BatchWrite, staging: Any) -> list[tuple[int, int]]:
         from pyspark.sql import functions as F
 
@@ -232,9 +269,13 @@ class PostgresSink(Sink):
         return find_table(connection, self.table)
 
     def _made(self, connection: Any, schema: pa.Schema) -> Table:
+        from headrace.sinks._postgres_beside import make_like
         from headrace.sinks._postgres_table import create_statement, split_name
 
         found = self._found(connection)
+        if found is None and self._like is not None:
+            make_like(connection, self.table, self._like)
+            found = self._found(connection)
         if found is None and self.create:
             given, name = split_name(self.table)
             place = given or connection.execute("SELECT current_schema()").fetchone()[0]
@@ -259,14 +300,14 @@ class PostgresSink(Sink):
         if table is not None:
             require_fit(table, self._held(schema), self.key)
 
-    def _check_rights(self, connection: Any, table: Table | None) -> None:
+    def _check_rights(self, connection: Any, table: Table | None, further: Sequence[str] = ()) -> None:
         """What the user lacks, in the words of GRANT."""
         place = table.schema if table else connection.execute("SELECT current_schema()").fetchone()[0]
         work = self.work_schema or place
         lacking = []
         if not connection.execute("SELECT has_schema_privilege(%s, 'CREATE')", (work,)).fetchone()[0]:
             lacking.append(f"CREATE ON SCHEMA {work}")
-        wanted = ["INSERT", "SELECT", *(["UPDATE"] if self.key else []), *(["DELETE"] if self.delete else [])]
+        wanted = ["INSERT", "SELECT", *(["UPDATE"] if self.key else []), *(["DELETE"] if self.delete else []), *further]
         for right in wanted if table else []:
             assert table is not None
             named = table.identifier.as_string(connection)

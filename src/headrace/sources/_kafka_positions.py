@@ -23,6 +23,7 @@ from headrace.core.positions import (
     Offsets,
     Position,
     Positions,
+    Reached,
     Scope,
     ShiftBy,
     Split,
@@ -39,6 +40,8 @@ _EARLIEST, _LATEST = -2, -1
 class KafkaPositions(Positions):
     """One admin client and one consumer, made when they are first needed."""
 
+    comparable = True
+
     def __init__(self, source: KafkaSource, context: Context) -> None:
         super().__init__(source.label)
         self._source = source
@@ -51,6 +54,17 @@ class KafkaPositions(Positions):
         if not isinstance(end, dict) or not end or not all(isinstance(part, dict) for part in end.values()):
             return None
         return end if all(self._reads(topic) for topic in end) else None
+
+    def reached(self, end: Any) -> Reached | None:
+        """The offsets of the topics that are read; the record of a source that reads others too will do."""
+        if not isinstance(end, dict):
+            return None
+        mine = {topic: parts for topic, parts in end.items() if isinstance(parts, dict) and self._reads(topic)}
+        return {f"{topic}:{p}": (offset,) for topic, parts in mine.items() for p, offset in parts.items()} or None
+
+    def moved(self, end: Any, to: Any) -> Any:
+        """The same topics, with the other's offsets."""
+        return {topic: {**parts, **to.get(topic, {})} for topic, parts in end.items()}
 
     def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
         """An offset for every partition there is, never before its start or after its end."""

@@ -16,6 +16,7 @@ from headrace.core.positions import (
     Latest,
     Position,
     Positions,
+    Reached,
     Scope,
     ShiftBy,
     Split,
@@ -32,6 +33,8 @@ _UPKEEP = ("OPTIMIZE", "VACUUM START", "VACUUM END")
 class LakePositions(Positions):
     """Whole commits. A flow that is in the middle of one, or still in the table as it first stood, reads that again."""
 
+    comparable = True
+
     def __init__(self, label: str, path: str, table: Callable[[], DeltaTable]) -> None:
         super().__init__(label)
         self._path = path
@@ -42,6 +45,11 @@ class LakePositions(Positions):
         if not isinstance(end, dict) or "reservoirId" not in end or end["reservoirId"] != self._id:
             return None
         return {"version": None if end.get("isStartingVersion") else end["reservoirVersion"]}
+
+    def reached(self, end: Any) -> Reached | None:
+        """Version and place in it; not while the table as it first stood is being read."""
+        at = self.of_checkpoint(end)
+        return None if at is None or at["version"] is None else {self._path: (end["reservoirVersion"], end["index"])}
 
     @cached_property
     def _id(self) -> str:
