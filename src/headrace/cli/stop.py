@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from headrace.cli.engines import seconds_of, state_of
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json, Name, Overrides, Profile, ProjectOption, only_project
 from headrace.core.errors import Exit, ProjectError
+
+if TYPE_CHECKING:
+    from headrace.engine.state import StateDir
 
 _LOOK_SECONDS = 0.05
 
@@ -31,17 +34,17 @@ def stop(
     """
     state = state_of(only_project(name, project), profile, overrides)
     patience = seconds_of("--timeout", timeout)
-    pid = state.holder()
+    pid = _pid(state)
     if pid is None:
         _say(json, None, "no engine runs")
         return
     deadline = time.monotonic() + patience
     while pid == 0 and time.monotonic() < deadline:  # it has only just taken the folder
         time.sleep(_LOOK_SECONDS)
-        pid = state.holder() or 0
+        pid = _pid(state) or 0
     if pid:
         _terminate(pid)
-    while state.holder() == pid:
+    while _pid(state) == pid:
         if time.monotonic() > deadline:
             raise ProjectError(
                 "stop-timeout",
@@ -51,6 +54,19 @@ def stop(
             )
         time.sleep(_LOOK_SECONDS)
     _say(json, pid, f"engine {pid} has stopped")
+
+
+def _pid(state: StateDir) -> int | None:
+    """The process of the engine, None when none runs."""
+    holder = state.holder()
+    if holder is not None and holder.host:
+        raise ProjectError(
+            "engine-elsewhere",
+            f"the engine runs on another machine: {holder}",
+            hint=f"stop it there: headrace stop, or kill {holder.pid}",
+            exit_code=Exit.CONFLICT,
+        )
+    return None if holder is None else holder.pid
 
 
 def _terminate(pid: int) -> None:

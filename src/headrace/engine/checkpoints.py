@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
+
+from headrace.core.statefiles import StatePath
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class BatchRecord:
 class Checkpoint:
     """The checkpoint folder of one generation."""
 
-    folder: Path
+    folder: StatePath
 
     def batch(self, batch_id: int) -> BatchRecord | None:
         """The record of one batch, if it is still kept."""
@@ -65,7 +66,7 @@ class Checkpoint:
         return _newest(self.folder / "offsets") != _newest(self.folder / "commits")
 
 
-def _newest(folder: Path) -> int | None:
+def _newest(folder: StatePath) -> int | None:
     try:
         names = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:

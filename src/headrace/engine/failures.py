@@ -31,7 +31,15 @@ _EXECUTOR = re.compile(
 )
 _NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
 _AWAY = frozenset(
-    {"broker-unreachable", "disk-full", "executor-lost", "service-away", "state-missing", "state-unwritable"}
+    {
+        "broker-unreachable",
+        "disk-full",
+        "executor-lost",
+        "service-away",
+        "state-missing",
+        "state-unreachable",
+        "state-unwritable",
+    }
 )
 # refused at the first start, when the project is probably wrong; later something was taken away that may come back
 _TAKEN_AWAY = frozenset(

@@ -10,6 +10,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.sink import StreamingSink
+from headrace.core.statefiles import spark_path
 from headrace.core.tally import ENGINE
 from headrace.engine import points
 from headrace.engine.arrowbatches import batch_limits, largest_record
@@ -87,7 +88,8 @@ class FlowStarter:
 
     def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
         writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
-        return writer.option("checkpointLocation", str(self.state.current(flow.name).checkpoint_folder)).start()
+        checkpoint = spark_path(self.state.current(flow.name).checkpoint_folder)
+        return writer.option("checkpointLocation", checkpoint).start()
 
     def probe(self, flow: FlowPlan) -> None:
         """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
@@ -153,7 +155,7 @@ class FlowStarter:
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(rows, self.project.context).outputMode("update")
-        write = batch_writer(flow, self.state.current(flow.name).id, self.project.context)
+        write = batch_writer(flow, self.state.current(flow.name).id, self.project.context, self.state.fence.check)
         return _counted(rows).writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
@@ -166,11 +168,17 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[[DataFrame, int], None]:
-    """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
+def batch_writer(
+    flow: FlowPlan, generation: str, context: Context, check: Callable[[], None]
+) -> Callable[[DataFrame, int], None]:
+    """What Spark calls for every micro-batch: each sink in turn gets the same rows.
+
+    `check` raises when the state belongs to another engine by now: a process that was stopped for a while, and goes on
+    in the midst of a batch, must not write what the other writes too.
+    """
 
     whole = all(step.sink.reads_all for step in flow.sinks)
-    folder = str(StateDir.of(context).dead_letters)
+    folder = context.state_path / "dead_letters"
 
     def write(rows: DataFrame, batch_id: int) -> None:
         shared = len(flow.sinks) > 1 or not whole
@@ -178,6 +186,7 @@ def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[
             rows.persist()
         try:
             for number, step in enumerate(flow.sinks):
+                check()
                 points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, ENGINE)
@@ -185,6 +194,7 @@ def batch_writer(flow: FlowPlan, generation: str, context: Context) -> Callable[
             if not whole:
                 drain(rows)
             points.reach("after_sinks", flow.name, batch_id)
+            check()
         finally:
             if shared:
                 rows.unpersist()

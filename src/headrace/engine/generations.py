@@ -7,11 +7,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from headrace.core.statefiles import StatePath, write_atomically
 from headrace.engine.checkpoints import Checkpoint
-from headrace.engine.files import write_atomically
+
+MANIFEST = "manifest.json"
+"""The file that makes a folder a generation."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Manifest:
 class Generation:
     """One generation on disk."""
 
-    folder: Path
+    folder: StatePath
 
     @property
     def id(self) -> str:
@@ -52,7 +54,7 @@ class Generation:
         return self.folder.name
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def checkpoint_folder(self) -> StatePath:
         """Where Spark keeps positions and state."""
         return self.folder / "checkpoint"
 
@@ -64,18 +66,18 @@ class Generation:
     @property
     def manifest(self) -> Manifest:
         """What it was begun with."""
-        return Manifest(**json.loads((self.folder / "manifest.json").read_text(encoding="utf-8")))
+        return Manifest(**json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
 
     def describe(self, manifest: Manifest) -> None:
         """Put the manifest in place."""
-        write_atomically(self.folder / "manifest.json", (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+        write_atomically(self.folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True)
 class Generations:
-    """All generations of one flow. `current` is the one that runs; switching to another is one rename."""
+    """All generations of one flow. `current` is the one that runs; switching to another is one write."""
 
-    folder: Path
+    folder: StatePath
 
     def current(self) -> Generation | None:
         """The one that runs, or None before the first start."""
@@ -84,7 +86,7 @@ class Generations:
 
     def all(self) -> list[Generation]:
         """All that are kept, oldest first."""
-        manifests = self.folder.glob("*/manifest.json")
+        manifests = self.folder.glob(f"*/{MANIFEST}")
         return sorted((Generation(file.parent) for file in manifests), key=lambda one: _number(one.id))
 
     def find(self, id: str) -> Generation | None:

@@ -9,14 +9,15 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import engine_jars, require_java
+from headrace.core.objectstore import ObjectStore
+from headrace.engine.jars import engine_jars, require_jars, require_java
 from headrace.project.model import SparkSpec
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
+def settings(spec: SparkSpec, log_file: Path, jars: Sequence[Path]) -> dict[str, str]:
     """All Spark settings of a project. Pure, so a test needs no Spark."""
     java_options = [
         # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
@@ -67,7 +68,7 @@ def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
         **DEFAULTS,
         "spark.driver.memory": spec.memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.jars": ",".join(str(jar) for jar in engine_jars()),
+        "spark.jars": ",".join(str(jar) for jar in jars),
     }
     if spec.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -77,12 +78,13 @@ def settings(spec: SparkSpec, log_file: Path) -> dict[str, str]:
     return merged
 
 
-def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
-    """The session, its JVM's own messages going to `engine.log` in `log_dir`."""
+def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore | None = None) -> SparkSession:
+    """The session, its JVM's own messages going to `engine.log` in `log_dir`. With a store it knows `s3a://`."""
     require_java()
     log_dir.mkdir(parents=True, exist_ok=True)
     log_file = (log_dir / "engine.log").absolute()
-    options = settings(spec, log_file)
+    jars = [*engine_jars(), *(require_jars("s3") if store is not None else ())]
+    options = settings(spec, log_file, jars)
     from pyspark.sql import SparkSession
 
     # PySpark asks the environment, not its settings, which Python runs the workers
@@ -102,7 +104,16 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
         ) from error
     if not spec.master.startswith("local"):
         _ship_package(spark)
+    if store is not None:
+        _reach(spark, store)
     return spark
+
+
+def _reach(spark: SparkSession, store: ObjectStore) -> None:
+    """Tell Hadoop's client how to reach a store. Not as settings of the session: they stand on Java's command line."""
+    known = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in store.hadoop_settings().items():
+        known.set(key, value)
 
 
 @contextmanager

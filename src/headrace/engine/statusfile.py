@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.engine.files import write_atomically
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.statefiles import write_atomically
+from headrace.engine.lease import Owner
 from headrace.engine.state import StateDir
 
 Freshness = Literal["live", "stale", "no-engine"]
@@ -25,7 +27,7 @@ _ASK_AFTER_SECONDS = 2.5
 
 def status_file(state: StateDir) -> Path:
     """Where an engine writes its status."""
-    return state.root / "status.json"
+    return state.local / "status.json"
 
 
 def write_status(state: StateDir, document: Mapping[str, Any]) -> None:
@@ -51,7 +53,7 @@ class Seen:
 
 def look(state: StateDir) -> Seen:
     """What is known now. An engine whose disk is full cannot write, but it can answer."""
-    found, holder = _read(status_file(state)), state.holder()
+    found, holder = _read(status_file(state)), _holder(state)
     if holder is None:
         return Seen("no-engine", found, _age(found))
     age = _age(found)
@@ -59,8 +61,24 @@ def look(state: StateDir) -> Seen:
         found = _ask(found) or found
         age = _age(found)
     # a new engine has the folder, and what is written there is its predecessor's
-    stale = found is None or age is None or age > found["stale_after_s"] or found["engine"]["pid"] != holder
+    stale = found is None or age is None or age > found["stale_after_s"] or not _is_of(found, holder)
     return Seen("stale" if stale else "live", found, age)
+
+
+def _is_of(document: Mapping[str, Any], holder: Owner) -> bool:
+    return bool(document["engine"]["pid"] == holder.pid) and holder.host is None
+
+
+def _holder(state: StateDir) -> Owner | None:
+    try:
+        return state.holder()
+    except OSError as error:
+        raise ProjectError(
+            "state-unreachable",
+            f"the state in {state.root} cannot be read: {error.strerror}",
+            hint="check the object store, its keys and the network",
+            exit_code=Exit.TRANSIENT,
+        ) from error
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ class Project:
     def context(self) -> Context:
         """What components may know about the project."""
         context = Context(self.root, "")
-        return Context(self.root, context.path(self.spec.state))
+        return Context(self.root, context.path(self.spec.state), store=self.spec.object_store)
 
     def origin(self, *path: str | int) -> Origin | None:
         """Where the value at this path was written."""
