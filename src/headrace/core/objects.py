@@ -100,7 +100,7 @@ class ObjectPath:
     def put(self, content: bytes | os.PathLike[str], *, new: bool = False, instead_of: str | None = None) -> str:
         """Write the whole object; gives its tag. FileExistsError when it was to be `new` and is not, or when the one
         that is there has another tag than `instead_of`."""
-        mode: Any = "create" if new else {"e_tag": instead_of, "version": None} if instead_of else "overwrite"
+        mode: Any = "create" if new else {"e_tag": instead_of} if instead_of else "overwrite"
         with self._translated():
             # parts cannot be put under a condition
             whole = {"use_multipart": False} if isinstance(content, bytes) else {}

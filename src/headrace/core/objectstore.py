@@ -65,6 +65,8 @@ class ObjectStore(Options):
             # whole checkpoints hang on a few small objects: an answer that does not come is asked for again
             "fs.s3a.connection.establish.timeout": "5s",
             "fs.s3a.attempts.maximum": "5",
+            # the default needs one more library, made for large files that are read in parts
+            "fs.s3a.input.stream.type": "classic",
             "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         }
         if self.address is not None:

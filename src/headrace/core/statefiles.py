@@ -30,7 +30,7 @@ def state_path(state: str, store: ObjectStore) -> StatePath:
     """The folder that `state:` of a project means."""
     if "://" not in state:
         return Path(state)
-    if not state.startswith(SCHEME) or not state.removeprefix(SCHEME).strip("/"):
+    if not state.startswith(SCHEME) or not state.removeprefix(SCHEME).partition("/")[0]:
         raise ProjectError(
             "state-place",
             f"state cannot be kept in '{state}'",

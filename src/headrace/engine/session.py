@@ -105,11 +105,11 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     if not spec.master.startswith("local"):
         _ship_package(spark)
     if store is not None:
-        _reach(spark, store)
+        reach(spark, store)
     return spark
 
 
-def _reach(spark: SparkSession, store: ObjectStore) -> None:
+def reach(spark: SparkSession, store: ObjectStore) -> None:
     """Tell Hadoop's client how to reach a store. Not as settings of the session: they stand on Java's command line."""
     known = spark.sparkContext._jsc.hadoopConfiguration()
     for key, value in store.hadoop_settings().items():
