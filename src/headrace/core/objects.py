@@ -24,6 +24,10 @@ _MAGIC = frozenset("*?[")
 _ANSWER, _CONNECT, _RETRY = "10s", "5s", 12.0
 
 
+class StoreError(OSError):
+    """An object store that cannot be reached, or refuses to answer."""
+
+
 @dataclass(frozen=True)
 class About:
     """What is known about an object, under the names that `os.stat` uses."""
@@ -169,11 +173,21 @@ class ObjectPath:
     def rglob(self, pattern: str) -> Iterator[ObjectPath]:
         """Objects at any depth whose last part matches."""
         with self._translated():
-            for page in self._client.list(self._prefix):
-                for entry in page:
-                    one = ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
-                    if fnmatchcase(one.name, pattern):
-                        yield one
+            entries = [entry for page in self._client.list(self._prefix) for entry in page]
+        for entry in entries:
+            one = ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
+            if fnmatchcase(one.name, pattern) and not one._marks_folder():
+                yield one
+
+    def _marks_folder(self) -> bool:
+        """Whether it was listed for an empty object `name/`, which Hadoop puts for a folder and nobody can read."""
+        if self._listed is None or self._listed.st_size:
+            return False
+        try:
+            self.look()
+        except FileNotFoundError:
+            return True
+        return False
 
     def _children(self) -> Iterator[ObjectPath]:
         with self._translated():
@@ -181,7 +195,8 @@ class ObjectPath:
         for prefix in found["common_prefixes"]:
             yield ObjectPath(self.store, self.bucket, prefix)
         for entry in found["objects"]:
-            yield ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
+            if entry["path"] != self.key:  # the mark of this very folder
+                yield ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
 
     @property
     def _prefix(self) -> str:
@@ -205,9 +220,9 @@ class ObjectPath:
         except (of_store.AlreadyExistsError, of_store.PreconditionError):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self)) from None
         except (of_store.PermissionDeniedError, of_store.UnauthenticatedError):
-            raise PermissionError(errno.EACCES, "the store refuses the access key", str(self)) from None
+            raise StoreError(errno.EACCES, "the store refuses the access key", str(self)) from None
         except of_store.BaseError as error:
-            raise OSError(errno.EIO, _said(error), str(self)) from None
+            raise StoreError(errno.EIO, _said(error), str(self)) from None
 
 
 def _said(error: Exception) -> str:

@@ -67,6 +67,8 @@ class ObjectStore(Options):
             "fs.s3a.attempts.maximum": "5",
             # the default needs one more library, made for large files that are read in parts
             "fs.s3a.input.stream.type": "classic",
+            # uploads through the asynchronous client fail with the Netty that Spark ships
+            "fs.s3a.optimized.copy.from.local.enabled": "false",
             "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         }
         if self.address is not None:

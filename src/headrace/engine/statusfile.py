@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.core.errors import Exit, ProjectError
 from headrace.core.statefiles import write_atomically
 from headrace.engine.lease import Owner
 from headrace.engine.state import StateDir
@@ -53,7 +52,7 @@ class Seen:
 
 def look(state: StateDir) -> Seen:
     """What is known now. An engine whose disk is full cannot write, but it can answer."""
-    found, holder = _read(status_file(state)), _holder(state)
+    found, holder = _read(status_file(state)), state.holder()
     if holder is None:
         return Seen("no-engine", found, _age(found))
     age = _age(found)
@@ -67,18 +66,6 @@ def look(state: StateDir) -> Seen:
 
 def _is_of(document: Mapping[str, Any], holder: Owner) -> bool:
     return bool(document["engine"]["pid"] == holder.pid) and holder.host is None
-
-
-def _holder(state: StateDir) -> Owner | None:
-    try:
-        return state.holder()
-    except OSError as error:
-        raise ProjectError(
-            "state-unreachable",
-            f"the state in {state.root} cannot be read: {error.strerror}",
-            hint="check the object store, its keys and the network",
-            exit_code=Exit.TRANSIENT,
-        ) from error
 
 
 def _read(file: Path) -> dict[str, Any] | None:
