@@ -133,6 +133,15 @@ def test_a_store_that_is_away_stops_the_holder_in_time_and_it_goes_on_later(
     lease.give_back()
 
 
+def test_a_store_that_knows_no_conditions_is_refused(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = ObjectPath.put
+    monkeypatch.setattr(ObjectPath, "put", lambda path, content, **_conditions: put(path, content))
+    with pytest.raises(ProjectError) as refused, StateDir(root).lock():
+        pass
+    assert refused.value.code == "state-store-unfit"
+    assert not (root / "engine.lock").exists()
+
+
 def test_a_fence_lets_no_batch_through_when_the_lock_is_lost(root: ObjectPath) -> None:
     state = StateDir(root)
     with state.lock():

@@ -62,8 +62,6 @@ class ObjectStore(Options):
         settings = {
             "fs.s3a.endpoint.region": self.place,
             "fs.s3a.path.style.access": str(self.in_path).lower(),
-            # whole checkpoints hang on a few small objects: an answer that does not come is asked for again
-            "fs.s3a.connection.establish.timeout": "5s",
             "fs.s3a.attempts.maximum": "5",
             # the default needs one more library, made for large files that are read in parts
             "fs.s3a.input.stream.type": "classic",

@@ -24,6 +24,8 @@ SECONDS = 30.0
 # how far the clocks of two machines may be apart
 _SKEW_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 1.0
+# the tag of an empty object, which a lock never is
+_NO_TAG = '"d41d8cd98f00b204e9800998ecf8427e"'
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,25 @@ class Lease:
         other = self._claim(mine)
         if other is not None:
             return other
+        self._require_conditions(mine)
         self._until = began + self.seconds
         self._thread = threading.Thread(target=self._keep, name=f"lease of {self.file}", daemon=True)
         self._thread.start()
         return None
+
+    def _require_conditions(self, mine: _Claim) -> None:
+        """Refuse a store that takes a conditional put for a plain one: there two engines could both have the lock."""
+        for condition in ({"new": True}, {"instead_of": _NO_TAG}):
+            try:
+                self.file.put(mine.to_bytes(), **condition)  # type: ignore[arg-type]
+            except FileExistsError:
+                continue
+            self.file.unlink()
+            raise ProjectError(
+                "state-store-unfit",
+                f"the object store of {self.file.parent} does not heed conditional puts: nothing can be locked there",
+                hint="use a store or a version that knows If-None-Match and If-Match, or a folder",
+            )
 
     def _claim(self, mine: _Claim) -> Owner | None:
         try:
