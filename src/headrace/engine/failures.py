@@ -29,6 +29,8 @@ _EXECUTOR = re.compile(
     # a machine that is too busy: Spark gives a new Python process ten seconds
     r"|Python worker failed to connect back"
 )
+# Hadoop's client of an object store, and ours
+_STORE = re.compile(r"org\.apache\.hadoop\.fs\.s3a\.AWS\w+Exception|\bStoreError: ")
 _NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
 _AWAY = frozenset(
     {
@@ -123,6 +125,8 @@ def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
         return error("broker-unreachable", _KAFKA, "check that the broker runs and can be reached")
     if _EXECUTOR.search(text):
         return error("executor-lost", _EXECUTOR, "look at the cluster's workers")
+    if _STORE.search(text):
+        return error("state-unreachable", _STORE, "check the object store, its keys and the network")
     if _NETWORK.search(text):
         return error("service-away", _NETWORK, "check that the service runs and can be reached")
     return None

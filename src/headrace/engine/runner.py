@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.objects import StoreError
 from headrace.engine.backfill import finish, progress
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
@@ -100,7 +101,7 @@ class Runner:
         try:
             self._take_schemas()
             for run in self.runs:
-                self._tend(run)
+                self._tend_or_halt(run)
         except Py4JNetworkError as error:
             lost = ProjectError(
                 "spark-lost",
@@ -112,6 +113,12 @@ class Runner:
                 run.query = None
                 run.fail(lost)
             raise lost from error
+
+    def _tend_or_halt(self, run: FlowRun) -> None:
+        try:
+            self._tend(run)
+        except StoreError as away:
+            self._halt(run, from_query(run.plan, f"StoreError: {away}"))
 
     def _take_schemas(self) -> None:
         """Let flows whose schema has changed go on with it, and say where the newest was refused."""
@@ -256,9 +263,9 @@ class Runner:
 
     def _halt(self, run: FlowRun, why: ProjectError) -> None:
         """Stop a flow before it writes where it must not."""
-        assert run.query is not None
-        run.query.stop()
-        run.query = None
+        if run.query is not None:
+            run.query.stop()
+            run.query = None
         self._failed(run, why)
 
     def _ended(self, run: FlowRun) -> None:
