@@ -139,7 +139,7 @@ class Lease:
         """Refuse a store that takes a conditional put for a plain one: there two engines could both have the lock."""
         for condition in ({"new": True}, {"instead_of": _NO_TAG}):
             try:
-                self.file.put(mine.to_bytes(), **condition)  # type: ignore[arg-type]
+                self.file.put(mine.to_bytes(), **condition)
             except FileExistsError:
                 continue
             self.file.unlink()
