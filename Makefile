@@ -35,6 +35,7 @@ check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
 	$(BIN)/python -m pytest -q -n 2 -m "not spark and not service and not cluster" $(ARGS)
 
 test: setup check ## everything, real services included
+	$(BIN)/headrace jars --s3 --quiet
 	$(BIN)/headrace services install
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "spark or service or cluster" $(ARGS)
 

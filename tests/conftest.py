@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headrace.core.errors import ProjectError
-from headrace.testing.services import Kafka, OpenSearch
+from headrace.testing.services import S3, Kafka, OpenSearch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,11 +61,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The engine's own session, with two slots."""
+    from headrace.engine.jars import JarSet, engine_jars
     from headrace.engine.session import start_session
     from headrace.project.model import SparkSpec
 
     try:
-        conf = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(tmp_path_factory.mktemp("local"))}
+        objects = JarSet.named("s3")
+        jars = [*engine_jars(), *(objects.paths() if objects.is_present() else ())]
+        conf = {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": str(tmp_path_factory.mktemp("local")),
+            "spark.jars": ",".join(map(str, jars)),
+        }
         session = start_session(SparkSpec(master="local[2]", conf=conf), "tests", tmp_path_factory.mktemp("spark"))
     except ProjectError as problem:
         unavailable(problem)
@@ -91,6 +98,22 @@ def opensearch() -> Iterator[OpenSearch]:
         unavailable(problem)
     with OpenSearch() as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An object store; Spark's session has what it takes to reach it."""
+    from headrace.engine.jars import require_jars
+
+    problem = S3.problem()
+    if problem is not None:
+        unavailable(problem)
+    try:
+        require_jars("s3")
+    except ProjectError as missing:
+        unavailable(missing)
+    with S3() as store:
+        yield store
 
 
 @pytest.fixture

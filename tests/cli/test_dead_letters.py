@@ -299,7 +299,7 @@ def test_late_rows(headrace: Run, shop: Path) -> None:
 
 
 def test_letters_as_the_engine_writes_them(headrace: Run, shop: Path) -> None:
-    box = LetterBox(str(shop / ".headrace" / "dead_letters"), "big", "orders", "g2-b")
+    box = LetterBox(shop / ".headrace" / "dead_letters", "big", "orders", "g2-b")
     box.add("malformed", "x", {"topic": "orders", "partition": 0, "offset": 1}, b"y", {"_key": b"k", "_timestamp": NOW})
     box.flush()
     (item,) = headrace("dead-letters", "list", shop, "--since", "10min", "--json").data["items"]

@@ -93,11 +93,11 @@ def test_who_is_not_there_gets_no_orders(
     assert "'big'" in unknown.error["error"]["hint"]
     write_status(state, {**document(engine.pid), "flow_list": []})
     assert headrace("stop", project, "big", "--json").error["error"]["code"] == "flow-not-run"
-    write_status(state, document(engine.pid, age=30))
+    write_status(state, document(engine.pid, age=600))
     began = time.monotonic()
     stale = headrace("stop", project, "big", "--timeout", "300ms", "--json")
     assert (stale.code, stale.error["error"]["code"]) == (124, "order-timeout")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert last_order(state, "big") is None
     assert headrace("start", project, "--json").error["error"]["code"] == "usage"
     assert headrace("restart", project, "--json").error["error"]["code"] == "usage"

@@ -15,6 +15,7 @@ import pytest
 from headrace.cli.wait import condition
 from headrace.core.errors import ProjectError
 from headrace.engine.http import StatusServer
+from headrace.engine.lease import Owner
 from headrace.engine.state import StateDir
 from headrace.engine.statusfile import look, write_status
 from headrace.project.model import HttpSpec
@@ -216,7 +217,7 @@ def test_wait_does_not_take_numbers_of_a_former_engine(headrace: Run, project: P
 
 
 def test_stop(headrace: Run, project: Path, state: StateDir, engine: subprocess.Popen[str]) -> None:
-    assert state.holder() == engine.pid
+    assert state.holder() == Owner(engine.pid)
     assert headrace("stop", project, "--json").data == {"stopped": True, "pid": engine.pid}
     assert engine.wait(60) == 0
     assert state.holder() is None

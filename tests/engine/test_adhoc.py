@@ -68,12 +68,12 @@ def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: Ad
 
 @pytest.mark.spark
 def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHoc) -> None:
-    box = LetterBox(str(asked.state.dead_letters), "kept", "things", "g1")
+    box = LetterBox(asked.state.dead_letters, "kept", "things", "g1")
     box.add("malformed", "no JSON", {"row": 5}, b"bad")
     box.flush()
     found = to_document(asked.run("SELECT flow, reason, decode(value, 'utf-8') AS value FROM dead_letters"))
     assert found["rows"] == [["kept", "malformed", "bad"]]
-    late = LateBox(str(asked.state.late), "kept", "things", "g1")
+    late = LateBox(asked.state.late, "kept", "things", "g1")
     moment = pa.array([0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     late.add(pa.RecordBatch.from_arrays([moment], names=["at"]), "at", [{"row": 5}], BatchTimes(3, 0, 20, 10))
     late.flush()

@@ -96,7 +96,7 @@ def code_of(call: Callable[[], Any]) -> str:
 
 def test_a_definition_can_be_run_after_all_files_have_changed(shop: Shop) -> None:
     shop.write(NEW)
-    then = defined_by(shop.project, shop.first.definition)
+    then = defined_by(shop.project, shop.first.definition.read_text(), "then")
     assert then.sql_of("sums") == OLD
     assert then.context == shop.project.context
     assert beside.running(shop.project, shop.state, "sums").flow.sql != shop.flow.sql
@@ -120,7 +120,7 @@ profiles: {p: {state: elsewhere}}
     file = tmp_path / "g1" / "definition.yaml"
     Generation(tmp_path / "g1").define(text)
     assert oct(file.stat().st_mode)[-3:] == "600"
-    again = defined_by(load(tmp_path), file)
+    again = defined_by(load(tmp_path), file.read_text(), "then")
     assert again.spec.flows["f"] == project.spec.flows["f"]
     assert again.spec.state == ".headrace", "where it runs is the business of the project that runs it"
     assert "open-sesame" in again.secrets.values

@@ -35,7 +35,7 @@ def step(folder: Path, **changes: Any) -> DecodeStep:
         "filters": (),
         "event_time": None,
         "on_error": "dead_letter",
-        "letters": LetterBox(str(folder / "letters"), "flow", "stream", "g1"),
+        "letters": LetterBox(folder / "letters", "flow", "stream", "g1"),
     }
     return DecodeStep(**{**values, **changes})
 
@@ -91,13 +91,13 @@ def test_a_replayed_task_leaves_each_letter_once(tmp_path: Path) -> None:
 
 def test_the_same_record_in_two_generations_is_one_letter(tmp_path: Path) -> None:
     for generation in ("g1", "g2"):
-        letters = LetterBox(str(tmp_path / "letters"), "flow", "stream", generation)
+        letters = LetterBox(tmp_path / "letters", "flow", "stream", generation)
         rows_of(step(tmp_path, letters=letters), batch([b"bad"]))
     assert read_letters(tmp_path / "letters").num_rows == 1
 
 
 def test_skipped_records_are_remembered_without_their_bytes(tmp_path: Path) -> None:
-    letters = LetterBox(str(tmp_path / "letters"), "flow", "stream", "g1", keep_value=False)
+    letters = LetterBox(tmp_path / "letters", "flow", "stream", "g1", keep_value=False)
     rows_of(step(tmp_path, letters=letters, on_error="skip"), batch([b"secret"]))
     (letter,) = read_letters(tmp_path / "letters").to_pylist()
     assert letter["value"] is None

@@ -42,6 +42,8 @@ def test_the_cause_is_named(text: str, code: str, part: str) -> None:
         ("needs-new-generation", True, "own"),
         ("disk-full", False, "outside"),
         ("state-missing", True, "outside"),
+        ("state-unreachable", False, "outside"),
+        ("state-taken", True, "own"),
         ("broker-unreachable", False, "outside"),
         ("topic-missing", False, "own"),
         ("topic-missing", True, "outside"),
@@ -70,6 +72,8 @@ def test_whose_fault_it_is(code: str, has_run: bool, fault: str) -> None:
         ("[STREAM_FAILED] terminated with exception: Python worker failed to connect back.", "executor-lost"),
         ("java.io.FileNotFoundException: /x/offsets/.5.tmp (Read-only file system)", "state-unwritable"),
         ("java.net.ConnectException: Connection refused", "service-away"),
+        ("org.apache.hadoop.fs.s3a.AWSClientIOException: getFileStatus: Connection refused", "state-unreachable"),
+        ("headrace.core.objects.StoreError: [Errno 5] no answer: 's3://b/k'", "state-unreachable"),
         ("No space left on device\nConnection refused", "disk-full"),
     ],
 )

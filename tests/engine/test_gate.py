@@ -39,8 +39,8 @@ FIVE = LateRule(5 * SECOND, 5 * SECOND)
 
 
 def gate(folder: Path, rule: LateRule | None = FIVE, **event_time: Any) -> Gate:
-    clock = BatchClock("unused", TIMES)
-    box = LateBox(str(folder / "late"), "flow", "stream", "g1") if rule else None
+    clock = BatchClock(Path("unused"), TIMES)
+    box = LateBox(folder / "late", "flow", "stream", "g1") if rule else None
     return Gate(EventTime(column="at", **event_time), clock, rule, box)
 
 
@@ -51,7 +51,7 @@ def rows(*micros: int | None) -> pa.RecordBatch:
 
 
 def through(folder: Path, made: Gate, *batches: pa.RecordBatch, **options: Any) -> list[dict[str, Any]]:
-    step = GateStep(made, LetterBox(str(folder / "letters"), "flow", "stream", "g1"), **options)
+    step = GateStep(made, LetterBox(folder / "letters", "flow", "stream", "g1"), **options)
     return [row for batch in step(iter(batches)) for row in batch.to_pylist()]
 
 
@@ -174,7 +174,7 @@ def test_the_decode_step_has_the_same_gate(tmp_path: Path) -> None:
         filters=(),
         event_time=made.event_time,
         on_error="fail",
-        letters=LetterBox(str(tmp_path / "letters"), "flow", "stream", "g1"),
+        letters=LetterBox(tmp_path / "letters", "flow", "stream", "g1"),
         gate=made,
     )
     moments = [NOW, 0, NOW + 2 * HOUR, NOW]

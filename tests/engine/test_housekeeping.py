@@ -20,7 +20,7 @@ from headrace.engine.state import StateDir
 
 def letters(folder: Path, numbers: range, *, age: float = 3600.0) -> None:
     for number in numbers:
-        box = LetterBox(str(folder), "counts", "orders", "g1")
+        box = LetterBox(folder, "counts", "orders", "g1")
         box.add("malformed", "no", {"offset": number}, b"x")
         box.flush()
     for file in folder.rglob("*.parquet"):

@@ -110,7 +110,7 @@ def test_choosing(book: LetterBook) -> None:
 
 
 def test_a_letter_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    box = LetterBox(str(tmp_path), "orders", "shop", "g1-a")
+    box = LetterBox(tmp_path, "orders", "shop", "g1-a")
     for number in range(30):
         box.add("malformed", "", {"offset": number}, b"x")
     box.flush()

@@ -105,13 +105,12 @@ def test_a_folder_that_others_could_have_made_is_not_used(tmp_path: Path, monkey
     assert scratch.scratch_folder.__wrapped__() is None
 
 
-def test_the_project_may_choose_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.session.engine_jars", list)
-    made = settings(SparkSpec(), Path("/log/engine.log"), Path("/tmp/mine"))
+def test_the_project_may_choose_another_place() -> None:
+    made = settings(SparkSpec(), Path("/log/engine.log"), [], Path("/tmp/mine"))
     assert made["spark.local.dir"] == "/tmp/mine"
     assert "-Djava.io.tmpdir=/tmp/mine" in made["spark.driver.extraJavaOptions"]
     chosen = SparkSpec(conf={"spark.local.dir": "/big"})
-    assert settings(chosen, Path("/log/engine.log"), Path("/tmp/mine"))["spark.local.dir"] == "/big"
+    assert settings(chosen, Path("/log/engine.log"), [], Path("/tmp/mine"))["spark.local.dir"] == "/big"
 
 
 @pytest.mark.spark

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from headrace.engine.session import settings
 from headrace.project.model import SparkSpec
 
-
-@pytest.fixture(autouse=True)
-def _jars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.session.engine_jars", lambda: [Path("/jars/a.jar"), Path("/jars/b.jar")])
+JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
 
 def test_defaults_protect_exactly_once_and_the_laptop() -> None:
-    made = settings(SparkSpec(), Path("/log/engine.log"))
+    made = settings(SparkSpec(), Path("/log/engine.log"), JARS)
     assert made["spark.jars"] == "/jars/a.jar,/jars/b.jar"
     assert made["spark.driver.memory"] == "1g"
     assert made["spark.driver.bindAddress"] == "127.0.0.1"
@@ -27,7 +22,7 @@ def test_defaults_protect_exactly_once_and_the_laptop() -> None:
 
 def test_the_project_has_the_last_word_but_keeps_our_java_options() -> None:
     conf = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.driver.extraJavaOptions": "-Dx=y"}
-    made = settings(SparkSpec(memory="3g", conf=conf), Path("/log/engine.log"))
+    made = settings(SparkSpec(memory="3g", conf=conf), Path("/log/engine.log"), JARS)
     assert made["spark.driver.memory"] == "3g"
     assert made["spark.sql.session.timeZone"] == "Asia/Tokyo"
     assert made["spark.driver.extraJavaOptions"].endswith("-Dx=y")
@@ -35,4 +30,4 @@ def test_the_project_has_the_last_word_but_keeps_our_java_options() -> None:
 
 
 def test_a_cluster_is_not_bound_to_loopback() -> None:
-    assert "spark.driver.bindAddress" not in settings(SparkSpec(master="spark://h:7077"), Path("/log/engine.log"))
+    assert "spark.driver.bindAddress" not in settings(SparkSpec(master="spark://h:7077"), Path("/log/engine.log"), JARS)

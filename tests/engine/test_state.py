@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import write_atomically
 from headrace.engine.state import StateDir
 
 

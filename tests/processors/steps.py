@@ -38,7 +38,7 @@ class Around:
 
     def at(self, **more: Any) -> StepContext:
         """Where a step stands."""
-        box = LetterBox(str(self.root / "letters"), "flow", "after.0", "g1-abcdef")
+        box = LetterBox(self.root / "letters", "flow", "after.0", "g1-abcdef")
         return StepContext(
             self.root, str(self.root / ".headrace"), "flow", "after.0", RowLetters(box), streaming=False, **more
         )

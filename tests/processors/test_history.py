@@ -201,7 +201,7 @@ def test_the_past_in_another_flows_table(tmp_path: Path) -> None:
     assert reading._place is not None
     table = EventTable(reading._place, pa.schema([("who", pa.string())]), "at", pa.schema([("n", pa.int64())]))
     hour = 3_600_000_000
-    work = ReadWork(table, "history", Look(24 * hour, limit=5), "at", around.at().clock, Pins("", ""))
+    work = ReadWork(table, "history", Look(24 * hour, limit=5), "at", around.at().clock, Pins(None, ""))
     times = [START + timedelta(hours=n) for n in (4, 2, 100, 26)]
     rows = pa.RecordBatch.from_pydict({"who": ["a", "b", "a", None], "at": pa.array(times, pa.timestamp("us", "UTC"))})
     made = next(iter(work(iter([rows]))))

@@ -94,7 +94,7 @@ def test_files_are_read_again_when_they_changed(tmp_path: Path, form: Any) -> No
 
 
 def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
-    pins = Pins(str(around.root / "pins"), "g1-aaaaaa")
+    pins = Pins(around.root / "pins", "g1-aaaaaa")
     place = TableAt(lake="customers").place(around)
     wanted = Wanted(place, ("id",), pa.schema([("name", pa.string())]))
     assert pins.version(7, place.version) == "0"

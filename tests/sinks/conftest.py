@@ -23,7 +23,7 @@ class Desk:
     folder: Path
 
     def batch(self, number: int = 0, generation: str = "g1", sink: str = "sink", output: str = "append") -> Batch:
-        box = LetterBox(str(self.folder / "letters"), "flow", sink, generation)
+        box = LetterBox(self.folder / "letters", "flow", sink, generation)
         return Batch("flow", generation, number, sink, output, Context(self.folder, "state"), box)
 
     def letters(self) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ def run_project(spark: SparkSession) -> RunProject:
 
     def run(folder: Path, *flows: str, **settings: Any) -> list[FlowRun]:
         project = load(folder, overrides=[f"{key.replace('__', '.')}={value}" for key, value in settings.items()])
-        state = StateDir(Path(project.context.state))
+        state = StateDir.of(project.context)
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
         runner = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan)

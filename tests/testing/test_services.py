@@ -17,8 +17,10 @@ import psutil
 import pytest
 
 from headrace.core.errors import ProjectError
+from headrace.core.objects import ObjectPath
 from headrace.testing.services import (
     KINDS,
+    S3,
     Etcd,
     InfluxDB,
     Kafka,
@@ -437,3 +439,18 @@ print("sum", spark.sparkContext.parallelize(range(100), 4).map(lambda number: nu
         assert "sum 5050" in subprocess.check_output(submit, text=True, stderr=subprocess.DEVNULL)
         processes = [daemon.process() for daemon in cluster.daemons()]
     assert not any(process.is_running() for process in processes if process is not None)
+
+
+@pytest.mark.service
+def test_an_object_store_keeps_objects_over_a_restart_and_heeds_conditions(s3: S3) -> None:
+    s3.make_bucket("kept")
+    thing = ObjectPath.of("s3://kept/a/thing", s3.store)
+    tag = thing.put(b"one", new=True)
+    s3.kill()
+    s3.start()
+    assert thing.read_bytes() == b"one"
+    for conditions in ({"new": True}, {"instead_of": '"0"'}):
+        with pytest.raises(FileExistsError):
+            thing.put(b"two", **conditions)  # type: ignore[arg-type]
+    thing.put(b"two", instead_of=tag)
+    assert [str(one) for one in ObjectPath.of("s3://kept", s3.store).rglob("*")] == ["s3://kept/a/thing"]

@@ -235,13 +235,14 @@ def _carry_out(project: Project, plan: ReplayPlan, shelf: Shelf, yes: bool) -> l
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
         # a log of its own: an engine may be writing to the other
-        spark = start_session(project.spec.spark, f"{project.spec.project} replay", state.logs / "replay")
+        name, store = f"{project.spec.project} replay", project.context.state_store
+        spark = start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
             replayer = Replayer(project, state, spark)
             return [replayer.run(one, shelf) for one in plan.replays]
         finally:
             for one in plan.replays:
-                if one.folder.is_dir():
+                if one.is_begun:
                     printer.note(f"{one.flow.name}: replay {one.id} is not finished; the next replay finishes it first")
             spark.stop()
 

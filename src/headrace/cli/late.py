@@ -14,6 +14,8 @@ from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOp
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.core.statefiles import StatePath
+
 app = typer.Typer(help="Rows that came too late for their windows.", no_args_is_help=True, rich_markup_mode=None)
 
 _Stream = Annotated[str | None, typer.Option("--stream", metavar="S", help="Only those of this stream.")]
@@ -74,7 +76,7 @@ def count_(
 
 def _late(
     names: list[str] | None, option: Path | None, profile: str | None, overrides: list[str] | None
-) -> tuple[Path, str | None]:
+) -> tuple[StatePath, str | None]:
     """The folder of late rows and the flow that was named."""
     from headrace.engine.state import StateDir
 

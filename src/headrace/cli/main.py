@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from headrace import __version__
 from headrace.cli.output import never_fail_on_a_character, printer, usage_error
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.objects import StoreError
 
 _PROGRAM = "headrace"
 _STDOUT = 1
@@ -138,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProjectError as error:
         printer.error(error)
         return error.exit_code
+    except StoreError as error:
+        printer.error(_as_unreachable(error))
+        return Exit.TRANSIENT
     except typer.TyperException as error:
         printer.error(_as_usage_error(error))
         return Exit.USAGE
@@ -148,6 +152,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return Exit.FAILED
         printer.crash(error, __version__)
         return Exit.FAILED
+
+
+def _as_unreachable(error: StoreError) -> ProjectError:
+    return ProjectError(
+        "state-unreachable",
+        f"{error.filename} cannot be reached: {error.strerror}",
+        hint="check the address and the keys in 'object_store:' (or AWS_…), and the network",
+        exit_code=Exit.TRANSIENT,
+    )
 
 
 def _run(arguments: list[str]) -> None:

@@ -111,7 +111,8 @@ def _run(
         inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
         printer.note(f"{flow.name}: {', '.join(inputs)} → {', '.join(sinks)}")
     printer.note(f"starting Spark on {project.spec.spark.master} …")
-    spark = start_session(project.spec.spark, project.spec.project, state.logs)
+    store = project.context.state_store
+    spark = start_session(project.spec.spark, project.spec.project, state.logs, store)
     try:
         starter = FlowStarter(project, state, spark, until_caught_up)
         schemas = SchemaWatch(project, state, starter.probe)

@@ -18,13 +18,14 @@ app = typer.Typer(help="Real local servers for development.", no_args_is_help=Tr
 _NAMES = ", ".join(services.KINDS)
 _Kinds = Annotated[list[str] | None, typer.Argument(metavar="KIND", help=f"Which: {_NAMES}.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# A cluster is three JVMs: only started when it is asked for by name.
-_BY_DEFAULT = [kind for kind in services.KINDS if kind != "spark"]
+# Only when they are asked for by name: a cluster is three JVMs, and a store must be built by Go first.
+_BY_DEFAULT = [kind for kind in services.KINDS if kind not in ("spark", "s3")]
 
 
 @app.command()
 def install(kinds: _Kinds = None, json: _Json = False) -> None:
-    """Install what the services need (all by default): Debian packages when run as root, jars through Ivy."""
+    """Install what the services need (all by default): Debian packages when run as root, jars through Ivy,
+    programs built by Go."""
     wanted = services.named(kinds or services.KINDS)
     problems = services.install(wanted, report=_progress)
     for problem in problems.values():
@@ -37,7 +38,7 @@ def install(kinds: _Kinds = None, json: _Json = False) -> None:
 
 @app.command()
 def up(kinds: _Kinds = None, json: _Json = False) -> None:
-    """Start services (all but spark by default); they run until `down`."""
+    """Start services (all but spark and s3 by default); they run until `down`."""
     wanted = services.named(kinds or _BY_DEFAULT)
     problems = [problem for service in wanted if (problem := service.problem()) is not None]
     if problems:

@@ -44,16 +44,16 @@ def stop(
 
 
 def _stop_engine(state: StateDir, deadline: float, timeout: str, json: bool) -> None:
-    pid = state.holder()
+    pid = _pid(state)
     if pid is None:
         _say(json, None, "no engine runs")
         return
     while pid == 0 and time.monotonic() < deadline:  # it has only just taken the folder
         time.sleep(_LOOK_SECONDS)
-        pid = state.holder() or 0
+        pid = _pid(state) or 0
     if pid:
         _terminate(pid)
-    while state.holder() == pid:
+    while _pid(state) == pid:
         if time.monotonic() > deadline:
             raise ProjectError(
                 "stop-timeout",
@@ -63,6 +63,19 @@ def _stop_engine(state: StateDir, deadline: float, timeout: str, json: bool) -> 
             )
         time.sleep(_LOOK_SECONDS)
     _say(json, pid, f"engine {pid} has stopped")
+
+
+def _pid(state: StateDir) -> int | None:
+    """The process of the engine, None when none runs."""
+    holder = state.holder()
+    if holder is not None and holder.host:
+        raise ProjectError(
+            "engine-elsewhere",
+            f"the engine runs on another machine: {holder}",
+            hint=f"stop it there: headrace stop, or kill {holder.pid}",
+            exit_code=Exit.CONFLICT,
+        )
+    return None if holder is None else holder.pid
 
 
 def _terminate(pid: int) -> None:

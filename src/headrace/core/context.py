@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.core.objects import ObjectPath
+from headrace.core.objectstore import ObjectStore
 from headrace.core.positions import Position
+from headrace.core.statefiles import StatePath, state_path
 from headrace.core.tally import Tally
 
 
@@ -16,6 +19,18 @@ class Context:
 
     root: Path
     state: str
+    store: ObjectStore = field(default=ObjectStore(), kw_only=True, repr=False)
+    """How object stores are reached."""
+
+    @property
+    def state_path(self) -> StatePath:
+        """The state folder, wherever it is."""
+        return state_path(self.state, self.store)
+
+    @property
+    def state_store(self) -> ObjectStore | None:
+        """The object store that the state is kept on; None when it is in a local folder."""
+        return self.store if isinstance(self.state_path, ObjectPath) else None
 
     def path(self, relative: str) -> str:
         """A path or URI of the project file, made absolute when it is a local path."""

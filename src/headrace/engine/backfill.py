@@ -21,9 +21,9 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.filters import Filter
 from headrace.core.positions import AtTime, Earliest, Position, Positions, Reached, Scope, Split, Target
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
+from headrace.core.statefiles import StatePath, spark_path, write_atomically
 from headrace.engine.batchclock import BatchClock
 from headrace.engine.deadletters import LetterBox
-from headrace.engine.files import write_atomically
 from headrace.engine.gate import Gate, GateStep
 from headrace.engine.generations import Generation
 from headrace.engine.state import StateDir
@@ -117,7 +117,8 @@ def _history(
 ) -> History:
     reads = backfill.reads
     if stream.name in of.manifest.start:
-        _folder(state, flow.name, _EMPTY).mkdir(parents=True, exist_ok=True)
+        # Spark wants a folder, and on an object store that is one with something in it
+        write_atomically(_folder(state, flow.name, _EMPTY) / ".none", b"")
         return History(reads, _EMPTY, 0, 0, done=True, skipped=True)
     from headrace.sources._history import in_parts, lake_files, newest_offsets, parquet_files, pieces_of
 
@@ -153,18 +154,22 @@ def _stored(stream: StreamInput) -> pa.Schema:
     return pa.schema([*stream.schema, *used])
 
 
-def _folder(state: StateDir, flow: str, name: str) -> Path:
+def _folder(state: StateDir, flow: str, name: str) -> StatePath:
     # not in the generation's own folder: a copy of its checkpoint goes on with the same files
     return state.generations(flow).folder / "history" / name
 
 
-def _write_parts(folder: Path, parts: list[list[str]]) -> None:
-    """One small file for each part. Spark reads them in the order of their times of change, one per batch."""
+def _write_parts(folder: StatePath, parts: list[list[str]]) -> None:
+    """One small file for each part. Spark reads them in the order of their times of change, one per batch.
+
+    An object's time is when it was put: they are put one after another, and those of one second go by their names.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number, lines in enumerate(parts):
         file = folder / f"{number:06}.json"
         write_atomically(file, "".join(f"{line}\n" for line in lines).encode())
-        os.utime(file, (number + 1, number + 1))
+        if isinstance(file, Path):
+            os.utime(file, (number + 1, number + 1))
 
 
 def _micros(backfill: BackfillSpec) -> int | None:
@@ -247,12 +252,12 @@ def with_history(
     read = ReadHistory(pa.schema([*wanted, *metadata]), column, time.unit if time else "ms", _micros(backfill))
     if gate is None and time is not None:
         # rows without a time must not get lost at the seam
-        gate = Gate(time, BatchClock(str(generation.checkpoint_folder.absolute())), watch_future=False)
+        gate = Gate(time, BatchClock(generation.checkpoint_folder.absolute()), watch_future=False)
     judge = None if gate is None else GateStep(gate, letters, (FILE, ROW), (FILE, ROW))
     folder = generation.folder.parent / "history" / history.folder
     options = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
     spark = rows.sparkSession
-    lines = spark.readStream.format("text").options(**options).load(str(folder.absolute()))
+    lines = spark.readStream.format("text").options(**options).load(spark_path(folder))
     # a part is one small file, so one task would read it all
     spread = lines.repartition(spark.sparkContext.defaultParallelism)
     found = spread.mapInArrow(HistoryStep(read, judge), to_ddl(read.schema))

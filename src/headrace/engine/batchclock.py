@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from headrace.core.statefiles import StatePath
 from headrace.engine.checkpoints import Checkpoint
 
 _BATCH_ID = "streaming.sql.batchId"
@@ -38,7 +38,7 @@ def running_batch() -> int | None:
 class BatchClock:
     """Finds the times in Spark's offset log, once per task. Pickled to executors, so the folder must be theirs too."""
 
-    checkpoint: str
+    checkpoint: StatePath
     _times: BatchTimes | None = None
 
     def times(self) -> BatchTimes:
@@ -55,7 +55,7 @@ class BatchClock:
         assert task is not None, "a batch clock is read by tasks"
         assert batch_id is not None, "a batch clock is read by tasks of a streaming query"
         number = int(batch_id)
-        checkpoint = Checkpoint(Path(self.checkpoint))
+        checkpoint = Checkpoint(self.checkpoint)
         running = checkpoint.batch(number)
         if running is None:
             raise FileNotFoundError(f"batch {number} runs, but {self.checkpoint} has no record of it")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.statefiles import write_atomically
 from headrace.engine import points
-from headrace.engine.files import write_atomically
 from headrace.engine.flow import side_of
 from headrace.engine.generations import Generation
 from headrace.engine.positions import input_positions
@@ -52,7 +52,8 @@ def defined(project: Project, state: StateDir, flow: str, generation: Generation
             exit_code=Exit.CONFLICT,
         )
     try:
-        then = defined_by(project, generation.definition)
+        text = generation.definition.read_text(encoding="utf-8")
+        then = defined_by(project, text, f"{generation.id}/{generation.definition.name}")
         plan = make_plan(then, (flow,), lambda name, spec: infer_schema(then, state, name, spec)).flow(flow)
     except ProjectError as error:
         raise _cannot_go_on(flow, generation, f"{error.message} ({error.code})") from error

@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import StatePath, write_atomically
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class BatchRecord:
 class Checkpoint:
     """The checkpoint folder of one generation."""
 
-    folder: Path
+    folder: StatePath
 
     def batch(self, batch_id: int) -> BatchRecord | None:
         """The record of one batch, if it is still kept."""
@@ -94,7 +93,7 @@ class Checkpoint:
         return _newest(self.folder / "offsets") != _newest(self.folder / "commits")
 
 
-def _newest(folder: Path) -> int | None:
+def _newest(folder: StatePath) -> int | None:
     try:
         names = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:

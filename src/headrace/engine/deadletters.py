@@ -9,21 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
+from headrace.core.statefiles import StatePath, in_order
 from headrace.engine.batchclock import running_batch
 from headrace.engine.files import reading
+from headrace.engine.parquetfiles import read_tables, write_table
 
 SCHEMA = pa.schema(
     [
@@ -49,7 +47,7 @@ _FLUSH_BYTES = 8 << 20
 class LetterBox:
     """Collects the dead letters of one task. Pickled to executors while empty."""
 
-    folder: str
+    folder: StatePath
     flow: str
     stream: str
     generation: str
@@ -89,15 +87,11 @@ class LetterBox:
         """Make what was kept durable. Must have happened before the task ends."""
         if not self._letters:
             return
-        folder = Path(self.folder) / self.flow / self.stream
-        folder.mkdir(parents=True, exist_ok=True)
         batch = running_batch()
         series = self.generation if batch is None else f"{self.generation}-{batch:010}"
         name = f"{series}-{self._letters[0]['id']}.parquet"
-        scratch = folder / f".{name}.{os.getpid()}"
         table = pa.Table.from_pylist([one | {"batch": batch} for one in self._letters], schema=SCHEMA)
-        pq.write_table(table, scratch)
-        os.replace(scratch, folder / name)
+        write_table(self.folder / self.flow / self.stream / name, table)
         self._letters = []
         self._bytes = 0
 
@@ -108,34 +102,32 @@ def _json_value(value: Any) -> str:
 
 
 @contextmanager
-def kept_files(folder: Path, flow: str | None = None) -> Iterator[list[str]]:
+def kept_files(folder: StatePath, flow: str | None = None) -> Iterator[list[StatePath]]:
     """The files of dead letters or late rows, of one flow or all; nobody merges them until the block ends."""
-    flows = [folder / flow] if flow else sorted(one for one in folder.glob("*") if one.is_dir())
+    flows = [folder / flow] if flow else in_order(one for one in folder.glob("*") if one.is_dir())
     with ExitStack() as held:
         for one in flows:
             held.enter_context(reading(one))
         # a hidden one is not finished
-        yield sorted(str(file) for one in flows for file in one.rglob("[!.]*.parquet"))
+        yield in_order(file for one in flows for file in one.rglob("[!.]*.parquet"))
 
 
-def forget_batch(folder: Path, flow: str, generation: str, batch: int) -> None:
+def forget_batch(folder: StatePath, flow: str, generation: str, batch: int) -> None:
     """Remove what a batch has put aside that is about to run again: by a changed project it may put aside less."""
     for file in (folder / flow).glob(f"*/{generation}-{batch:010}-*.parquet"):
         file.unlink(missing_ok=True)
     for file in (folder / flow).glob("*/merged-*.parquet"):
-        table = pq.read_table(file)
+        table = read_tables([file], None)
         mine = pc.and_(pc.equal(table["generation"], generation), pc.equal(table["batch"], batch))
         others = table.filter(pc.invert(pc.fill_null(mine, False)))
         if others.num_rows < table.num_rows:
-            scratch = file.with_name(f".{file.name}.{os.getpid()}")
-            pq.write_table(others, scratch)
-            os.replace(scratch, file)
+            write_table(file, others)
 
 
-def read_letters(folder: Path, flow: str | None = None) -> pa.Table:
+def read_letters(folder: StatePath, flow: str | None = None) -> pa.Table:
     """All dead letters below a folder, each once per flow, in no particular order."""
     with kept_files(folder, flow) as files:
-        table = ds.dataset(files, schema=SCHEMA).to_table() if files else SCHEMA.empty_table()
+        table = read_tables(files, SCHEMA) if files else SCHEMA.empty_table()
     keys = table.group_by(["flow", "id"], use_threads=False).aggregate([("met_at", "min")])
     if keys.num_rows == table.num_rows:
         return table

@@ -29,9 +29,19 @@ _EXECUTOR = re.compile(
     # a machine that is too busy: Spark gives a new Python process ten seconds
     r"|Python worker failed to connect back"
 )
+# Hadoop's client of an object store, and ours
+_STORE = re.compile(r"org\.apache\.hadoop\.fs\.s3a\.AWS\w+Exception|\bStoreError: ")
 _NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
 _AWAY = frozenset(
-    {"broker-unreachable", "disk-full", "executor-lost", "service-away", "state-missing", "state-unwritable"}
+    {
+        "broker-unreachable",
+        "disk-full",
+        "executor-lost",
+        "service-away",
+        "state-missing",
+        "state-unreachable",
+        "state-unwritable",
+    }
 )
 # refused at the first start, when the project is probably wrong; later something was taken away that may come back
 _TAKEN_AWAY = frozenset(
@@ -115,6 +125,8 @@ def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
         return error("broker-unreachable", _KAFKA, "check that the broker runs and can be reached")
     if _EXECUTOR.search(text):
         return error("executor-lost", _EXECUTOR, "look at the cluster's workers")
+    if _STORE.search(text):
+        return error("state-unreachable", _STORE, "check the object store, its keys and the network")
     if _NETWORK.search(text):
         return error("service-away", _NETWORK, "check that the service runs and can be reached")
     return None

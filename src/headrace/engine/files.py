@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all, and locks that the operating system releases even after kill -9."""
+"""Locks of a state folder: of a local one the operating system releases them even after kill -9, on an object store
+they are leases."""
 
 from __future__ import annotations
 
@@ -6,37 +7,25 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from headrace.core.errors import ProjectError
+from headrace.core.objects import ObjectPath
+from headrace.core.statefiles import StatePath
+from headrace.engine.lease import Lease, Owner, owner_of
+
 _ASKING_SECONDS = 0.3
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-
-
-def write_atomically(file: Path, content: bytes, *, durable: bool = True, private: bool = False) -> None:
-    """Write a small file so that readers see all of it or nothing, also after a crash when it is to be durable.
-
-    Nobody else can read one that is private.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(scratch, _WRITE, 0o600 if private else 0o666), "wb") as out:
-            out.write(content)
-            out.flush()
-            if durable:
-                os.fsync(out.fileno())
-        os.replace(scratch, file)
-    except OSError:
-        with suppress(OSError):  # on a full disk even half a file is too much
-            scratch.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
+def reading(folder: StatePath) -> Iterator[None]:
     """While its files are listed and read: nobody merges or removes them meanwhile. Any number may read at once."""
+    if isinstance(folder, ObjectPath):
+        yield  # where nobody can be asked to wait, files are never merged
+        return
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -50,8 +39,11 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[bool]:
-    """Whether the files of a folder may be merged or removed now: false while somebody reads them."""
+def changing(folder: StatePath) -> Iterator[bool]:
+    """Whether the files of a folder may be merged or removed now: false while somebody reads or may read them."""
+    if isinstance(folder, ObjectPath):
+        yield False
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,19 +58,66 @@ def changing(folder: Path) -> Iterator[bool]:
 
 
 class HeldError(Exception):
-    """A lock file belongs to another process, whose id is the argument; 0 when it has not said it yet."""
+    """A lock belongs to another process, which is the argument."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(str(owner))
+        self.owner = owner
+
+
+@dataclass
+class Fence:
+    """Whether the locks of this process still hold: a lease may be lost, then nothing may be written any more."""
+
+    _leases: list[Lease] = field(default_factory=list)
+
+    def add(self, lease: Lease) -> None:
+        """Look after one more."""
+        self._leases.append(lease)
+
+    def remove(self, lease: Lease) -> None:
+        """It is no longer needed."""
+        self._leases.remove(lease)
+
+    def problem(self) -> ProjectError | None:
+        """What was lost."""
+        return next((found for lease in self._leases if (found := lease.problem())), None)
+
+    def check(self) -> None:
+        """Raise it."""
+        found = self.problem()
+        if found is not None:
+            raise found
 
 
 @contextmanager
-def holding(file: Path) -> Iterator[None]:
-    """Hold a lock file, which then has this process's id in it; HeldError when another process does."""
+def holding(file: StatePath, fence: Fence) -> Iterator[None]:
+    """Hold a lock, which then has this process's id in it; HeldError when another process does."""
+    if isinstance(file, ObjectPath):
+        lease = Lease(file)
+        other = lease.take()
+        if other is not None:
+            raise HeldError(other)
+        fence.add(lease)
+        try:
+            yield
+        finally:
+            fence.remove(lease)
+            lease.give_back()
+        return
+    with _flocked(file):
+        yield
+
+
+@contextmanager
+def _flocked(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+", encoding="utf-8") as held:
         until = time.monotonic() + _ASKING_SECONDS
         while (holder := _locked_by_other(held, fcntl.LOCK_EX)) is not None:
             # somebody who only asks who holds it lets go at once; another holder may not do so for weeks
             if time.monotonic() > until:
-                raise HeldError(holder)
+                raise HeldError(Owner(holder))
             time.sleep(0.02)
         held.truncate(0)
         held.write(str(os.getpid()))
@@ -86,13 +125,16 @@ def holding(file: Path) -> Iterator[None]:
         yield
 
 
-def holder_of(file: Path) -> int | None:
-    """The process that holds a lock file; None when nobody does."""
+def holder_of(file: StatePath) -> Owner | None:
+    """The process that holds a lock; None when nobody does."""
+    if isinstance(file, ObjectPath):
+        return owner_of(file)
     try:
         with file.open(encoding="utf-8") as held:
-            return _locked_by_other(held, fcntl.LOCK_SH)
+            pid = _locked_by_other(held, fcntl.LOCK_SH)
     except OSError:
         return None
+    return None if pid is None else Owner(pid)
 
 
 def _locked_by_other(file: IO[str], kind: int) -> int | None:

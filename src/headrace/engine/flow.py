@@ -10,6 +10,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Side, StreamingSink
+from headrace.core.statefiles import spark_path
 from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
 from headrace.engine.arrowbatches import batch_limits, largest_record
@@ -89,7 +90,8 @@ class FlowStarter:
 
     def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
         writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
-        return writer.option("checkpointLocation", str(self.state.current(flow.name).checkpoint_folder)).start()
+        checkpoint = spark_path(self.state.current(flow.name).checkpoint_folder)
+        return writer.option("checkpointLocation", checkpoint).start()
 
     def probe(self, flow: FlowPlan) -> None:
         """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
@@ -157,7 +159,8 @@ class FlowStarter:
             return sink.writer(rows, self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
-        write = batch_writer(written, generation.id, self.project.context, Tally() if self.beside else ENGINE)
+        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        write = batch_writer(written, generation.id, self.project.context, check, tally)
         return _counted(rows).writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
@@ -186,13 +189,17 @@ def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPl
 
 
 def batch_writer(
-    flow: FlowPlan, generation: str, context: Context, tally: Tally = ENGINE
+    flow: FlowPlan, generation: str, context: Context, check: Callable[[], None], tally: Tally = ENGINE
 ) -> Callable[[DataFrame, int], None]:
-    """What Spark calls for every micro-batch: each sink in turn gets the same rows."""
+    """What Spark calls for every micro-batch: each sink in turn gets the same rows.
+
+    `check` raises when the state belongs to another engine by now: a process that was stopped for a while, and goes on
+    in the midst of a batch, must not write what the other writes too.
+    """
 
     # a candidate may have no sinks at all
     whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
-    folder = str(StateDir.of(context).dead_letters)
+    folder = context.state_path / "dead_letters"
 
     def write(rows: DataFrame, batch_id: int) -> None:
         shared = len(flow.sinks) > 1 or (bool(flow.sinks) and not whole)
@@ -200,6 +207,7 @@ def batch_writer(
             rows.persist()
         try:
             for number, step in enumerate(flow.sinks):
+                check()
                 points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
@@ -207,6 +215,7 @@ def batch_writer(
             if not whole:
                 drain(rows)
             points.reach("after_sinks", flow.name, batch_id)
+            check()
         finally:
             if shared:
                 rows.unpersist()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
+from headrace.core.statefiles import StatePath, remove_tree, vanish, write_atomically
 from headrace.engine.checkpoints import Checkpoint
-from headrace.engine.files import write_atomically
+
+MANIFEST = "manifest.json"
+"""The file that makes a folder a generation."""
 
 Pointer = Literal["current", "candidate"]
 
@@ -47,7 +48,7 @@ class Manifest:
 class Generation:
     """One generation on disk."""
 
-    folder: Path
+    folder: StatePath
 
     @property
     def id(self) -> str:
@@ -55,7 +56,7 @@ class Generation:
         return self.folder.name
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def checkpoint_folder(self) -> StatePath:
         """Where Spark keeps positions and state."""
         return self.folder / "checkpoint"
 
@@ -67,10 +68,10 @@ class Generation:
     @property
     def manifest(self) -> Manifest:
         """What it was begun with."""
-        return Manifest(**json.loads((self.folder / "manifest.json").read_text(encoding="utf-8")))
+        return Manifest(**json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
 
     @property
-    def definition(self) -> Path:
+    def definition(self) -> StatePath:
         """The project as it was when the generation was last started; not there for one of an older version."""
         return self.folder / "definition.yaml"
 
@@ -82,17 +83,17 @@ class Generation:
 
     def describe(self, manifest: Manifest) -> None:
         """Put the manifest in place."""
-        write_atomically(self.folder / "manifest.json", (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+        write_atomically(self.folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True)
 class Generations:
-    """All generations of one flow. `current` is the one that runs; switching to another is one rename.
+    """All generations of one flow. `current` is the one that runs; switching to another is one write.
 
     A second one may be built beside it, the candidate. Seen from its `pointer`, that one is the current.
     """
 
-    folder: Path
+    folder: StatePath
     pointer: Pointer = "current"
 
     def current(self) -> Generation | None:
@@ -112,7 +113,7 @@ class Generations:
 
     def all(self) -> list[Generation]:
         """All that are kept, oldest first."""
-        manifests = self.folder.glob("*/manifest.json")
+        manifests = self.folder.glob(f"*/{MANIFEST}")
         return sorted((Generation(file.parent) for file in manifests), key=lambda one: _number(one.id))
 
     def find(self, id: str) -> Generation | None:
@@ -153,11 +154,9 @@ class Generations:
         histories = _histories(generation) - {
             name for one in self.all() if one != generation for name in _histories(one)
         }
-        gone = generation.folder.with_name(f".{generation.id}.{secrets.token_hex(4)}")
-        generation.folder.rename(gone)
-        shutil.rmtree(gone)
+        vanish(generation.folder, MANIFEST)
         for name in histories:
-            shutil.rmtree(self.folder / "history" / name, ignore_errors=True)
+            remove_tree(self.folder / "history" / name)
 
 
 def _histories(generation: Generation) -> set[str]:

@@ -8,9 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.objects import ObjectPath
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.core.statefiles import StatePath
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan, LakeInput
 from headrace.project.loader import Project
@@ -28,7 +30,10 @@ class StateGuard:
         self._known = self._identity()
 
     def problem(self) -> ProjectError | None:
-        """Whether the folder is gone, or is another one."""
+        """Whether the folder is gone, is another one, or is no longer ours."""
+        lost = self._state.fence.problem()
+        if lost is not None or isinstance(self._state.root, ObjectPath):
+            return lost
         found = self._identity()
         if self._known is None:
             self._known = found
@@ -43,6 +48,8 @@ class StateGuard:
         )
 
     def _identity(self) -> tuple[int, int] | None:
+        if isinstance(self._state.root, ObjectPath):
+            return None
         try:
             found = os.stat(self._state.root)
         except OSError:
@@ -102,10 +109,13 @@ class Health:
         return None
 
 
-def unwritable(folder: Path) -> ProjectError | None:
+def unwritable(folder: StatePath) -> ProjectError | None:
     """Try to keep a little in a folder: the only way to know."""
     file = folder / f"{_HIDDEN}.{os.getpid()}"
     try:
+        if isinstance(file, ObjectPath):
+            file.put(b"\0")
+            return None
         with file.open("wb") as out:
             out.write(b"\0" * 8192)
             out.flush()
@@ -131,7 +141,7 @@ def _no_room(folder: Path) -> ProjectError | None:
     return None
 
 
-def _disk_error(folder: Path, error: OSError) -> ProjectError:
+def _disk_error(folder: StatePath, error: OSError) -> ProjectError:
     if error.errno in _FULL:
         hint = "make room; the flows go on by themselves"
         return ProjectError("disk-full", f"the disk of {folder} is full", hint=hint, exit_code=Exit.TRANSIENT)

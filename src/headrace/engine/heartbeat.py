@@ -8,10 +8,9 @@ again has the same row.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import StatePath, write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +23,7 @@ MARK = "_heartbeat"
 """The column that is true for heartbeats and null for rows, from the union to the filter after the watermark."""
 
 
-def heartbeat_file(state: StateDir, flow: str, stream: str) -> Path:
+def heartbeat_file(state: StateDir, flow: str, stream: str) -> StatePath:
     """Where the newest heartbeat of a stream in a flow is kept."""
     return state.root / "flows" / flow / "heartbeats" / stream
 
@@ -38,7 +37,7 @@ def write_heartbeat(state: StateDir, flow: str, stream: str, time_ms: int) -> No
     write_atomically(heartbeat_file(state, flow, stream), f"{time_ms} {state.current(flow).id}".encode())
 
 
-def read_heartbeat(file: Path, generation: str) -> int | None:
+def read_heartbeat(file: StatePath, generation: str) -> int | None:
     """The newest heartbeat of a generation, if there is one."""
     try:
         time_ms, _, written_for = file.read_text(encoding="utf-8").partition(" ")
@@ -60,7 +59,7 @@ def due(now: datetime, last_row_at: datetime | None, caught_up: bool, idle: time
     return int((now - idle).timestamp() * 1000) // step * step
 
 
-def with_heartbeats(frame: DataFrame, event_time: EventTime, file: Path, generation: str) -> DataFrame:
+def with_heartbeats(frame: DataFrame, event_time: EventTime, file: StatePath, generation: str) -> DataFrame:
     """The rows and beside them, marked, the heartbeats: rows of nothing but an event time.
 
     It lies the watermark's delay after the heartbeat, so that the watermark comes to be the heartbeat itself.
@@ -70,8 +69,8 @@ def with_heartbeats(frame: DataFrame, event_time: EventTime, file: Path, generat
     from headrace.engine.heartbeat_source import register_heartbeats
 
     delay = round(event_time.watermark.total_seconds() * 1000)
-    options = {"file": str(file.absolute()), "generation": generation, "delay_ms": str(delay)}
-    source = register_heartbeats(frame.sparkSession)
+    options = {"generation": generation, "delay_ms": str(delay)}
+    source = register_heartbeats(frame.sparkSession, file.absolute())
     schema = f"`{event_time.column}` timestamp, {MARK} boolean"
     beats = frame.sparkSession.readStream.format(source).schema(schema).options(**options).load()
     marked = frame.withColumn(MARK, F.lit(None).cast("boolean"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -13,26 +13,29 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.core.statefiles import StatePath
 from headrace.engine.heartbeat import MARK, read_heartbeat
 
 _REGISTRATIONS = itertools.count()
 
 
-def register_heartbeats(spark: SparkSession) -> str:
-    """Make the source known to a session, and return its name there: a session may not use a name twice."""
+def register_heartbeats(spark: SparkSession, file: StatePath) -> str:
+    """Make the source of one file known to a session, and return its name: a session may not use a name twice."""
     name = f"headrace_heartbeats_{next(_REGISTRATIONS)}"
-    spark.dataSource.register(type("Heartbeats", (Heartbeats,), {"name": classmethod(lambda _source: name)}))
+    own = {"name": classmethod(lambda _source: name), "file": file}
+    spark.dataSource.register(type("Heartbeats", (Heartbeats,), own))
     return name
 
 
 class Heartbeats(DataSource):
-    """One row for every heartbeat that was seen; its options say where they are written and for whom."""
+    """One row for every heartbeat that was seen; its options say for whom they are written."""
+
+    # options are texts, which could not say how an object store is reached
+    file: ClassVar[StatePath]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Heartbeats as they are written."""
-        return _Reader(
-            Path(self.options["file"]), self.options["generation"], int(self.options["delay_ms"]), schema[0].name
-        )
+        return _Reader(self.file, self.options["generation"], int(self.options["delay_ms"]), schema[0].name)
 
 
 @dataclass
@@ -43,7 +46,7 @@ class _Beat(InputPartition):
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"at": the newest heartbeat}, so a batch that runs again has the same row again."""
 
-    def __init__(self, file: Path, generation: str, delay_ms: int, column: str) -> None:
+    def __init__(self, file: StatePath, generation: str, delay_ms: int, column: str) -> None:
         self._file = file
         self._generation = generation
         self._delay_ms = delay_ms

@@ -7,17 +7,16 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
+from headrace.core.statefiles import StatePath, in_order
 from headrace.engine.deadletters import SCHEMA as LETTERS
 from headrace.engine.files import changing
 from headrace.engine.generations import Generation, Generations
 from headrace.engine.laterows import SCHEMA as LATE_ROWS
+from headrace.engine.parquetfiles import read_tables, write_table
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan
 
@@ -79,27 +78,27 @@ def _with_ends(generations: Sequence[Generation]) -> Iterator[tuple[Generation, 
     return zip(generations, [*begun[1:], None], strict=True)
 
 
-def merge_files(folder: Path, schema: pa.Schema) -> int:
+def merge_files(folder: StatePath, schema: pa.Schema) -> int:
     """Merge the small files below a folder, stream by stream. Returns how many files there are fewer.
 
-    Put off while somebody reads them. Each record has an id, and reading counts each id once, so being cut off between
-    writing the merged file and
-    removing the others doubles nothing.
+    Put off while somebody reads them, and not done on an object store, where nobody can tell. Each record has an id and
+    reading counts each id once, so being cut off between writing the merged file and removing the others doubles
+    nothing.
     """
     fewer = 0
     if not folder.is_dir():
         return fewer
     with changing(folder) as alone:
-        for stream in sorted(folder.iterdir()) if alone else ():
+        for stream in in_order(folder.iterdir()) if alone else ():
             fewer += _merge(stream, schema) if stream.is_dir() else 0
     return fewer
 
 
-def _merge(stream: Path, schema: pa.Schema) -> int:
+def _merge(stream: StatePath, schema: pa.Schema) -> int:
     before = time.time() - _SETTLED_SECONDS
-    chosen: list[Path] = []
+    chosen: list[StatePath] = []
     size = 0
-    for file in sorted(stream.glob("[!.]*.parquet")):
+    for file in in_order(stream.glob("[!.]*.parquet")):
         about = file.stat()
         if about.st_mtime < before and about.st_size < _MERGED_BYTES // 2 and size < _MERGED_BYTES:
             chosen.append(file)
@@ -107,9 +106,7 @@ def _merge(stream: Path, schema: pa.Schema) -> int:
     if len(chosen) < _MANY_FILES:
         return 0
     merged = stream / f"merged-{uuid.uuid4().hex}.parquet"
-    scratch = merged.with_name(f".{merged.name}")
-    pq.write_table(ds.dataset([str(file) for file in chosen], schema=schema).to_table(), scratch, compression="zstd")
-    scratch.rename(merged)
+    write_table(merged, read_tables(chosen, schema), compression="zstd")
     for file in chosen:
         file.unlink()
     return len(chosen) - 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from headrace.core.format import Format
 from headrace.core.positions import Position
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
+from headrace.core.statefiles import StatePath
 from headrace.core.steptally import StepTally
 from headrace.engine.backfill import History, seam_filter, with_history
 from headrace.engine.batchclock import BatchClock
@@ -56,7 +56,7 @@ class Reading:
     max_records: int | None = None
     start: Mapping[str, Position] = field(default_factory=dict)
     """Where a new generation begins, by the names of its inputs."""
-    letters: Path | None = None
+    letters: StatePath | None = None
     """Where dead letters go; the state folder's place for them otherwise."""
     history: Mapping[str, History] = field(default_factory=dict)
     """What is read before the stream itself, by stream."""
@@ -67,6 +67,7 @@ class Reading:
             metadata=metadata,
             root=self.context.root,
             state=self.context.state,
+            store=self.context.store,
             stream=stream,
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,
@@ -102,11 +103,11 @@ def processed(
     """Rows after some processors of the flow."""
     if not steps:
         return rows
-    letters = str(reading.letters or state.dead_letters)
+    letters = reading.letters or state.dead_letters
     if not reading.streaming:
         return Processing(reading.context, reading.flow, "adhoc", letters, streaming=False).run(rows, steps, event_time)
     generation = state.current(reading.flow)
-    clock = CheckpointClock(BatchClock(str(generation.checkpoint_folder.absolute())))
+    clock = CheckpointClock(BatchClock(generation.checkpoint_folder.absolute()))
     there = Processing(reading.context, reading.flow, generation.id, letters, clock=clock)
     return there.run(rows, steps, event_time)
 
@@ -214,7 +215,7 @@ def _as_timestamp(frame: DataFrame, event_time: EventTime) -> Column:
 
 def _letters(one: TimedInput, reading: Reading, state: StateDir, *, keep_value: bool = True) -> LetterBox:
     return LetterBox(
-        folder=str(reading.letters or state.dead_letters),
+        folder=reading.letters or state.dead_letters,
         flow=reading.flow,
         stream=one.name,
         generation=state.current(reading.flow).id if reading.streaming else "adhoc",
@@ -235,9 +236,9 @@ def _gate(one: TimedInput, reading: Reading, state: StateDir) -> Gate | None:
     generation = state.current(reading.flow)
     return Gate(
         event_time=event_time,
-        clock=BatchClock(str(generation.checkpoint_folder.absolute())),
+        clock=BatchClock(generation.checkpoint_folder.absolute()),
         rule=one.late if keeps_late else None,
-        late=LateBox(str(state.late.absolute()), reading.flow, one.name, generation.id) if keeps_late else None,
+        late=LateBox(state.late.absolute(), reading.flow, one.name, generation.id) if keeps_late else None,
         watch_future=watches_future,
     )
 

@@ -23,13 +23,14 @@ from typing import Literal
 from headrace.core.errors import Exit, ProjectError
 
 OLDEST_JAVA = 17
-SetName = Literal["engine", "broker", "search"]
+SetName = Literal["engine", "s3", "broker", "search"]
 Report = Callable[[str], None]
 
 _IVY = Path(__file__).parent / "ivy"
 _STAMP = ".stamp"
 _FETCH_COMMAND = {
     "engine": "headrace jars",
+    "s3": "headrace jars --s3",
     "broker": "headrace services install kafka",
     "search": "headrace services install opensearch",
 }

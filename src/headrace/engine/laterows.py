@@ -10,19 +10,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from headrace.core.schema import TIMESTAMP
+from headrace.core.statefiles import StatePath, in_order
 from headrace.engine.batchclock import BatchTimes
+from headrace.engine.parquetfiles import read_tables, write_table
 
 SCHEMA = pa.schema(
     [
@@ -45,7 +43,7 @@ _FLUSH_BYTES = 8 << 20
 class LateBox:
     """Collects the late rows of one task. Pickled to executors while empty."""
 
-    folder: str
+    folder: StatePath
     flow: str
     stream: str
     generation: str
@@ -86,12 +84,9 @@ class LateBox:
         """Make what was kept durable. Must have happened before the task ends."""
         if not self._rows:
             return
-        folder = Path(self.folder) / self.flow / self.stream
-        folder.mkdir(parents=True, exist_ok=True)
         name = f"{self._name}-{self._parts:03}.parquet"
-        scratch = folder / f".{name}.{os.getpid()}"
-        pq.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA), scratch)
-        os.replace(scratch, folder / name)
+        table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
+        write_table(self.folder / self.flow / self.stream / name, table)
         self._rows = []
         self._bytes = 0
         self._parts += 1
@@ -127,13 +122,13 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def read_late(folder: Path, flow: str | None = None) -> pa.Table:
+def read_late(folder: StatePath, flow: str | None = None) -> pa.Table:
     """All late rows below a folder, each once per flow and generation, in no particular order."""
     base = folder / flow if flow else folder
-    files = sorted(str(file) for file in base.rglob("*.parquet")) if base.is_dir() else []
+    files = in_order(base.rglob("*.parquet")) if base.is_dir() else []
     if not files:
         return SCHEMA.empty_table()
-    table = ds.dataset(files, schema=SCHEMA).to_table()
+    table = read_tables(files, SCHEMA)
     numbered = table.append_column("_place", pa.array(range(table.num_rows), pa.int64()))
     first = numbered.group_by(["flow", "generation", "id"], use_threads=False).aggregate([("_place", "min")])
     return table if first.num_rows == table.num_rows else table.take(first["_place_min"])

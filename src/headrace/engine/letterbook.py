@@ -10,20 +10,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import TIMESTAMP
+from headrace.core.statefiles import StatePath
 from headrace.engine.deadletters import SCHEMA as LETTERS
 from headrace.engine.deadletters import kept_files
 from headrace.engine.laterows import SCHEMA as LATE_ROWS
 from headrace.engine.letterhistory import History, keys_of
+from headrace.engine.parquetfiles import read_tables, rows_in
 
 Status = Literal["open", "replayed", "discarded"]
 By = Literal["reason", "stream", "flow", "day"]
@@ -37,7 +37,7 @@ _LATE_INDEX = ("flow", "id", "generation", "stream", "event_time", "met_at")
 class Shelf:
     """Records that flows have put aside, in Parquet files; each once per flow, as it was met last."""
 
-    files: tuple[str, ...]
+    files: tuple[StatePath, ...]
     ends: tuple[int, ...]
     """How many rows there are up to the end of each file."""
     schema: pa.Schema
@@ -45,7 +45,7 @@ class Shelf:
     """One row per record, with its place in the files as `_row`."""
 
     @staticmethod
-    def read(folder: Path, flow: str | None, schema: pa.Schema, columns: Sequence[str]) -> Shelf:
+    def read(folder: StatePath, flow: str | None, schema: pa.Schema, columns: Sequence[str]) -> Shelf:
         """What is in a folder, or in the part of it that belongs to a flow.
 
         Whoever fetches from it later holds `kept_files` from before this call until then.
@@ -54,12 +54,10 @@ class Shelf:
             if not files:
                 empty = pa.schema([schema.field(name) for name in columns]).empty_table()
                 return Shelf((), (), schema, empty.append_column(_ROW, pa.array([], pa.int64())))
-            dataset = ds.dataset(files, schema=schema)
-            table = dataset.to_table(columns=list(columns))
-            fragments = list(dataset.get_fragments())
-            ends = np.cumsum([fragment.count_rows() for fragment in fragments])
+            table = read_tables(files, schema, columns)
+            ends = np.cumsum([rows_in(file) for file in files])
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
-        return Shelf(tuple(fragment.path for fragment in fragments), tuple(ends), schema, _as_met_last(table))
+        return Shelf(tuple(files), tuple(ends), schema, _as_met_last(table))
 
     def fetch(self, chosen: pa.Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """These columns (or all) of the chosen rows of the index, file by file, in the order of `_row`."""
@@ -68,10 +66,7 @@ class Shelf:
         for file, end in zip(self.files, self.ends, strict=True):
             here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, end)] - start
             if len(here):
-                part = ds.dataset([file], schema=self.schema).to_table(
-                    columns=None if columns is None else list(columns)
-                )
-                yield part.take(pa.array(here))
+                yield read_tables([file], self.schema, columns).take(pa.array(here))
             start = end
 
     def newest(self, chosen: pa.Table, limit: int | None) -> list[dict[str, Any]]:
@@ -124,7 +119,7 @@ class Wanted:
 class LetterBook:
     """The dead letters of a state folder, and their history."""
 
-    folder: Path
+    folder: StatePath
 
     @property
     def history(self) -> History:
@@ -180,7 +175,7 @@ class LetterBook:
         )
 
 
-def late_rows(folder: Path, flow: str | None = None) -> Shelf:
+def late_rows(folder: StatePath, flow: str | None = None) -> Shelf:
     """The rows that came too late for a flow's windows."""
     return Shelf.read(folder, flow, LATE_ROWS, _LATE_INDEX)
 

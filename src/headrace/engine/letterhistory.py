@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.files import HeldError, holding
+from headrace.core.objects import ObjectPath
+from headrace.core.statefiles import StatePath
+from headrace.engine.files import Fence, HeldError, holding
 
 What = Literal["replay-begun", "replayed", "still-bad", "discarded"]
 CLOSING: tuple[What, ...] = ("replayed", "discarded")
@@ -49,10 +51,10 @@ _BLOCK_BYTES = 8 << 20
 class History:
     """The log of one state folder."""
 
-    folder: Path
+    folder: StatePath
 
     @property
-    def file(self) -> Path:
+    def file(self) -> StatePath:
         """Where it is."""
         return self.folder / "history.jsonl"
 
@@ -64,11 +66,11 @@ class History:
         """
         with ExitStack() as held:
             try:
-                held.enter_context(holding(self.folder / "replay.lock"))
+                held.enter_context(holding(self.folder / "replay.lock", Fence()))
             except HeldError as other:
                 raise ProjectError(
                     "replay-running",
-                    f"another command (pid {other.args[0] or 'unknown'}) replays or discards dead letters now",
+                    f"another command ({other.owner}) replays or discards dead letters now",
                     hint="wait until it has ended",
                     exit_code=Exit.CONFLICT,
                 ) from other
@@ -88,13 +90,8 @@ class History:
         said = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "by": _who(), "what": what}
         if replay is not None:
             said["replay"] = replay
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.file.open("ab") as out:
-            _cut_torn_line(out.fileno(), self.file)
-            for line in _lines(letters, what == "still-bad"):
-                out.write(json.dumps(said | line, ensure_ascii=False).encode() + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
+        lines = (json.dumps(said | line, ensure_ascii=False) for line in _lines(letters, what == "still-bad"))
+        _append(self.file, (f"{line}\n".encode() for line in lines))
 
     def read(self) -> pa.Table:
         """All lines, oldest first. A last line that was not finished is not there."""
@@ -167,6 +164,19 @@ def _lines(letters: pa.Table, with_reasons: bool) -> Iterator[dict[str, Any]]:
                 line["reasons"] = part["reason"].to_pylist()
                 line["details"] = [str(detail)[:_LONGEST_DETAIL] for detail in part["detail"].to_pylist()]
             yield line
+
+
+def _append(file: StatePath, lines: Iterable[bytes]) -> None:
+    if isinstance(file, ObjectPath):
+        before = file.read_bytes() if file.is_file() else b""
+        file.put(before + b"".join(lines))
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as out:
+        _cut_torn_line(out.fileno(), file)
+        out.writelines(lines)
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _cut_torn_line(number: int, file: Path) -> None:

@@ -7,19 +7,19 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
+from headrace.core.statefiles import StatePath, in_order
 from headrace.engine.backfill import is_pending
 from headrace.engine.flowrun import FlowRun
 from headrace.engine.heartbeat import due, write_heartbeat
 from headrace.engine.lag import FlowLag, LagProbe
 from headrace.engine.letterhistory import History
+from headrace.engine.parquetfiles import read_tables, rows_in
 from headrace.engine.sidework import Notes
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan
@@ -112,7 +112,7 @@ class LagMeter:
 class ClosedLetters:
     """Counts the dead letters of each flow that were replayed or discarded; the history is read when it has grown."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: StatePath) -> None:
         self._history = History(folder)
         self._read: tuple[int, int] | None = None
         self._counts: Counter[str] = Counter()
@@ -139,17 +139,17 @@ class FileCounter:
     A record that is met again by a new generation of its flow counts again.
     """
 
-    def __init__(self, folder: Path, column: str | None = None) -> None:
+    def __init__(self, folder: StatePath, column: str | None = None) -> None:
         self._folder, self._column = folder, column
-        self._files: dict[Path, tuple[tuple[int, int], Counter[str]]] = {}
+        self._files: dict[StatePath, tuple[tuple[int, int], Counter[str]]] = {}
         self.counts: dict[str, dict[str, int]] = {}
         """By flow, then by the column's value."""
         self._totals: deque[tuple[float, int]] = deque(maxlen=_MINUTE_OF_LOOKS)
 
     def measure(self) -> None:
         """Look for new files and count what is in them."""
-        files: dict[Path, tuple[tuple[int, int], Counter[str]]] = {}
-        for file in sorted(self._folder.glob("*/*/*.parquet")):
+        files: dict[StatePath, tuple[tuple[int, int], Counter[str]]] = {}
+        for file in in_order(self._folder.glob("*/*/*.parquet")):
             try:
                 about = file.stat()
                 stamp = (about.st_mtime_ns, about.st_size)
@@ -176,8 +176,8 @@ class FileCounter:
         """All rows of a flow."""
         return sum(self.counts.get(flow, {}).values())
 
-    def _count(self, file: Path) -> Counter[str]:
+    def _count(self, file: StatePath) -> Counter[str]:
         if self._column is None:
-            return Counter({"": pq.read_metadata(file).num_rows})
-        values: Any = pq.read_table(file, columns=[self._column])[self._column]
+            return Counter({"": rows_in(file)})
+        values: Any = read_tables([file], None, [self._column])[self._column]
         return Counter({str(one["values"]): int(one["counts"]) for one in values.value_counts().to_pylist()})

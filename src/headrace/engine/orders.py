@@ -9,17 +9,20 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 from headrace.core.errors import ProjectError
-from headrace.engine.files import write_atomically
+from headrace.core.objects import ObjectPath
+from headrace.core.statefiles import StatePath, write_atomically
 from headrace.engine.state import StateDir
 
 Want = Literal["stopped", "running"]
+# each look at an object store is a request per flow
+_STORE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,21 @@ class Orders:
     def __init__(self, state: StateDir) -> None:
         self._state = state
         self._taken: dict[str, Order] = {}
+        self._pause = _STORE_SECONDS if isinstance(state.root, ObjectPath) else 0.0
+        self._due = 0.0
 
     def news(self, flows: Iterable[str]) -> dict[str, Order]:
         """The orders that were not there at the last look, by flow."""
+        if time.monotonic() < self._due:
+            return {}
+        self._due = time.monotonic() + self._pause
         found = {flow: order for flow in flows if (order := last_order(self._state, flow)) is not None}
         new = {flow: order for flow, order in found.items() if self._taken.get(flow) != order}
         self._taken |= new
         return new
 
 
-def _file(state: StateDir, flow: str) -> Path:
+def _file(state: StateDir, flow: str) -> StatePath:
     return state.root / "orders" / f"{flow}.json"
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.context import Context
+from headrace.core.objects import ObjectPath
 from headrace.core.positions import Position, Positions
+from headrace.core.statefiles import StatePath, write_atomically
 from headrace.engine.backfill import BackfilledPositions
-from headrace.engine.files import write_atomically
 from headrace.engine.generations import Generation
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan, LakeInput, StreamInput
@@ -26,6 +27,8 @@ from headrace.plan.model import FlowPlan, LakeInput, StreamInput
 KEEP = timedelta(days=7)
 MAX_BYTES = 4_000_000
 _LEAST_SECONDS = 1.0
+# nothing can be appended to an object: it is put anew with each entry
+_LEAST_SECONDS_APART, _MAX_OBJECT_BYTES = 10.0, 400_000
 # entries this old are thinned to one in so many seconds
 _THINNING = ((86_400, 600), (3_600, 60))
 
@@ -94,7 +97,7 @@ class Moment:
     """How many records were unread then, where the sources tell."""
 
 
-def log_file(generation: Generation) -> Path:
+def log_file(generation: Generation) -> StatePath:
     """Where the log of a generation is."""
     return generation.folder / "positions.jsonl"
 
@@ -151,26 +154,29 @@ class PositionLog:
         generation = self.state.generations(flow.name).current()
         record = None if generation is None else generation.checkpoint.committed()
         now = self.clock()
-        if generation is None or record is None or now - self._last.get(generation.id, 0.0) < _LEAST_SECONDS:
+        if generation is None or record is None or now - self._last.get(generation.id, 0.0) < self._least_seconds:
             return
         self._last[generation.id] = now
         entry = {"t": round(now, 3), "batch": record.batch_id, "ends": list(record.ends), "lag": lag_of(progress)}
-        file = log_file(generation)
-        with file.open("a", encoding="utf-8") as out:
-            # a line that was cut off must not take the next one with it
-            out.write(("\n" if _is_cut_off(file) else "") + json.dumps(entry, separators=(",", ":")) + "\n")
-            size = out.tell()
-        if size > self.max_bytes:
+        if _append(log_file(generation), json.dumps(entry, separators=(",", ":")) + "\n") > self._max_bytes:
             self._shrink(generation, now)
 
     def close(self) -> None:
         """Nothing is held back."""
 
+    @property
+    def _least_seconds(self) -> float:
+        return _LEAST_SECONDS_APART if isinstance(self.state.root, ObjectPath) else _LEAST_SECONDS
+
+    @property
+    def _max_bytes(self) -> int:
+        return min(self.max_bytes, _MAX_OBJECT_BYTES) if isinstance(self.state.root, ObjectPath) else self.max_bytes
+
     def _shrink(self, generation: Generation, now: float) -> None:
         kept = thinned(read_log(generation), now, self.keep.total_seconds())
         lines = [json.dumps({"t": m.time, "batch": m.batch, "ends": m.ends, "lag": m.lag}) for m in kept]
         # half of the room, so that this is not done again at once
-        while len(lines) > 1 and sum(map(len, lines)) > self.max_bytes // 2:
+        while len(lines) > 1 and sum(map(len, lines)) > self._max_bytes // 2:
             lines = [*lines[: len(lines) // 2 : 2], *lines[len(lines) // 2 :]] if len(lines) > 4 else lines[1:]
         write_atomically(log_file(generation), "".join(f"{line}\n" for line in lines).encode())
 
@@ -212,6 +218,18 @@ def _offsets(given: Any) -> dict[str, dict[str, int]] | None:
     if isinstance(said, dict) and said and all(isinstance(part, dict) for part in said.values()):
         return said
     return None
+
+
+def _append(file: StatePath, line: str) -> int:
+    """Add a line; how large the file is then."""
+    if isinstance(file, ObjectPath):
+        before = file.read_bytes() if file.is_file() else b""
+        file.put(before + line.encode())
+        return len(before) + len(line)
+    with file.open("a", encoding="utf-8") as out:
+        # a line that was cut off must not take the next one with it
+        out.write(("\n" if _is_cut_off(file) else "") + line)
+        return out.tell()
 
 
 def _is_cut_off(file: Path) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.processor import ArrowProcessor, StandingClock, StepClock, StepContext, through_python
+from headrace.core.statefiles import StatePath
 from headrace.engine.batchclock import BatchClock, running_batch
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.steprows import row_text
@@ -74,7 +75,7 @@ class Processing:
     context: Context
     flow: str
     generation: str
-    letters: str
+    letters: StatePath
     """The folder of dead letters."""
     streaming: bool = True
     clock: StepClock = field(default_factory=StandingClock)
@@ -95,6 +96,7 @@ class Processing:
         return StepContext(
             root=self.context.root,
             state=self.context.state,
+            store=self.context.store,
             flow=self.flow,
             step=step.id,
             letters=RowLetters(box),

@@ -11,28 +11,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.statefiles import (
+    StatePath,
+    appearing,
+    make_durable,
+    remove_tree,
+    spark_path,
+    vanish,
+    write_atomically,
+)
 from headrace.engine.checks import check_rows
 from headrace.engine.deadletters import read_letters
 from headrace.engine.failures import from_query
-from headrace.engine.files import write_atomically
 from headrace.engine.flow import batch_writer
 from headrace.engine.functions import register_for
 from headrace.engine.letterbook import LetterBook, Shelf
 from headrace.engine.letterhistory import keys_of
+from headrace.engine.parquetfiles import read_tables, rows_in, write_parts, write_table
 from headrace.engine.replayinputs import LetterInputs
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _IDS_AT_ONCE = 10_000
+# the file that makes a folder a replay
+_TOLD_BY = "replay.json"
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,15 @@ class Replay:
 
     id: str
     flow: FlowPlan
-    folder: Path
+    folder: StatePath
     letters: int
     chosen: pa.Table | None
     """The letters as rows of the shelf's index; None when the replay was begun before."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it was begun and not finished."""
+        return (self.folder / _TOLD_BY).is_file()
 
     @property
     def generation(self) -> str:
@@ -79,12 +91,12 @@ class Outcome:
 class Begun:
     """Replays that were begun and not finished."""
 
-    folder: Path
+    folder: StatePath
 
-    def of(self, flow: str) -> list[tuple[Path, int]]:
+    def of(self, flow: str) -> list[tuple[StatePath, int]]:
         """Those of a flow and how many letters each has, oldest first."""
         mine = [(said["begun_at"], folder, said["letters"]) for folder, said in self._all() if said["flow"] == flow]
-        return [(folder, letters) for _, folder, letters in sorted(mine)]
+        return [(folder, letters) for _, folder, letters in sorted(mine, key=lambda one: (one[0], str(one[1])))]
 
     def flows(self) -> set[str]:
         """All flows that have one."""
@@ -101,8 +113,8 @@ class Begun:
             letters = letters.filter(pc.invert(pc.is_in(letters["id"], _ids(folder))))
         return letters
 
-    def _all(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        for file in self.folder.glob("*/replay.json"):
+    def _all(self) -> Iterator[tuple[StatePath, dict[str, Any]]]:
+        for file in self.folder.glob(f"*/{_TOLD_BY}"):
             # a draft of a replay that did not even begin is hidden
             if not file.parent.name.startswith("."):
                 yield file.parent, json.loads(file.read_text(encoding="utf-8"))
@@ -110,36 +122,20 @@ class Begun:
     def begin(self, replay: Replay, shelf: Shelf) -> None:
         """Put the letters, bytes and all, into the replay's folder, which is there whole or not at all."""
         assert replay.chosen is not None
-        draft = self.folder / f".{replay.id}"
         for left_over in self.folder.glob(".*"):
-            shutil.rmtree(left_over)
-        draft.mkdir(parents=True)
-        with pq.ParquetWriter(draft / "letters.parquet", shelf.schema) as writer:
-            for part in shelf.fetch(replay.chosen):
-                writer.write_table(part)
-        said = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
-        write_atomically(draft / "replay.json", json.dumps(said).encode())
-        _make_durable(draft)
-        os.replace(draft, replay.folder)
+            remove_tree(left_over)
+        with appearing(replay.folder) as draft:
+            write_parts(draft / "letters.parquet", shelf.schema, shelf.fetch(replay.chosen))
+            said = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
+            write_atomically(draft / _TOLD_BY, json.dumps(said).encode())
 
     def end(self, replay: Replay) -> None:
         """Forget it, in one step: it is finished, or no sink has heard of it."""
-        gone = self.folder / f".{replay.id}"
-        os.replace(replay.folder, gone)
-        shutil.rmtree(gone)
+        vanish(replay.folder, _TOLD_BY)
 
 
-def _make_durable(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
-def _ids(folder: Path) -> pa.Array:
-    return pq.read_table(folder / "letters.parquet", columns=["id"])["id"].combine_chunks()
+def _ids(folder: StatePath) -> pa.Array:
+    return read_tables([folder / "letters.parquet"], None, ["id"])["id"].combine_chunks()
 
 
 def replay_id(letters: pa.Table) -> str:
@@ -211,16 +207,16 @@ class Replayer:
             except Exception:
                 self._begun.end(replay)
                 raise
-            _make_durable(replay.folder)
+            make_durable(replay.folder)
             write_atomically(done, json.dumps({"rows": _count(rows)}).encode())
-        return session.read.parquet(rows.absolute().as_uri())
+        return session.read.parquet(spark_path(rows))
 
-    def _fix_rows(self, replay: Replay, session: SparkSession, rows: Path) -> None:
-        shutil.rmtree(rows, ignore_errors=True)
-        shutil.rmtree(replay.folder / "bad", ignore_errors=True)
+    def _fix_rows(self, replay: Replay, session: SparkSession, rows: StatePath) -> None:
+        remove_tree(rows)
+        remove_tree(replay.folder / "bad")
         given = self._rows(replay, session)
         check_rows(self.project, replay.flow, given)
-        given.write.parquet(rows.absolute().as_uri())
+        given.write.mode("overwrite").parquet(spark_path(rows))
 
     def _rows(self, replay: Replay, session: SparkSession) -> DataFrame:
         """What the flow's SQL gives for the letters."""
@@ -241,7 +237,7 @@ class Replayer:
 
         flow = replay.flow
         letters, bad = replay.folder / "letters.parquet", replay.folder / "bad"
-        begun_at = datetime.fromisoformat(json.loads((replay.folder / "replay.json").read_bytes())["begun_at"])
+        begun_at = datetime.fromisoformat(json.loads((replay.folder / _TOLD_BY).read_bytes())["begun_at"])
         reader = LetterInputs(session, flow.name, self.project.context, letters, bad, replay.id, begun_at)
         register_for(session, flow, self.project)
         for one in inputs:
@@ -257,10 +253,10 @@ class Replayer:
     def _write(self, replay: Replay, rows: DataFrame) -> None:
         """Without rows nothing is written: the same letters may be replayed again, and no mark may stop them then."""
         if _count(replay.folder / "rows"):
-            batch_writer(replay.flow, replay.generation, self.project.context)(rows, 0)
+            batch_writer(replay.flow, replay.generation, self.project.context, self.state.fence.check)(rows, 0)
 
     def _finish(self, replay: Replay) -> Outcome:
-        letters = pq.read_table(replay.folder / "letters.parquet", columns=["flow", "generation", "id"])
+        letters = read_tables([replay.folder / "letters.parquet"], None, ["flow", "generation", "id"])
         met = read_letters(replay.folder / "bad")
         pairs = zip(met["position"].to_pylist(), met["value"].to_pylist(), strict=True)
         ids = pa.array([letter_of(*pair) for pair in pairs], pa.string())
@@ -273,17 +269,14 @@ class Replayer:
         self._book.history.append("still-bad", bad, replay=replay.id)
         self._begun.end(replay)
         # what sinks kept beside the checkpoint of this generation, which nobody will go on with
-        shutil.rmtree(self.state.generations(replay.flow.name).folder / replay.generation, ignore_errors=True)
+        remove_tree(self.state.generations(replay.flow.name).folder / replay.generation)
         return outcome
 
     def _keep(self, replay: Replay, letters: pa.Table) -> None:
         """Put new letters to the others of the flow; once, however often it is tried."""
         for stream in pc.unique(letters["stream"]).to_pylist():
             file = self.state.dead_letters / replay.flow.name / stream / f"{replay.generation}.parquet"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            out = pa.BufferOutputStream()
-            pq.write_table(letters.filter(pc.equal(letters["stream"], stream)), out)
-            write_atomically(file, out.getvalue().to_pybytes())
+            write_table(file, letters.filter(pc.equal(letters["stream"], stream)), durable=True)
 
 
 def _still_bad(letters: pa.Table, found: pa.Table, ids: pa.Array) -> pa.Table:
@@ -295,8 +288,8 @@ def _widened(one: Input) -> Input:
     return replace(one, columns=None) if isinstance(one, StreamInput) else one
 
 
-def _count(rows: Path) -> int:
-    return sum(pq.read_metadata(file).num_rows for file in rows.glob("*.parquet"))
+def _count(rows: StatePath) -> int:
+    return sum(rows_in(file) for file in rows.glob("*.parquet"))
 
 
 @contextmanager

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.core.context import Context
 from headrace.core.format import Format
 from headrace.core.records import spark_schema
 from headrace.core.schema import TIMESTAMP, to_ddl
+from headrace.core.statefiles import StatePath, spark_path
 from headrace.engine.batchclock import BatchClock, BatchTimes
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.decode import DecodeStep
 from headrace.engine.gate import Gate
+from headrace.engine.parquetfiles import read_tables
 from headrace.engine.processing import Processing
 from headrace.engine.steprows import LETTER, RowReader
 from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, StreamInput
@@ -39,8 +40,8 @@ class LetterInputs:
     spark: SparkSession
     flow: str
     context: Context
-    letters: Path
-    bad: Path
+    letters: StatePath
+    bad: StatePath
     replay: str
     begun_at: datetime
     """The time of the batch: what is too far in the future of it is bad."""
@@ -48,7 +49,7 @@ class LetterInputs:
     @property
     def processing(self) -> Processing:
         """Where the flow's steps run on what comes of the letters."""
-        return Processing(self.context, self.flow, self.replay, str(self.bad), streaming=False)
+        return Processing(self.context, self.flow, self.replay, self.bad, streaming=False)
 
     def register(self, one: Input) -> None:
         """Make an input a view under its own name."""
@@ -79,12 +80,12 @@ class LetterInputs:
     @cached_property
     def _met_by(self) -> frozenset[str]:
         """The streams and steps that have met the letters."""
-        return frozenset(pc.unique(pq.read_table(self.letters, columns=["stream"])["stream"]).to_pylist())
+        return frozenset(pc.unique(read_tables([self.letters], None, ["stream"])["stream"]).to_pylist())
 
     def _rows_of(self, step: ProcessorStep, schema: pa.Schema) -> DataFrame:
-        box = LetterBox(str(self.bad), self.flow, step.id, self.replay, keep_value=False)
+        box = LetterBox(self.bad, self.flow, step.id, self.replay, keep_value=False)
         reader = RowReader(schema, box)
-        letters = self.spark.read.schema(_COLUMNS).parquet(self.letters.absolute().as_uri())
+        letters = self.spark.read.schema(_COLUMNS).parquet(spark_path(self.letters))
         mine = letters.where(letters["stream"] == step.id).select("id", "value")
         return mine.mapInArrow(reader, to_ddl(reader.output_schema))
 
@@ -92,7 +93,7 @@ class LetterInputs:
         form = one.spec.format
         if form is None:
             return self.spark.createDataFrame([], self._ddl(one, _timed(one)))
-        letters = self.spark.read.schema(_COLUMNS).parquet(self.letters.absolute().as_uri())
+        letters = self.spark.read.schema(_COLUMNS).parquet(spark_path(self.letters))
         step = self._step(one, form)
         records = _in_order(letters.where(letters["stream"] == one.name), one)
         metadata = [_metadata(one, name) for name in one.metadata]
@@ -109,7 +110,7 @@ class LetterInputs:
             event_time=one.event_time,
             # whatever the stream says now: a letter that is still bad stays a letter
             on_error="dead_letter",
-            letters=LetterBox(str(self.bad), self.flow, one.name, self.replay, keep_value=False),
+            letters=LetterBox(self.bad, self.flow, one.name, self.replay, keep_value=False),
             gate=self._gate(one),
         )
 
@@ -118,7 +119,7 @@ class LetterInputs:
         if event_time is None or event_time.max_future is None or one.spec.source.simulated:
             return None
         microseconds = round(self.begun_at.timestamp() * 1_000_000)
-        return Gate(event_time, BatchClock("", BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0)))
+        return Gate(event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0)))
 
     @staticmethod
     def _ddl(one: StreamInput, schema: pa.Schema) -> str:

@@ -15,11 +15,10 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Earliest, Explicit, Position, Positions, Scope, Split, Target
 from headrace.core.sink import Rewind
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import copy_tree, write_atomically
 from headrace.engine.generations import Generation, Generations
 from headrace.engine.groups import publish
 from headrace.engine.positions import ByInput, committed_positions, input_positions, known_batches, positions_at
-from headrace.engine.savepoints import copy_tree
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan, LakeInput, Plan
 
@@ -181,7 +180,7 @@ class Rewinder:
         return self._plan(copy.name, at, to, splits, copy.batch, replace, copy)
 
     def execute(self, plan: RewindPlan) -> Generation:
-        """Make the new generation and let the flow go on with it; one rename decides."""
+        """Make the new generation and let the flow go on with it; one write decides."""
         base = {} if plan.kept is None else {"generation": plan.kept[0], "batch": plan.kept[1]}
         known: dict[str, Any] = {"base": base}
         if plan.copy is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.objects import StoreError
 from headrace.engine.backfill import finish, progress
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
@@ -103,10 +104,7 @@ class Runner:
             self._take_schemas()
             self._take_orders()
             for run in self.runs:
-                if run.building is None:
-                    self._tend(run)
-                elif run.building.tend(self._tend):
-                    self._take_over(run, run.building)
+                self._tend_or_halt(run)
         except Exception as error:
             if not is_lost(error):
                 raise
@@ -120,6 +118,15 @@ class Runner:
                 run.query = None
                 run.fail(lost)
             raise lost from error
+
+    def _tend_or_halt(self, run: FlowRun) -> None:
+        try:
+            if run.building is None:
+                self._tend(run)
+            elif run.building.tend(self._tend):
+                self._take_over(run, run.building)
+        except StoreError as away:
+            self._halt(run, from_query(run.plan, f"StoreError: {away}"))
 
     def _take_over(self, run: FlowRun, building: Building) -> None:
         building.close()
@@ -317,9 +324,9 @@ class Runner:
 
     def _halt(self, run: FlowRun, why: ProjectError) -> None:
         """Stop a flow before it writes where it must not."""
-        assert run.query is not None
-        run.query.stop()
-        run.query = None
+        if run.query is not None:
+            run.query.stop()
+            run.query = None
         self._failed(run, why)
 
     def _ended(self, run: FlowRun) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import StatePath, appearing, copy_tree, vanish, write_atomically
 from headrace.engine.generations import Generation
 from headrace.engine.positions import committed_positions, input_positions
 from headrace.engine.state import StateDir
 from headrace.plan.model import FlowPlan
 
+_NOTE = "savepoint.json"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 _TAKEN = re.compile(r"earliest|latest|g\d+-.*")
 
@@ -45,12 +42,12 @@ class Note:
 class Savepoint:
     """One savepoint on disk: the folder of a generation as it was."""
 
-    folder: Path
+    folder: StatePath
 
     @property
     def note(self) -> Note:
         """What is known about it."""
-        return Note(**json.loads((self.folder / "savepoint.json").read_text(encoding="utf-8")))
+        return Note(**json.loads((self.folder / _NOTE).read_text(encoding="utf-8")))
 
     @property
     def generation(self) -> Generation:
@@ -66,13 +63,13 @@ class Savepoints:
     flow: str
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> StatePath:
         """Where they are."""
         return self.state.generations(self.flow).folder / "savepoints"
 
     def all(self) -> list[Savepoint]:
         """All that are whole, oldest first."""
-        found = [Savepoint(file.parent) for file in self.folder.glob("[!.]*/savepoint.json")]
+        found = [Savepoint(file.parent) for file in self.folder.glob(f"[!.]*/{_NOTE}")]
         return sorted(found, key=lambda one: (one.note.created_at, one.note.name))
 
     def find(self, name: str) -> Savepoint | None:
@@ -117,19 +114,15 @@ class Savepoints:
         return self._put(generation, note)
 
     def _put(self, generation: Generation, note: Note) -> Savepoint:
-        draft = self.folder / f".{note.name}.{uuid.uuid4().hex[:8]}"
-        copy_tree(generation.checkpoint_folder, draft / "checkpoint")
-        Generation(draft).describe(generation.manifest)
-        write_atomically(draft / "savepoint.json", (json.dumps(asdict(note), indent=1) + "\n").encode())
-        os.rename(draft, self.folder / note.name)
+        with appearing(self.folder / note.name) as draft:
+            copy_tree(generation.checkpoint_folder, draft / "checkpoint")
+            Generation(draft).describe(generation.manifest)
+            write_atomically(draft / _NOTE, (json.dumps(asdict(note), indent=1) + "\n").encode())
         return Savepoint(self.folder / note.name)
 
     def delete(self, name: str) -> None:
         """Remove one. The generations that began with it have copies of their own."""
-        found = self.require(name)
-        gone = found.folder.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
-        os.rename(found.folder, gone)
-        shutil.rmtree(gone)
+        vanish(self.require(name).folder, _NOTE)
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or _TAKEN.fullmatch(name):
@@ -139,7 +132,7 @@ class Savepoints:
                 hint="a letter, then letters, digits, '_', '.' and '-'; not earliest, latest or that of a generation",
                 exit_code=Exit.USAGE,
             )
-        if (self.folder / name).exists():
+        if (self.folder / name / _NOTE).exists():
             raise ProjectError(
                 "savepoint-exists",
                 f"flow '{self.flow}' has a savepoint '{name}' already",
@@ -155,18 +148,3 @@ def _positions(flow: FlowPlan, generation: Generation, context: Context) -> Mapp
     finally:
         for known in inputs.values():
             known.close()
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """A copy of a checkpoint that costs no room: Spark never changes a file, it only adds and removes some.
-
-    Where the file system has no hard links the files are copied.
-    """
-    shutil.copytree(source, target, copy_function=_link_or_copy)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

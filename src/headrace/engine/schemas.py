@@ -7,7 +7,7 @@ import pyarrow as pa
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import write_atomically
 from headrace.engine.state import StateDir
 from headrace.project.loader import Project
 from headrace.project.model import StreamSpec

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
-from headrace.engine.files import holder_of, holding
+from headrace.engine.files import Fence, holder_of, holding
 
 _JVM = "jvm.pid"
 
@@ -59,7 +59,7 @@ def _made(root: Path) -> Path:
     folder = root / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     lock = root / f"{folder.name}.lock"
     held = ExitStack()
-    held.enter_context(holding(lock))  # before the folder is there, so that nobody takes it for abandoned
+    held.enter_context(holding(lock, Fence()))  # before the folder is there, so that nobody takes it for abandoned
     folder.mkdir(mode=0o700)
     owner = os.getpid()
 

@@ -10,14 +10,15 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import engine_jars, require_java
+from headrace.core.objectstore import ObjectStore
+from headrace.engine.jars import engine_jars, require_jars, require_java
 from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
 
@@ -60,7 +61,7 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def settings(spec: SparkSpec, log_file: Path, scratch: Path | None = None) -> dict[str, str]:
+def settings(spec: SparkSpec, log_file: Path, jars: Sequence[Path], scratch: Path | None = None) -> dict[str, str]:
     """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
     java_options = [
         # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
@@ -74,7 +75,7 @@ def settings(spec: SparkSpec, log_file: Path, scratch: Path | None = None) -> di
         **DEFAULTS,
         "spark.driver.memory": spec.memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.jars": ",".join(str(jar) for jar in engine_jars()),
+        "spark.jars": ",".join(str(jar) for jar in jars),
     }
     if scratch is not None:
         own["spark.local.dir"] = str(scratch)
@@ -86,13 +87,14 @@ def settings(spec: SparkSpec, log_file: Path, scratch: Path | None = None) -> di
     return merged
 
 
-def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
-    """The session, its JVM's own messages going to `engine.log` in `log_dir`."""
+def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore | None = None) -> SparkSession:
+    """The session, its JVM's own messages going to `engine.log` in `log_dir`. With a store it knows `s3a://`."""
     require_java()
     log_dir.mkdir(parents=True, exist_ok=True)
     log_file = (log_dir / "engine.log").absolute()
     scratch = scratch_folder()
-    options = settings(spec, log_file, scratch)
+    jars = [*engine_jars(), *(require_jars("s3") if store is not None else ())]
+    options = settings(spec, log_file, jars, scratch)
     from pyspark.sql import SparkSession
 
     # PySpark asks the environment, not its settings, which Python runs the workers
@@ -115,7 +117,16 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
         remember_jvm(scratch, spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     if not spec.master.startswith("local"):
         _ship_package(spark, scratch)
+    if store is not None:
+        reach(spark, store)
     return spark
+
+
+def reach(spark: SparkSession, store: ObjectStore) -> None:
+    """Tell Hadoop's client how to reach a store. Not as settings of the session: they stand on Java's command line."""
+    known = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in store.hadoop_settings().items():
+        known.set(key, value)
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -142,7 +153,7 @@ def _quiet_accumulators(spark: SparkSession) -> None:
     def note(_request: Any, _address: Any) -> None:
         _LOG.debug("the connection for counters has ended", exc_info=True)
 
-    spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[method-assign]
+    spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[assignment,method-assign]
 
 
 @contextmanager

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.files import HeldError, holder_of, holding
+from headrace.core.objects import ObjectPath
+from headrace.core.statefiles import StatePath
+from headrace.engine.files import Fence, HeldError, holder_of, holding
 from headrace.engine.generations import Generation, Generations
+from headrace.engine.lease import Owner
 
 
 @dataclass(frozen=True)
 class StateDir:
-    """The state folder of a project."""
+    """The state folder of a project: a local one, or one on an object store."""
 
-    root: Path
+    root: StatePath
+    nearby: Path = Path(".headrace")
+    """Where things are that need not survive, when the folder is not a local one."""
+    fence: Fence = field(default_factory=Fence, compare=False, repr=False)
     candidates: frozenset[str] = frozenset()
     """Flows that are looked at from their candidate: it is what is current here."""
 
@@ -28,31 +34,30 @@ class StateDir:
     @staticmethod
     def of(context: Context) -> StateDir:
         """The state folder of the project a context belongs to."""
-        if "://" in context.state:
-            raise ProjectError(
-                "state-not-local",
-                f"state is kept in a folder, and '{context.state}' is none",
-                hint="name a folder; on a cluster, one that all nodes have mounted",
-            )
-        return StateDir(Path(context.state))
+        return StateDir(context.state_path, context.root / ".headrace")
+
+    @property
+    def local(self) -> Path:
+        """The folder for what only this machine needs to know: logs, the status of its engine."""
+        return self.nearby if isinstance(self.root, ObjectPath) else self.root
 
     @property
     def logs(self) -> Path:
         """What the engine's JVM says."""
-        return self.root / "logs"
+        return self.local / "logs"
 
     @property
-    def dead_letters(self) -> Path:
+    def dead_letters(self) -> StatePath:
         """Records that could not be processed."""
         return self.root / "dead_letters"
 
     @property
-    def replays(self) -> Path:
+    def replays(self) -> StatePath:
         """Replays of dead letters that were begun and not finished."""
         return self.root / "replays"
 
     @property
-    def late(self) -> Path:
+    def late(self) -> StatePath:
         """Rows that came too late for their windows."""
         return self.root / "late"
 
@@ -80,12 +85,12 @@ class StateDir:
                 exit_code=Exit.CONFLICT,
             )
 
-    def schema_file(self, stream: str) -> Path:
+    def schema_file(self, stream: str) -> StatePath:
         """The inferred columns of a stream, fixed when they were first needed."""
         return self.root / "schemas" / f"{stream}.ddl"
 
-    def holder(self) -> int | None:
-        """The process that holds the folder, None when it is free (0 when the process has not said its id yet)."""
+    def holder(self) -> Owner | None:
+        """The process that holds the folder, None when it is free."""
         return holder_of(self.root / "engine.lock")
 
     @contextmanager
@@ -93,11 +98,11 @@ class StateDir:
         """Hold the folder for this engine alone."""
         with ExitStack() as held:
             try:
-                held.enter_context(holding(self.root / "engine.lock"))
+                held.enter_context(holding(self.root / "engine.lock", self.fence))
             except HeldError as other:
                 raise ProjectError(
                     "state-in-use",
-                    f"another engine (pid {other.args[0] or 'unknown'}) runs on the state folder {self.root}",
+                    f"another engine ({other.owner}) runs on the state folder {self.root}",
                     hint="stop it first, or choose another folder with --set state=DIR",
                     exit_code=Exit.CONFLICT,
                 ) from other

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headrace.engine.files import write_atomically
+from headrace.core.statefiles import write_atomically
+from headrace.engine.lease import Owner
 from headrace.engine.state import StateDir
 
 Freshness = Literal["live", "stale", "no-engine"]
@@ -25,7 +26,7 @@ _ASK_AFTER_SECONDS = 2.5
 
 def status_file(state: StateDir) -> Path:
     """Where an engine writes its status."""
-    return state.root / "status.json"
+    return state.local / "status.json"
 
 
 def write_status(state: StateDir, document: Mapping[str, Any]) -> None:
@@ -59,8 +60,12 @@ def look(state: StateDir) -> Seen:
         found = _ask(found) or found
         age = _age(found)
     # a new engine has the folder, and what is written there is its predecessor's
-    stale = found is None or age is None or age > found["stale_after_s"] or found["engine"]["pid"] != holder
+    stale = found is None or age is None or age > found["stale_after_s"] or not _is_of(found, holder)
     return Seen("stale" if stale else "live", found, age)
+
+
+def _is_of(document: Mapping[str, Any], holder: Owner) -> bool:
+    return bool(document["engine"]["pid"] == holder.pid) and holder.host is None
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Current, Scope
 from headrace.core.sink import Rewind
+from headrace.core.statefiles import remove_tree
 from headrace.engine.backfill import is_pending, progress
 from headrace.engine.generations import Generation
 from headrace.engine.positions import committed_positions, input_positions
@@ -116,7 +116,7 @@ def settle(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
     now = replace(manifest, shape=change.shape)
     if change.verdict.kind == "first":
         # Spark may have written down where to begin, and with what; no batch has made use of it
-        shutil.rmtree(change.generation.checkpoint_folder, ignore_errors=True)
+        remove_tree(change.generation.checkpoint_folder)
         now = replace(now, pins=change.pins, query=None)
     if now != manifest:
         change.generation.describe(now)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import urllib3
@@ -26,6 +24,7 @@ from headrace.core.context import Context
 from headrace.core.descriptors import find_message, merged_sets
 from headrace.core.durations import Duration
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.statefiles import StatePath, write_atomically
 
 _RETRIES = 4
 _BACKOFF = 0.5
@@ -85,9 +84,9 @@ class DescriptorRegistry(Options):
         fixed = f" version {self.version}" if isinstance(self.version, int) else ""
         return ", ".join(self.urls) + fixed
 
-    def file(self, context: Context, message: str) -> Path:
+    def file(self, context: Context, message: str) -> StatePath:
         """Where the kept copy is."""
-        return Path(context.state) / "descriptors" / f"{message}-{self.key(message)}.json"
+        return context.state_path / "descriptors" / f"{message}-{self.key(message)}.json"
 
     def kept(self, context: Context, message: str) -> Kept | None:
         """The copy that is in force."""
@@ -113,11 +112,7 @@ class DescriptorRegistry(Options):
 
     def keep(self, context: Context, message: str, kept: Kept) -> None:
         """Put a copy in force."""
-        file = self.file(context, message)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_name(f".{file.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(kept.to_json()), encoding="utf-8")
-        os.replace(scratch, file)
+        write_atomically(self.file(context, message), json.dumps(kept.to_json()).encode(), durable=False)
 
     def is_due(self, kept: Kept) -> bool:
         """Whether the server is to be asked again. A fixed version never changes."""

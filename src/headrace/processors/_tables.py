@@ -7,8 +7,6 @@ the others, and the batch when it runs again, take that one.
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from headrace.core.component import Options
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.processor import StepContext, Surroundings
 from headrace.core.schema import from_ddl, to_ddl
+from headrace.core.statefiles import StatePath, write_first
 
 Kind = Literal["lake", "parquet", "csv", "json"]
 # batches that may run again are the last ones
@@ -156,35 +155,26 @@ def _fingerprint(path: Path) -> str:
 class Pins:
     """Which version of a table each batch of a flow reads."""
 
-    folder: str
+    folder: StatePath | None
     generation: str
 
     @staticmethod
     def of(at: StepContext) -> Pins:
         """Of one step. Rows that are in no batch, such as dead letters that are replayed, read the newest version."""
-        folder = Path(at.state).absolute() / "flows" / at.flow / "lookups" / at.step
-        return Pins(str(folder) if at.streaming else "", at.generation)
+        folder = at.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
+        return Pins(folder if at.streaming else None, at.generation)
 
     def version(self, batch: int, newest: Callable[[], str]) -> str:
         """The version that this batch reads: the newest one when it is asked for the first time."""
-        if not self.folder:
+        if self.folder is None:
             return newest()
-        folder = Path(self.folder)
-        pin = folder / f"{self.generation}-{batch:010}"
-        if not pin.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            scratch = folder / f".{pin.name}.{os.getpid()}.{threading.get_ident()}"
-            scratch.write_text(newest(), encoding="utf-8")
-            try:
-                os.link(scratch, pin)  # unlike a rename it fails when another task was faster
-            except FileExistsError:
-                pass
-            finally:
-                scratch.unlink(missing_ok=True)
-            self._forget(folder, batch)
+        pin = self.folder / f"{self.generation}-{batch:010}"
+        if not pin.is_file():
+            write_first(pin, newest().encode())
+            self._forget(self.folder, batch)
         return pin.read_text(encoding="utf-8")
 
-    def _forget(self, folder: Path, batch: int) -> None:
+    def _forget(self, folder: StatePath, batch: int) -> None:
         for old in folder.glob("[!.]*"):
             generation, _, number = old.name.rpartition("-")
             if generation != self.generation or int(number) <= batch - _PINS_KEPT:

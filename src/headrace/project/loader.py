@@ -17,7 +17,7 @@ from headrace.project.layers import with_includes, with_named_sinks, with_overri
 from headrace.project.model import ProjectSpec
 from headrace.project.place import find_file
 from headrace.project.problems import in_file_order, problems_of
-from headrace.project.tree import Path_, TextOrigin, Tree, load_tree
+from headrace.project.tree import Path_, TextOrigin, Tree, load_tree, parse_tree
 from headrace.project.variables import Secrets
 
 
@@ -37,7 +37,7 @@ class Project:
     def context(self) -> Context:
         """What components may know about the project."""
         context = Context(self.root, "")
-        return Context(self.root, context.path(self.spec.state))
+        return Context(self.root, context.path(self.spec.state), store=self.spec.object_store)
 
     def origin(self, *path: str | int) -> Origin | None:
         """Where the value at this path was written."""
@@ -103,11 +103,11 @@ def load(
     return project
 
 
-def defined_by(project: Project, file: Path, environment: Mapping[str, str] | None = None) -> Project:
+def defined_by(project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None) -> Project:
     """The project as an earlier `definition` has it: its streams, flows and sinks. Where and how it runs is that of
     `project`, and so are the files that it names, except SQL files."""
     errors: list[ProjectError] = []
-    tree = load_tree(file, f"{file.parent.name}/{file.name}")
+    tree = parse_tree(text, shown)
     made, tree = _made(tree, project.root, None, os.environ if environment is None else environment, errors)
     if made is None or errors:
         raise ProjectErrors(in_file_order(errors, tree))

@@ -13,6 +13,7 @@ from headrace.core.component import Options
 from headrace.core.durations import Duration
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf
+from headrace.core.objectstore import ObjectStore
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
@@ -341,7 +342,12 @@ class ProjectSpec(Options):
     http: HttpSpec = Field(HttpSpec(), description="Where a running engine answers questions about itself.")
     state: str = Field(
         ".headrace",
-        description="The folder for checkpoints, dead letters and logs; on a cluster, one that all nodes have mounted.",
+        description="The folder for checkpoints and dead letters; on a cluster, one that all nodes have mounted, or "
+        "`s3://BUCKET/PATH` on an S3-compatible object store. Logs stay on the machine then, in `.headrace`.",
+        examples=[".headrace", "s3://flows/shop"],
+    )
+    object_store: ObjectStore = Field(
+        ObjectStore(), description="How the object store of `state` is reached; the usual `AWS_…` variables will do."
     )
 
 

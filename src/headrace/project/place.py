@@ -6,9 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
+from headrace.core.objectstore import ObjectStore
 from headrace.project.layers import with_includes, with_override, with_profile, with_variables
 from headrace.project.tree import Tree, load_tree
 from headrace.project.variables import Secrets
@@ -46,11 +50,21 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
     for override in overrides:
         tree = with_override(tree, override)
     flows = tree.data.get("flows")
-    wanted: tuple[str, ...] = ("state", "variables", "secrets")
+    wanted: tuple[str, ...] = ("state", "object_store", "variables", "secrets")
     needed = {key: tree.data[key] for key in wanted if key in tree.data}
     unfilled: list[ProjectError] = []
-    filled = with_variables(Tree(needed, tree.origins), file.parent, Secrets(), os.environ, unfilled).data.get("state")
-    if unfilled and "${" in str(needed.get("state")):
+    filled = with_variables(Tree(needed, tree.origins), file.parent, Secrets(), os.environ, unfilled).data
+    if unfilled and "${" in f"{needed.get('state')} {needed.get('object_store')}":
         raise ProjectErrors(unfilled)
-    folder = Context(file.parent, "").path(str(filled or DEFAULT_STATE))
-    return Place(Context(file.parent, folder), tuple(map(str, flows)) if isinstance(flows, dict) else ())
+    folder = Context(file.parent, "").path(str(filled.get("state") or DEFAULT_STATE))
+    context = Context(file.parent, folder, store=_store(filled.get("object_store")))
+    return Place(context, tuple(map(str, flows)) if isinstance(flows, dict) else ())
+
+
+def _store(given: Any) -> ObjectStore:
+    try:
+        return ObjectStore.model_validate(given or {})
+    except ValidationError:
+        raise ProjectError(
+            "bad-object-store", "'object_store:' of the project cannot be read", hint="see: headrace lint"
+        ) from None

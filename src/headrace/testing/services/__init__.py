@@ -11,11 +11,12 @@ from headrace.testing.services.opensearch import OpenSearch
 from headrace.testing.services.postgres import Postgres
 from headrace.testing.services.prometheus import Prometheus
 from headrace.testing.services.redis import Redis
+from headrace.testing.services.s3 import S3
 from headrace.testing.services.service import Service
 from headrace.testing.services.spark import Spark
 
 KINDS: dict[str, type[Service]] = {
-    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, OpenSearch, Etcd, Prometheus, Spark)
+    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, OpenSearch, S3, Etcd, Prometheus, Spark)
 }
 
 
@@ -33,6 +34,7 @@ def _named(kind: str) -> type[Service]:
 
 __all__ = [
     "KINDS",
+    "S3",
     "Etcd",
     "InfluxDB",
     "Kafka",

@@ -1,4 +1,4 @@
-"""Getting what the services need: Debian packages when we may install them, the broker's jars through Ivy."""
+"""Getting what the services need: Debian packages when we may install them, jars through Ivy, programs built by Go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.core.errors import ProjectError
 from headrace.engine.jars import fetch
-from headrace.testing.services.service import Service
+from headrace.testing.services.service import Service, program_dir
 
 Report = Callable[[str], None]
 
@@ -25,8 +25,24 @@ def install(services: Sequence[type[Service]], *, report: Report) -> dict[str, P
     packages = sorted({package for service in lacking for package in service.packages})
     if packages and os.geteuid() == 0 and shutil.which("apt-get"):
         _install_packages(packages, report)
+    for module in sorted({service.go_module for service in lacking if service.go_module}):
+        _build(module, report)
     problems = {service.kind: _fetch_jars(service, report) or service.problem() for service in lacking}
     return {kind: problem for kind, problem in problems.items() if problem is not None}
+
+
+def _build(module: str, report: Report) -> None:
+    """Build a program, which takes minutes, once. Without Go the service's own hint stays."""
+    go = shutil.which("go")
+    if go is None:
+        return
+    report(f"building {module}")
+    folder = program_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "GOBIN": str(folder)}
+    done = subprocess.run([go, "install", module], env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        report("\n".join(done.stderr.strip().splitlines()[-3:]))
 
 
 def _fetch_jars(service: type[Service], report: Report) -> ProjectError | None:

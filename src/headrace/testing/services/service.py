@@ -17,12 +17,17 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.jars import SetName
+from headrace.engine.jars import SetName, jar_dir
 from headrace.testing.services import ports
 from headrace.testing.services.daemon import Daemon
 
 _START_ATTEMPTS = 3
 _PAUSE_BETWEEN_QUESTIONS = 0.05
+
+
+def program_dir() -> Path:
+    """Where programs are that were built here."""
+    return jar_dir().parent / "bin"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Service(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     jar_set: ClassVar[SetName | None] = None
     binary: ClassVar[str] = ""
+    go_module: ClassVar[str] = ""
+    """What Go builds the program from, where no package has it."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     start_seconds: ClassVar[float] = 60.0
 
@@ -69,8 +76,9 @@ class Service(ABC):
 
     @classmethod
     def find_binary(cls) -> str | None:
-        """The server program, also where Debian puts what is not on the PATH."""
-        return shutil.which(cls.binary) or shutil.which(cls.binary, path="/usr/sbin:/usr/local/sbin")
+        """The server program, also where Debian puts what is not on the PATH, or built here."""
+        places = ("/usr/sbin", "/usr/local/sbin", str(program_dir()))
+        return shutil.which(cls.binary) or shutil.which(cls.binary, path=os.pathsep.join(places))
 
     @classmethod
     def problem(cls) -> ProjectError | None:

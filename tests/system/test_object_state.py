@@ -1,0 +1,209 @@
+"""State on an object store: nothing is lost or doubled by kill -9, rewinds and replays, and one engine has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from tests.system.conftest import RunProject
+
+from headrace.core.errors import ProjectError
+from headrace.core.objects import ObjectPath
+from headrace.engine.housekeeping import remove_old_generations
+from headrace.engine.lease import Owner
+from headrace.engine.letterbook import LetterBook, Wanted
+from headrace.engine.replay import Begun, Replayer
+from headrace.engine.replayplan import ReplayPlanner
+from headrace.engine.rewind import Copy, Rewinder, stopped
+from headrace.engine.savepoints import Savepoints
+from headrace.engine.session import reach
+from headrace.engine.state import StateDir
+from headrace.engine.upgrade import change_of
+from headrace.plan.planner import make_plan
+from headrace.project.loader import Project, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.testing.services import S3
+
+pytestmark = [pytest.mark.spark, pytest.mark.service]
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+PROJECT = """
+project: shop
+state: s3://BUCKET/shop
+object_store: {endpoint: "http://ADDRESS", access_key: "${secret:SHOP_KEY}", secret_key: "${secret:SHOP_SECRET}"}
+spark: {master: "local[2]"}
+streams:
+  orders:
+    source: {type: files, path: in, max_files_per_trigger: 1}
+    format: {type: json, columns: "id bigint, amount TYPE, at timestamp"}
+    event_time: {column: at, watermark: 1s, max_future: 1h}
+flows:
+  counts:
+    spark: {spark.sql.shuffle.partitions: 1}
+    sql: |
+      SELECT TUMBLE_START(at, INTERVAL '10' SECOND) AS since, count(*) AS n, min(id) AS first
+      FROM orders GROUP BY TUMBLE(at, INTERVAL '10' SECOND)
+    sinks: [{type: lake, path: lake}, {type: files, path: out}]
+  copies:
+    sql: SELECT id, CAST(amount AS double) AS amount FROM orders
+    sinks: [{type: files, path: copies}]
+"""
+
+
+@dataclass
+class Shop:
+    """A project of 20 records per file, one of them with an amount that is no whole number."""
+
+    folder: Path
+    text: str
+
+    def write(self, kind: str) -> None:
+        (self.folder / "headrace.yaml").write_text(self.text.replace("TYPE", kind))
+
+    def add(self, *files: int) -> None:
+        for file in files:
+            lines = [json.dumps(self.record(number)) for number in range(file * 20, file * 20 + 20)]
+            (self.folder / "in" / f"{file:03}.json").write_text("\n".join(lines))
+
+    def record(self, number: int) -> dict[str, Any]:
+        amount = number + (0.5 if number == 7 else 0)
+        return {"id": number, "amount": amount, "at": (EPOCH + timedelta(seconds=number)).isoformat()}
+
+    @property
+    def project(self) -> Project:
+        return load(self.folder)
+
+    @property
+    def state(self) -> StateDir:
+        return StateDir.of(self.project.context)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command in a process of its own."""
+        command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
+        return subprocess.run(
+            [*command, *arguments], cwd=self.folder, env=os.environ | environment, capture_output=True, text=True,
+            timeout=400, start_new_session=True, check=False,
+        )  # fmt: skip
+
+    def counted(self) -> list[list[tuple[int, int]]]:
+        """What each sink has of each window: its first id, and how many there are."""
+        tables = (DeltaTable(str(self.folder / "lake")).to_pyarrow_table(), ds.dataset(self.folder / "out").to_table())
+        return [sorted((row["first"], row["n"]) for row in table.to_pylist()) for table in tables]
+
+    def windows(self, files: int, without: int | None = 7) -> list[tuple[int, int]]:
+        """What an offline recount says of the windows that are closed: those before the watermark."""
+        found: dict[int, list[int]] = {}
+        for number in range(files * 20):
+            if number != without:
+                found.setdefault(number // 10, []).append(number)
+        return [(numbers[0], len(numbers)) for window, numbers in found.items() if window * 10 + 10 < files * 20 - 1]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, s3: S3, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SHOP_KEY", s3.access_key)
+    monkeypatch.setenv("SHOP_SECRET", s3.secret_key)
+    bucket = f"b{os.urandom(4).hex()}"
+    s3.make_bucket(bucket)
+    reach(spark, s3.store)
+    (tmp_path / "in").mkdir()
+    made = Shop(tmp_path, PROJECT.replace("BUCKET", bucket).replace("ADDRESS", s3.address))
+    made.write("bigint")
+    return made
+
+
+def test_all_that_keeps_state_works_on_an_object_store(
+    shop: Shop, spark: SparkSession, run_project: RunProject
+) -> None:
+    shop.add(0, 1, 2)
+    killed = shop.run("run", "counts", "--until-caught-up", HEADRACE_CRASH="between_sinks:1:counts")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert "secret" not in killed.stderr + (shop.folder / ".headrace" / "logs" / "engine.log").read_text().lower()
+    state = shop.state
+    assert isinstance(state.root, ObjectPath)
+    assert state.current("counts").checkpoint.in_flight()
+    assert {path.name for path in (shop.folder / ".headrace").iterdir()} == {"logs", "status.json"}
+
+    # the next engine takes the lock of the killed one, and no other does meanwhile
+    with state.lock():
+        run_project(shop.folder)
+        with pytest.raises(ProjectError) as refused, shop.state.lock():
+            pass
+        assert refused.value.code == "state-in-use"
+    assert shop.counted() == [shop.windows(3), shop.windows(3)]
+    assert sorted(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist()) == [n for n in range(60) if n != 7]
+
+    _rewind(shop, run_project)
+    _replay(shop, spark)
+    _others(shop)
+
+
+def _rewind(shop: Shop, run_project: RunProject) -> None:
+    """Savepoint, more records, and back again: the same rows as without."""
+    project, state = shop.project, shop.state
+    plan = make_plan(project)
+    flow = plan.flow("counts")
+    with stopped(state, "counts"):
+        saved = Savepoints(state, "counts").create(flow, project.context, "before")
+    shop.add(3)
+    run_project(shop.folder)
+    assert shop.counted() == [shop.windows(4), shop.windows(4)]
+    before = state.current("counts").id
+    with stopped(state, "counts"):
+        rewinder = Rewinder(flow, plan, state, project.context)
+        rewinder.execute(rewinder.to_copy(Copy("before", saved.generation), replace=True))
+    assert shop.counted() == [shop.windows(3), shop.windows(3)]
+    run_project(shop.folder)
+    assert shop.counted() == [shop.windows(4), shop.windows(4)]
+    assert state.current("counts").manifest.parent == before
+    Savepoints(state, "counts").delete("before")
+    assert Savepoints(state, "counts").all() == []
+    assert change_of(project, state, flow).verdict.kind == "safe"
+    assert len(remove_old_generations(state.generations("counts"), timedelta(0))) == 0, "parents stay"
+
+
+def _replay(shop: Shop, spark: SparkSession) -> None:
+    """The record that no column could hold comes through once after a fix."""
+    book = LetterBook(shop.state.dead_letters)
+    assert [row["flow"] for row in book.shelf().newest(book.shelf().index, None)].count("copies") == 1
+    shop.write("double")
+    project, state = shop.project, shop.state
+    with book.history.lock(), book.reading():
+        shelf = book.shelf("copies")
+        plan = ReplayPlanner(project, state, shelf).plan(Wanted().of(shelf.index), Begun(state.replays).flows())
+        outcomes = [Replayer(project, state, spark).run(one, shelf) for one in plan.replays]
+    assert [(one.replayed, one.still_bad, one.rows) for one in outcomes] == [(1, 0, 1)]
+    found = Counter(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist())
+    assert found == dict.fromkeys(range(80), 1)
+    assert Wanted().of(book.shelf("copies").index).num_rows == 0
+    assert Begun(state.replays).flows() == set()
+
+
+def _others(shop: Shop) -> None:
+    """Commands that only look, and an engine elsewhere."""
+    shown = json.loads(shop.run("offsets", "show", "counts", "--json").stdout)
+    assert "counts" in json.dumps(shown)
+    assert json.loads(shop.run("status", "--json").stdout)["freshness"] == "no-engine"
+    state = shop.state
+    with state.lock():
+        (lease,) = state.fence._leases
+        held = json.loads(lease.file.read_bytes())
+        lease.file.put(json.dumps({**held, "host": "far", "machine": "far", "pid": 77}).encode())
+        assert shop.state.holder() == Owner(77, "far")
+        stopping = shop.run("stop", "--json")
+        assert stopping.returncode == 5
+        assert json.loads(stopping.stdout or stopping.stderr)["code"] == "engine-elsewhere"
