@@ -142,10 +142,10 @@ def test_the_nearest_zone_and_operation_are_named() -> None:
 
 def test_any_statement_can_be_written_out() -> None:
     assert (
-        expand_text("CREATE TABLE x AS SELECT MapGet(m, 1) AS a")
+        expand_text("CREATE TABLE x AS SELECT MapGet(m, 1) AS a").sql
         == "CREATE TABLE x AS SELECT (try_element_at(m, 1)) AS a"
     )
-    assert expand_text("SELECT 'unclosed") == "SELECT 'unclosed"
+    assert expand_text("SELECT 'unclosed").sql == "SELECT 'unclosed"
     assert called("SELECT a.f(x), g(1), `h`(2) FROM s AS q(a)") >= {"g", "h"}
 
 

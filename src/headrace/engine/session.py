@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -100,9 +101,18 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path) -> SparkSession:
             f"Spark did not start on {spec.master}: {str(error).splitlines()[0][:300]}",
             hint=f"see {log_file}, and run: headrace doctor",
         ) from error
+    _keep_traces_away()
     if not spec.master.startswith("local"):
         _ship_package(spark)
     return spark
+
+
+def _keep_traces_away() -> None:
+    """PySpark writes every query that is refused to stderr, with its whole trace; what is of use is in our errors."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 @contextmanager
