@@ -65,6 +65,8 @@ def _at(words: Words, index: int, tables: list[WindowTable]) -> tuple[list[Edit]
         return list(lateral_view(words, index, index + 2)), index + 3
     if word == "TABLE" and opens and words.word(index + 2) in ("TUMBLE", "HOP", "CUMULATE", "SESSION"):
         return _window_table(words, index, tables)
+    if word == "TABLE" and opens and words.word(index - 1) == "FROM":
+        return _table_alone(words, index), index + 2
     return [], index + 1
 
 
@@ -111,9 +113,10 @@ def _floor_to(words: Words, index: int) -> Iterator[Edit]:
 
 
 def _table_alone(words: Words, index: int) -> list[Edit]:
-    """`FROM LATERAL TABLE(f(x))`: there is nothing before it that it could be joined to."""
-    close = words.closing(index + 2)
-    return [words.replace(index, index + 2, ""), words.replace(close, close, "")]
+    """`FROM TABLE(f(x))`, with LATERAL or not: there is nothing before it that it could be joined to."""
+    bracket = index + 1 if words.word(index) == "TABLE" else index + 2
+    close = words.closing(bracket)
+    return [words.replace(index, bracket, ""), words.replace(close, close, "")]
 
 
 def lateral_view(words: Words, first: int, bracket: int, function: str | None = None) -> Iterator[Edit]:
