@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError, ProjectErrors
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 PROTO = """
 syntax = "proto3";
 package shop;
+import "google/protobuf/timestamp.proto";
 enum Status { NEW = 0; DONE = 1; }
 message Place { string city = 1; }
-message Order { string number = 1; Status status = 2; double price = 3; Place place = 4; repeated string tags = 5; }
+message Order { string number = 1; Status status = 2; double price = 3; Place place = 4; repeated string tags = 5;
+  google.protobuf.Timestamp made = 6; }
 message History { string customer = 1; repeated bytes orders = 2; int64 at = 3; }
 """
 
@@ -197,3 +200,23 @@ def test_an_unknown_message_or_field_is_refused(folder: Path) -> None:
             pick(resources, message, path)
         assert found.value.code == code
     assert pick(resources, "", "customer").returns == "array<string>"  # the only message of a stream
+
+
+def test_a_timestamp_of_a_message_has_seconds_and_nanos(folder: Path) -> None:
+    from headrace.functions.messages import Filters, pick
+    from headrace.plan.functions import resources_of
+
+    resources = resources_of(load(folder))
+    made = orders(folder, [{"made": "1970-01-01T00:01:40.5Z"}, {}, {"made": "1969-12-31T23:59:59.750Z"}])
+    column = pa.array([made], pa.list_(pa.binary()))
+    for path, kind, wanted in [
+        ("made.seconds", "bigint", [100, None, -1]),
+        ("made.nanos", "int", [500_000_000, None, 750_000_000]),
+    ]:
+        picked = pick(resources, "shop.Order", path)
+        assert picked.returns == f"array<{kind}>"
+        assert picked.compute(column).to_pylist() == [wanted]
+    condition = pa.array([{"field": "made.seconds", "value": 100}])
+    assert resources.messages is not None
+    left = Filters(resources.messages)(column, pa.array(["shop.Order"]), condition)
+    assert left.to_pylist() == [made[:1]]

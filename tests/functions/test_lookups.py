@@ -41,6 +41,8 @@ def test_get(folder: Path) -> None:
     assert ask(get, ["cities"] * 6, ["1", "2", "3", "4", "9", None]) == ["Paris", "Oslo", None, "5", None, None]
     assert ask(get, ["cities", None], ["1", "1"], pa.array([24, 24])) == ["Paris", None]
     assert get(pa.array(["cities"]), pa.array([2], pa.int64())).to_pylist() == ["Oslo"]
+    other = [pa.array([1] * 3), pa.array(["x", "y", "z"])]
+    assert ask(get, ["cities"] * 3, ["1", "9", "3"], *other) == ["Paris", "y", None]
     assert ask(get, [], []) == []
     assert ask(Get(folder.as_uri(), HOUR), ["cities"], ["1"]) == ["Paris"]
 

@@ -79,7 +79,7 @@ def at(text: str) -> int:
 
 
 EDGES: list[tuple[str, Any]] = [
-    ("ArrayAggregate(CAST(array() AS ARRAY<INT>), 'average', 'Integer')", None),
+    ("ArrayAggregate(CAST(array() AS ARRAY<INT>), 'average', 'Integer')", 0.0),
     ("ArrayAggregate(CAST(array() AS ARRAY<INT>), 'sum', 'Integer')", 0),
     ("ArrayAggregate(array(2147483647, 1), 'sum', 'Integer')", 2147483648),
     ("ArrayAggregate(array(1, NULL, 3), 'average', 'long')", 2.0),
@@ -98,9 +98,9 @@ EDGES: list[tuple[str, Any]] = [
     ("ElementAt(array(named_struct('a', named_struct('b', 7))), 'rows', 1, 'a.b', 'table')", None),
     ("ElementAt(array(named_struct('a', 7)), -1, 'a')", 7),
     ("ListContains(array('a', NULL), 'b')", False),
-    ("ListContains(array('a'), CAST(NULL AS STRING))", None),
-    ("ListContains(array('a'), NULL)", None),
-    ("ListContains(CAST(NULL AS ARRAY<STRING>), 'a')", None),
+    ("ListContains(array('a'), CAST(NULL AS STRING))", False),
+    ("ListContains(array('a'), NULL)", False),
+    ("ListContains(CAST(NULL AS ARRAY<STRING>), 'a')", False),
     ("MapGet(map('a', 1), 'b')", None),
     ("ByteToString(X'ff41')", "\ufffdA"),
     ("ByteToString(NULL)", None),
@@ -342,22 +342,29 @@ def test_vectors_as_flows_over_a_stream(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.spark
-def test_the_command_knows_the_library() -> None:
-    statement = "SELECT geohash(-6.170024, 106.8243203, 6) AS g, S2Id(-6.170024, 106.8243203, 13) AS s"
-    command = [
-        sys.executable,
-        "-m",
-        "headrace",
-        "sql",
-        statement,
-        "SELECT ArrayAggregate(array(1), 'coun', 'other')",
-        "--json",
-    ]
-    done = subprocess.run([*command, "--keep-going"], capture_output=True, text=True, check=False)
-    first, second = (json.loads(line) for line in done.stdout.splitlines())
-    assert first["rows"] == [["qqguyu", "3344474489181175808"]]
-    assert second["error"]["code"] == "function-argument"
-    assert "unknown operation coun" in second["error"]["message"]
+def test_the_command_answers_each_statement_with_one_document(tmp_path: Path) -> None:
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "SELECT geohash(-6.170024, 106.8243203, 6) AS g, S2ID(-6.170024, 106.8243203, 13) AS s; -- one; two\n"
+        "SELECT ArrayAggregate(array(1), 'coun', 'other');\n"
+        "SELECT ListContains('a;b', 'a');;\n"
+        "SELECT Distanc(1, 2, 3, 4);\n"
+        "SELECT JsonDelete('{}', concat('$', ' .a'));\n"
+        "SELECT ListContains(NULL, 'a') AS l, Split('a;b;', ';') AS p\n"
+    )
+    command = [sys.executable, "-m", "headrace", "sql", "--file", str(script), "--format", "json", "--keep-going"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one.get("rows") for one in found] == [
+        [["qqguyu", "3344474489181175808"]], None, None, None, None, [[False, ["a", "b"]]],
+    ]  # fmt: skip
+    errors = [(one["error"]["code"], one["error"]["message"]) for one in found if "error" in one]
+    assert [code for code, _ in errors] == ["function-argument"] * 2 + ["unknown-function", "function-argument"]
+    for (_, message), words in zip(
+        errors, ["unknown operation coun", "ListContains: an argument", "Distanc", "invalid path"], strict=True
+    ):
+        assert words in message
+    assert done.stderr == ""
     assert done.returncode == 1
 
 

@@ -21,7 +21,7 @@ from headrace.engine.inputs import Reading, read_stream
 from headrace.engine.lake import is_table
 from headrace.engine.laterows import read_late
 from headrace.engine.schemas import infer_schema
-from headrace.engine.sqlerrors import from_analysis
+from headrace.engine.sqlerrors import from_failure, in_question
 from headrace.engine.state import StateDir
 from headrace.functions.expansion import expand_text
 from headrace.functions.user import user_functions
@@ -67,6 +67,7 @@ class AdHoc:
 
     def run(self, statement: str) -> pa.Table:
         """The answer to one statement."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import AnalysisException, PySparkException
 
         inputs: dict[str, DialectInput] = {}
@@ -76,12 +77,20 @@ class AdHoc:
         own = {} if self.project is None else user_functions(self.project.root)
         asked = expand_text(_translated(statement, inputs), own)
         try:
-            register_functions(self.spark, [asked], self.project)
-            return self.spark.sql(asked).toArrow()
+            register_functions(self.spark, [asked.sql], self.project)
+            return self.spark.sql(asked.sql).toArrow()
         except AnalysisException as error:
-            raise from_analysis(error) from error
-        except PySparkException as error:
-            raise from_worker(str(error)) or ProjectError("sql-failed", str(error).splitlines()[0][:400]) from error
+            raise in_question(error, asked, self._functions) from error
+        except (PySparkException, Py4JJavaError) as error:
+            raise from_worker(str(error)) or from_failure(str(error)) from error
+        except ValueError as error:
+            # Arrow has no column of nothing but NULL in an array
+            message = f"a column of the answer has a type that cannot be shown: {error}"
+            raise ProjectError("sql-failed", message, hint="cast it to another type") from error
+
+    def _functions(self) -> list[str]:
+        """The names of Spark's own functions."""
+        return [row[0] for row in self.spark.sql("SHOW FUNCTIONS").collect()]
 
     def undecoded(self) -> dict[str, int]:
         """How many records of each stream could not be decoded since the last call."""

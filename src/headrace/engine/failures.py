@@ -107,7 +107,7 @@ def from_worker(text: str) -> ProjectError | None:
         return ProjectError(own[1], own[2])
     if "Traceback (most recent call last)" not in text:
         return None
-    return ProjectError("function-failed", f"a Python function failed: {_cause(text)}")
+    return ProjectError("function-failed", f"a Python function failed: {_python_cause(text)}")
 
 
 def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
@@ -136,6 +136,14 @@ def _telling(text: str, pattern: re.Pattern[str]) -> str:
     """The line that says it."""
     line = next(line for line in text.splitlines() if pattern.search(line))
     return line.strip().removeprefix("Caused by: ").rsplit("Exception: ", 1)[-1][:300]
+
+
+def _python_cause(text: str) -> str:
+    """What the last trace of a Python worker ends with, in one line."""
+    trace = text.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
+    ending = next((line for line in trace if line and not line[0].isspace()), "")
+    kind, colon, message = ending.partition(": ")
+    return f"{kind.rsplit('.', 1)[-1]}{colon}{message.strip()[:300]}" if ending else _cause(text)
 
 
 def _cause(text: str) -> str:

@@ -113,6 +113,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
             hint=f"see {log_file}, and run: headrace doctor",
         ) from error
     _quiet_accumulators(spark)
+    _keep_traces_away()
     if scratch is not None:
         remember_jvm(scratch, spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     if not spec.master.startswith("local"):
@@ -154,6 +155,14 @@ def _quiet_accumulators(spark: SparkSession) -> None:
         _LOG.debug("the connection for counters has ended", exc_info=True)
 
     spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[assignment,method-assign]
+
+
+def _keep_traces_away() -> None:
+    """PySpark writes every query that is refused to stderr, with its whole trace; what is of use is in our errors."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 @contextmanager

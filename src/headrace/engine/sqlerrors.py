@@ -1,18 +1,48 @@
-"""Spark's analysis errors in our words: code, line, nearest name."""
+"""Spark's errors about a text in our words: code, line, nearest name."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from headrace.core.errors import ProjectError, nearest
+from headrace.functions.expansion import Expanded
+from headrace.functions.library import library
 from headrace.sql.query import SqlError
 
 if TYPE_CHECKING:
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, PySparkException
+
+_PATTERN = re.compile(r"(?:PatternSyntaxException: )?([^\n:]+ near index \d+)")
+_MISMATCH = re.compile(r".* due to data type mismatch: ")
 
 
-def from_analysis(error: AnalysisException) -> SqlError:
-    """What the user should read instead of Spark's text."""
+def in_question(
+    error: AnalysisException, asked: Expanded, functions: Callable[[], Iterable[str]] = tuple
+) -> ProjectError:
+    """What the user should read; a wrong type inside of what became of a function is said of that function.
+
+    `functions` gives the names of Spark's own, and is asked only when they are of use.
+    """
+    condition, function = error.getCondition() or "", asked.function_at(_start(error))
+    if function is not None and condition.startswith("DATATYPE_MISMATCH"):
+        reason = _MISMATCH.sub("", _first_sentence(str(error)))
+        message = f"{function.name}: an argument is of a wrong type: {reason}"
+        return SqlError("function-argument", message, line=_line(error), hint=function.usage)
+    return from_analysis(error, functions() if condition.startswith("UNRESOLVED_ROUTINE") else ())
+
+
+def from_failure(text: str) -> ProjectError:
+    """Why Spark could not compute an answer: its own reason, without names of its classes."""
+    pattern = _PATTERN.search(text)
+    if pattern is not None:
+        return ProjectError("function-argument", f"not a pattern: {pattern[1].strip()}")
+    return ProjectError("sql-failed", _first_sentence(text))
+
+
+def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> SqlError:
+    """What the user should read instead of Spark's text. `functions` are names beside those of the library."""
     condition = error.getCondition() or ""
     parameters = error.getMessageParameters() or {}
     line = _line(error)
@@ -25,7 +55,9 @@ def from_analysis(error: AnalysisException) -> SqlError:
         return SqlError("sql-syntax", f"SQL cannot be parsed near {parameters.get('error', '?')}", line=line)
     if condition.startswith("UNRESOLVED_ROUTINE"):
         name = parameters.get("routineName", "?").replace("`", "")
-        hint = "Spark's own functions are all there: headrace sql 'SHOW FUNCTIONS'"
+        guess = nearest(name, [*(one.name for one in library().values()), *functions])
+        hint = f"did you mean {guess}? " if guess else ""
+        hint += "Spark's own functions are all there: headrace sql 'SHOW FUNCTIONS'"
         return SqlError("unknown-function", f"there is no function {name}", line=line, hint=hint)
     if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
         name = parameters.get("relationName", "?").replace("`", "")
@@ -41,6 +73,12 @@ def _line(error: AnalysisException) -> int:
     return 1
 
 
+def _start(error: PySparkException) -> int:
+    """Where in the text it is, counted from 0; -1 when that is not known."""
+    contexts = error.getQueryContext() or ()
+    return contexts[0].startIndex() if contexts else -1
+
+
 def _first_sentence(text: str) -> str:
     plain = re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", text.strip())
-    return plain.split(" SQLSTATE:")[0].splitlines()[0][:400]
+    return (plain.split(" SQLSTATE:")[0].splitlines() or ["no reason given"])[0][:400]

@@ -9,7 +9,7 @@ from headrace.functions.template import fill
 
 def _collect_array(call: Call) -> str:
     collect = "collect_set" if call.distinct else "collect_list"
-    return call.aggregate(fill(f"{collect}(:v)", v=call.args[0]))
+    return call.aggregate(fill(f"{collect}(:v)", v=call.args[0].typed("STRING")))
 
 
 _PLACE = "(CAST(:p AS DOUBLE) * (array_size(:a) + 1) / 100)"
@@ -33,7 +33,7 @@ def _percentile(call: Call) -> str:
 
 def _distinct_count(call: Call) -> str:
     # Spark counts DISTINCT values of no stream
-    return f"size({call.aggregate(fill('collect_set(:v)', v=call.args[0]))})"
+    return f"size({call.aggregate(fill('collect_set(:v)', v=call.args[0].typed('STRING')))})"
 
 
 FUNCTIONS = (

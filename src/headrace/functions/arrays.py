@@ -9,11 +9,11 @@ from headrace.functions.function import Call, Function
 from headrace.functions.template import fill
 
 _TYPES = {"integer": "INT", "int": "INT", "long": "BIGINT", "bigint": "BIGINT", "float": "DOUBLE", "double": "DOUBLE"}
+_OTHER = "other"
 _OPERATION = re.compile(r"\s*(\w+)\s*(?:\(\s*(\d*)\s*\))?\s*")
 _TO_ARRAY = {
     "distinct": "array_distinct(:a)",
     "sorted": "array_sort(:a)",
-    "sort": "array_sort(:a)",
     "reversed": "reverse(:a)",
     "reverse": "reverse(:a)",
     "limit": "slice(:a, 1, :n)",
@@ -38,13 +38,15 @@ _TO_VALUE = {
 }
 _WITH_NUMBER = ("limit", "skip")
 _NUMERIC = ("sum", "average", "avg")
+# of numbers that are none Dagger gives 0
+_NONE_IS_ZERO = ("average", "avg", "min", "max", "first", "findFirst", "findAny", "last")
 _ALL = {name.lower(): name for name in (*_TO_ARRAY, *_TO_VALUE)}
 
 
 def _chain(call: Call) -> tuple[str, bool]:
     """What an array becomes, operation by operation, and whether that is a single value."""
-    kind = _TYPES.get((call.text(2) or "").strip().lower())
-    result = fill(f"CAST(:a AS ARRAY<{kind}>)", a=call.args[0]) if kind else call.args[0].sql
+    kind = _element_type(call)
+    result = fill(f"CAST(:a AS ARRAY<{kind}>)", a=call.args[0]) if kind else call.args[0].typed("ARRAY<STRING>").sql
     single = False
     for part in call.written(1, "the operations").split("."):
         name, number = _operation(call, part)
@@ -53,9 +55,19 @@ def _chain(call: Call) -> tuple[str, bool]:
         if name in _NUMERIC and kind is None:
             raise call.error(f"'{name}' needs numbers: the type must be Integer, Long, Float or Double")
         template = (_TO_ARRAY.get(name) or _TO_VALUE[name]).replace(":wide", "BIGINT" if kind != "DOUBLE" else kind)
+        if kind is not None and name in _NONE_IS_ZERO:
+            template = f"coalesce({template}, CASE WHEN :a IS NOT NULL THEN 0 END)"
         result = fill(template, a=result, n=number) if name in _WITH_NUMBER else fill(template, a=result)
         single = name in _TO_VALUE
     return result, single
+
+
+def _element_type(call: Call) -> str | None:
+    """Spark's word for the type of the elements; None where they stay what they are."""
+    word = call.written(2, "the type").strip()
+    if word.lower() not in (*_TYPES, _OTHER):
+        raise call.error(f"unknown type '{word}'", "numbers are Integer, Long, Float or Double; all else is Other")
+    return _TYPES.get(word.lower())
 
 
 def _operation(call: Call, part: str) -> tuple[str, int]:
@@ -89,7 +101,9 @@ def _element_at(call: Call) -> str:
     if len(call.args) >= 4:
         call.written(1, "the name of the array")
     element = fill(
-        "try_element_at(:a, CAST(:i + CASE WHEN :i >= 0 THEN 1 ELSE 0 END AS INT))", a=call.args[0], i=call.args[place]
+        "try_element_at(:a, CAST(:i + CASE WHEN :i >= 0 THEN 1 ELSE 0 END AS INT))",
+        a=call.args[0].typed("ARRAY<STRING>"),
+        i=call.args[place].typed("INT"),
     )
     if len(call.args) == 2:
         return element
@@ -101,18 +115,24 @@ def _element_at(call: Call) -> str:
 
 
 def _list_contains(call: Call) -> str:
-    return fill(
-        "coalesce(array_contains(:a, :v), CASE WHEN :a IS NOT NULL AND :v IS NOT NULL THEN false END)",
-        a=call.args[0],
-        v=call.args[1] if call.args[1].sql.upper() != "NULL" else "CAST(NULL AS STRING)",
-    )
+    # Spark takes no NULL without a type
+    if any(one.is_null for one in call.args):
+        return "false"
+    return fill("coalesce(array_contains(:a, :v), false)", a=call.args[0], v=call.args[1])
+
+
+def _map_get(call: Call) -> str:
+    if call.args[0].is_null:
+        return "CAST(NULL AS STRING)"
+    return fill("try_element_at(:m, :k)", m=call.args[0], k=call.args[1])
 
 
 _OPERATIONS = (
     "Operations are joined by dots: distinct, sorted, reversed, limit(n) and skip(n) give an array; count, sum, "
-    "average, min, max, first and last give one value. The type is Integer, Long, Float, Double or other, which "
-    "leaves the elements as they are. NULL elements do not count; of an empty array sum is 0, average, min, max, first "
-    "and last are NULL. The operations must be written out."
+    "average, min, max, first and last give one value. The type is Integer, Long, Float, Double, or Other, which "
+    "leaves the elements as they are; it must be right for the elements. NULL elements do not count. Where there are "
+    "none, sum and count are 0; average, min, max, first and last are 0 too, as in Dagger, but NULL with the type "
+    "Other. A NULL array gives NULL. Operations and type must be written out."
 )
 
 FUNCTIONS = (
@@ -149,7 +169,7 @@ FUNCTIONS = (
     Function(
         "ListContains",
         ("list ARRAY<T>, item T -> BOOLEAN",),
-        "Whether an array has an element; NULL for a NULL array or item. NULL elements equal nothing.",
+        "Whether an array has an element; false for a NULL array or item. NULL elements equal nothing.",
         "ListContains(array('a', 'b'), 'a')",
         "true",
         _list_contains,
@@ -157,9 +177,9 @@ FUNCTIONS = (
     Function(
         "MapGet",
         ("map MAP<K, V>, key K -> V",),
-        "The value of a key, or NULL.",
+        "The value of a key; NULL when there is no such key or no map.",
         "MapGet(map('a', 1, 'b', 2), 'b')",
         "2",
-        lambda call: fill("try_element_at(:m, :k)", m=call.args[0], k=call.args[1]),
+        _map_get,
     ),
 )

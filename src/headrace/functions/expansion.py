@@ -17,7 +17,7 @@ from sqlglot.tokenizer_core import TokenType
 from headrace.functions.function import Argument, Call, Function
 from headrace.functions.library import library
 from headrace.functions.user import UserFunction
-from headrace.sql.edits import Edit, apply
+from headrace.sql.edits import Edit, apply, origin
 from headrace.sql.query import DIALECT, Query, SqlError
 from headrace.sql.tokens import Words
 
@@ -38,13 +38,29 @@ def expand(query: Query, own: Mapping[str, UserFunction] | None = None) -> Query
     return query.edited(edits) if edits else query
 
 
-def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> str:
+@dataclass(frozen=True)
+class Expanded:
+    """A statement with the library's functions written out."""
+
+    text: str
+    sql: str
+    edits: tuple[Edit, ...] = ()
+
+    def function_at(self, offset: int) -> Function | None:
+        """The function of the library from whose call came what stands at a place of `sql`."""
+        if offset < 0:
+            return None
+        name = re.match(r"\w+(?=\s*\()", self.text[origin(offset, self.edits) :])
+        return library().get(name[0].lower()) if name else None
+
+
+def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> Expanded:
     """Any statement with the library's functions written out; a text that cannot be read is left to Spark."""
     try:
         tokens = Dialect.get_or_raise(DIALECT).tokenize(text)
     except TokenError:
-        return text
-    return apply(text, _Expander(Words(text, tokens), own or {}).edits())[0]
+        return Expanded(text, text)
+    return Expanded(text, *apply(text, _Expander(Words(text, tokens), own or {}).edits()))
 
 
 def called(text: str) -> set[str]:
@@ -117,16 +133,12 @@ class _Expander:
         least, most = function.arity
         if len(call.args) < least or (most is not None and len(call.args) > most):
             wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-            raise call.error(f"it takes {wanted} arguments, and there are {len(call.args)}", self._usage(function))
+            raise call.error(f"it takes {wanted} arguments, and there are {len(call.args)}", function.usage)
         made = None if function.expand is None else function.expand(call)
         if made is not None:
             return made if function.kind == "table" else f"({made})"
         distinct = "DISTINCT " if call.distinct else ""
         return f"{self.words.tokens[index].text}({distinct}{', '.join(one.sql for one in call.args)})"
-
-    @staticmethod
-    def _usage(function: Function) -> str:
-        return "; ".join(f"{function.name}({one.replace(' ->', ') gives', 1)}" for one in function.signatures)
 
     def _call(self, index: int, function: Function) -> Call:
         token = self.words.tokens[index]

@@ -17,6 +17,10 @@ _SLOTS = {
     "bool_value": ("BOOLEAN", "BooleanType", ("boolean",)),
     "timestamp_value": ("TIMESTAMP", "TimestampType", ("timestamp",)),
 }
+_REFUSED = (
+    "WHEN NOT (:known) THEN raise_error(concat('Features: there is no slot for a value of type ', typeof(:v), "
+    "'; cast it, or name the slot with FeaturesWithType')) "
+)
 _BY_TYPE = {name.lower(): slot for slot, (_, name, _) in _SLOTS.items()}
 
 
@@ -31,14 +35,16 @@ def _cast(kind: str) -> str:
 
 
 def _by_own_type(key: Argument, value: Argument) -> str:
-    """The value in the slot of its own type, which Spark knows while it plans."""
-    slots = []
+    """The value in the slot of its own type, which Spark knows while it plans; one that has no slot is an error."""
+    slots, known = [], ["typeof(:v) = 'void'"]
     for slot, (kind, _, types) in _SLOTS.items():
         listed = ", ".join(f"'{one}'" for one in types)
         fits = f"typeof(:v) IN ({listed})"
         if slot == "double_value":
             fits += " OR typeof(:v) LIKE 'decimal%'"
-        slots.append(f"'{slot}', CASE WHEN {fits} THEN {_cast(kind)} END")
+        known.append(fits)
+        slots.append(f"'{slot}', CASE WHEN {fits} THEN {_cast(kind)} {_REFUSED if slot == 'string_value' else ''}END")
+    slots = [slot.replace(":known", " OR ".join(known)) for slot in slots]
     return _feature(key, slots, value)
 
 
@@ -94,7 +100,8 @@ FUNCTIONS = (
     Function(
         "Features",
         ("key STRING, value T, … -> ARRAY<STRUCT>",),
-        f"The features of all rows of a group, two arguments each. {_ROW}The slot is that of the value's own type.",
+        f"The features of all rows of a group, two arguments each. {_ROW}The slot is that of the value's own "
+        "type; a value of another type fails the flow.",
         "Features('city', city)",
         "[{city, {NULL, Paris, …}, city}, …]",
         _features,

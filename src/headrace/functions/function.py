@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.functions.resources import Resources
@@ -52,6 +52,11 @@ class Function:
         counts = [len(_parameters(one)) for one in self.signatures]
         return min(counts), None if any("…" in one for one in self.signatures) else max(counts)
 
+    @property
+    def usage(self) -> str:
+        """How it is called."""
+        return "; ".join(f"{self.name}({one.replace(' ->', ') gives', 1)}" for one in self.signatures)
+
 
 def _parameters(signature: str) -> list[str]:
     """`a ARRAY<INT>, b MAP<K, V>, … -> T` has two."""
@@ -67,6 +72,15 @@ class Argument:
     value: str | float | None = None
     call: Call | None = None
     """The call that the argument is, when it is one of ours."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is NULL, written out."""
+        return self.sql.upper() == "NULL"
+
+    def typed(self, kind: str) -> Argument:
+        """The same, but for a NULL without a type, which many of Spark's functions refuse."""
+        return replace(self, sql=f"CAST(NULL AS {kind})") if self.is_null else self
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,11 @@ def _geohash(call: Call) -> str:
     return fill(f"left({whole}, CASE WHEN :n BETWEEN 1 AND 12 THEN CAST(:n AS INT) END)", lat=lat, lon=lon, n=length)
 
 
-def _check_level(call: Call) -> None:
+def _s2_id(call: Call) -> str:
     call.whole_number(2, 0, 30, "the level")
+    lat, lon, level = call.args
+    # Spark says better than a worker could what is no number
+    return f"{call.function.name}({', '.join(fill('CAST(:v AS DOUBLE)', v=one) for one in (lat, lon, level))})"
 
 
 FUNCTIONS = (
@@ -85,7 +88,7 @@ FUNCTIONS = (
         "is not on Earth or another level.",
         "S2Id(-6.170024, 106.8243203, 13)",
         "3344474489181175808",
-        _check_level,
+        _s2_id,
         Arrow(cell_id, "string"),
     ),
     Function(

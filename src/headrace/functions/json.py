@@ -101,7 +101,8 @@ def _each(change: Callable[..., Any], json: pa.Array, paths: pa.Array, *more: pa
         result = change(document, where, *values)
         return None if result is None else encoder.encode(result).decode()
 
-    columns = (column.to_pylist() for column in (json, paths, *more))
+    # a map is an object there
+    columns = (column.to_pylist(maps_as_pydicts="lossy") for column in (json, paths, *more))
     return pa.array([one(*row) for row in zip(*columns, strict=True)], pa.string())
 
 

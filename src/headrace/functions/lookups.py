@@ -128,14 +128,17 @@ class _Lookup:
 class Get(_Lookup):
     """DartGet over columns."""
 
-    def __call__(self, names: pa.Array, keys: pa.Array, hours: pa.Array | None = None) -> pa.Array:
-        """The values of keys in maps."""
+    def __call__(
+        self, names: pa.Array, keys: pa.Array, hours: pa.Array | None = None, default: pa.Array | None = None
+    ) -> pa.Array:
+        """The values of keys in maps; the default where a map has no such key."""
         shelf = self._shelf()
+        without = pa.nulls(len(keys), pa.string()) if default is None else default.cast(pa.string())
 
         def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
             held = shelf.get(f"dart-get/{_checked(name)}", refresh)
-            wanted = keys.cast(pa.string()).take(rows).to_pylist()
-            return pa.array([held.get(key) for key in wanted], pa.string())
+            wanted = zip(keys.cast(pa.string()).take(rows).to_pylist(), without.take(rows).to_pylist(), strict=True)
+            return pa.array([held.get(key, other) for key, other in wanted], pa.string())
 
         return self._by_name(names, hours, compute, len(keys)).cast(pa.string())
 
@@ -209,15 +212,20 @@ def _contains(resources: Resources) -> Arrow:
 
 _WHERE = (
     "The files are below `functions.lookups.path` of the project and are read again every "
-    "`functions.lookups.refresh`, or every so many hours as the last argument says. A file that is not there fails the "
+    "`functions.lookups.refresh`, or every so many hours as an argument says. A file that is not there fails the "
     "flow; one that cannot be read again keeps what it had."
 )
 
 FUNCTIONS = (
     Function(
         "DartGet",
-        ("lookup STRING, key STRING -> STRING", "lookup STRING, key STRING, hours INT -> STRING"),
-        "The value of a key in the JSON object of the file `dart-get/<lookup>`; NULL when it has no such key. "
+        (
+            "lookup STRING, key STRING -> STRING",
+            "lookup STRING, key STRING, hours INT -> STRING",
+            "lookup STRING, key STRING, hours INT, default STRING -> STRING",
+        ),
+        "The value of a key in the JSON object of the file `dart-get/<lookup>`; the default, or NULL, when it has no "
+        "such key. "
         f"{_WHERE}",
         "DartGet('cities', city_id, 24)",
         "Paris",

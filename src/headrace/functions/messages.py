@@ -17,6 +17,7 @@ from headrace.functions.resources import Messages, Resources
 from headrace.functions.template import fill, literal
 
 _PICK = "headrace_selectfields_"
+_TIME_PARTS = {"seconds": pa.int64(), "nanos": pa.int32()}
 
 
 def _cond_eq(call: Call) -> str:
@@ -74,6 +75,9 @@ class _Field:
         """The type of the field."""
         kind = self.decoder.schema.field(0).type
         for name in self.path[1:]:
+            if pa.types.is_timestamp(kind) and name in _TIME_PARTS:
+                kind = _TIME_PARTS[name]
+                continue
             index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
             if index < 0:
                 raise ProjectError("unknown-column", f"there is no single field '{'.'.join(self.path)}' in the message")
@@ -89,7 +93,8 @@ class _Field:
             raise ProjectError("bad-message", message[:300])
         column = decoded.rows.column(0)
         for name in self.path[1:]:
-            column = pc.struct_field(column, name)
+            timestamp = pa.types.is_timestamp(column.type)
+            column = _time_part(column, name) if timestamp else pc.struct_field(column, name)
         return pc.if_else(there, column, pa.scalar(None, column.type))
 
 
@@ -146,6 +151,16 @@ def field_of(messages: Messages, message: str, path: str) -> _Field:
     found = _Field(messages.decoder(message, parts[0]), parts)
     found.type()
     return found
+
+
+def _time_part(times: pa.Array, name: str) -> pa.Array:
+    """`event_timestamp.seconds`: a protobuf timestamp is a message of two numbers, and a timestamp here."""
+    micros = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    # whole seconds before, also of times before 1970
+    seconds = pc.floor(pc.divide(micros.cast(pa.float64(), safe=False), 1e6)).cast(pa.int64())
+    if name == "seconds":
+        return seconds
+    return pc.multiply(pc.subtract(micros, pc.multiply(seconds, 1_000_000)), 1000).cast(pa.int32())
 
 
 def _equal(found: pa.Array, value: pa.Array) -> pa.Array:
@@ -209,7 +224,8 @@ FUNCTIONS = (
             "messages ARRAY<BINARY>, message STRING, field STRING -> ARRAY<T>",
             "Filters(…), field STRING -> ARRAY<T>",
         ),
-        f"A field of every message of an array; a field of a field is written with dots. {_WHICH}",
+        f"A field of every message of an array; a field of a field is written with dots, and a timestamp has "
+        f"`seconds` and `nanos`. {_WHICH}",
         f"SelectFields(orders, {literal('shop.v1.Order')}, 'order_number')",
         "[A1, A2]",
         _select_fields,

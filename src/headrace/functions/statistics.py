@@ -26,7 +26,7 @@ _AVERAGE = (
 
 def _points(call: Call, window: str) -> str:
     """The values by their minute after the start, each minute once: its last value; others are left out."""
-    times, values, start = call.args[:3]
+    times, values, start = call.args[0].typed("ARRAY<TIMESTAMP>"), call.args[1].typed("ARRAY<DOUBLE>"), call.args[2]
     return fill(_LAST, slots=fill(_SLOTS, times=times, values=values, start=start, window=window))
 
 

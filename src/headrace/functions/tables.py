@@ -82,7 +82,9 @@ def _outlier_mad(call: Call) -> str:
     flagged = _let("_f", _FLAG, f"transform(_o, _e -> {_ROW})")
     observed = _let("_o", _SEEN, f"CASE WHEN array_size(_o) > 0 THEN {flagged} END")
     known = _let("_b", _let("_v", "array_sort(transform(_p, _e -> _e._v))", bounds), observed)
-    return f"inline({fill(_let('_p', _POINTS, known), **dict(zip(names, call.args, strict=True)))})"
+    kinds = ("ARRAY<DOUBLE>", "ARRAY<TIMESTAMP>", "TIMESTAMP", "INT", "INT", "DOUBLE", "DOUBLE")
+    args = {name: one.typed(kind) for name, kind, one in zip(names, kinds, call.args, strict=True)}
+    return f"inline({fill(_let('_p', _POINTS, known), **args)})"
 
 
 FUNCTIONS = (

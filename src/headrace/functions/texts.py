@@ -5,17 +5,25 @@ from __future__ import annotations
 from headrace.functions.function import Call, Function
 from headrace.functions.template import fill
 
+# what follows the last part that has something in it is left out, unless nothing was split at all
+_PARTS = (
+    "element_at(transform(array(split(:s, :d)), _p -> CASE WHEN array_size(_p) < 2 THEN _p "
+    "ELSE slice(_p, 1, array_max(transform(_p, (_e, _i) -> CASE WHEN _e = '' THEN 0 ELSE _i + 1 END))) END), 1)"
+)
+
 
 def _split(call: Call) -> str:
-    if call.text(1) == "":
-        return fill("coalesce(split(:s, ' '), CAST(array() AS ARRAY<STRING>))", s=call.args[0])
-    if call.text(1) is not None:
-        return fill("coalesce(split(:s, :d), CAST(array() AS ARRAY<STRING>))", s=call.args[0], d=call.args[1])
-    return fill(
-        "coalesce(split(:s, CASE WHEN :d = '' THEN ' ' ELSE :d END), CAST(array() AS ARRAY<STRING>))",
-        s=call.args[0],
-        d=call.args[1],
-    )
+    if any(one.is_null for one in call.args):
+        return "CAST(array() AS ARRAY<STRING>)"
+    text, delimiter = call.args
+    match call.text(1):
+        case "":
+            parts = fill(_PARTS, s=text, d="' '")
+        case None:
+            parts = fill(_PARTS, s=text, d=fill("CASE WHEN :d = '' THEN ' ' ELSE :d END", d=delimiter))
+        case _:
+            parts = fill(_PARTS, s=text, d=delimiter)
+    return f"coalesce({parts}, CAST(array() AS ARRAY<STRING>))"
 
 
 FUNCTIONS = (
@@ -31,8 +39,9 @@ FUNCTIONS = (
         "Split",
         ("text STRING, delimiter STRING -> ARRAY<STRING>",),
         "The parts of a text between delimiters. The delimiter is a regular expression; an empty one is a space. "
-        "A NULL text or delimiter gives an empty array. Written in another way, as in `split`, it is Spark's own "
-        "function, which differs only in what it makes of an empty delimiter and of NULL.",
+        "Empty parts at the end are left out. A NULL text or delimiter gives an empty array. Written in another way, "
+        "as in `split`, it is Spark's own function, which differs in what it makes of an empty delimiter, of NULL and "
+        "of empty parts at the end; a flow with `dialect: dagger` means this one, however it is written.",
         "Split('a b c', ' ')",
         "[a, b, c]",
         _split,

@@ -6,7 +6,7 @@ import re
 import zoneinfo
 from itertools import groupby
 
-from headrace.core.errors import did_you_mean
+from headrace.core.errors import nearest
 from headrace.functions.function import Argument, Call, Function
 from headrace.functions.template import fill, literal
 
@@ -23,7 +23,9 @@ def check_zone(call: Call, index: int) -> None:
     known = zoneinfo.available_timezones()
     if zone is None or not known or zone in known or _SHORT.fullmatch(zone) or _OFFSET.fullmatch(zone):
         return
-    raise call.error(f"unknown time zone '{zone}'", did_you_mean(zone, known, "zones").partition(" zones:")[0])
+    guess = nearest(zone, known)
+    hint = f"did you mean '{guess}'?" if guess else "zones are names such as Asia/Kolkata or offsets such as +05:30"
+    raise call.error(f"unknown time zone '{zone}'", hint)
 
 
 _DAY = "date_from_unix_date(CAST(floor(unix_seconds(from_utc_timestamp(:at, :tz)) / 86400) AS INT))"
@@ -192,7 +194,7 @@ FUNCTIONS = (
         "The timestamp of Unix seconds, which may have a fraction.",
         "TimestampFromUnix(1554101494)",
         "2019-04-01 06:51:34",
-        lambda call: fill("timestamp_seconds(:s)", s=call.args[0]),
+        lambda call: fill("timestamp_seconds(:s)", s=call.args[0].typed("BIGINT")),
     ),
     Function(
         "FormatTimeInZone",

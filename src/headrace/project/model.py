@@ -202,8 +202,8 @@ class FlowSpec(Options):
     dialect: Literal["spark", "dagger"] = Field(
         "spark",
         description="Whose meaning counts where Spark and Dagger (Flink SQL) read the same text differently: arrays "
-        "from 0 or from 1, whole numbers that divide to a fraction or a whole number, backslashes in texts. What only "
-        "Dagger has, such as TUMBLE and rowtime, works with both.",
+        "from 0 or from 1, whole numbers that divide to a fraction or a whole number, backslashes in texts, SPLIT. "
+        "What only Dagger has, such as TUMBLE and rowtime, works with both.",
     )
     after: list[Annotated[Processor, KindOf("processors")]] = Field(
         default=[],

@@ -140,6 +140,10 @@ CASES = {
         "SELECT a FROM booking LEFT JOIN LATERAL TABLE(f(n)) T(a) ON TRUE",
         "SELECT a FROM booking LATERAL VIEW OUTER f(n) T AS a",
     ),
+    "table function alone": (
+        "SELECT a FROM LATERAL TABLE(f('x')) AS T(a) UNION ALL SELECT a FROM TABLE(f('y')) AS T(a)",
+        "SELECT a FROM f('x') AS T(a) UNION ALL SELECT a FROM f('y') AS T(a)",
+    ),
     "seconds of a timestamp": (
         "SELECT event_timestamp.seconds, b.driver.at.nanos AS n, driver.name FROM booking b",
         "SELECT unix_seconds(event_timestamp) AS seconds, CAST(pmod(unix_micros(b.driver.at), 1000000) * 1000 AS INT) "
@@ -168,13 +172,13 @@ def test_what_spark_gets(dagger: str, spark: str) -> None:
 def test_with_the_dialect_of_dagger_what_both_understand_means_what_dagger_means() -> None:
     sql = (
         "SELECT ids[1], items[n + 1].name, f(ids)[2], n / qty, SUM(qty) / COUNT(*), price / qty, ARRAY[1, 2], "
-        "MAP['a', 1], '\\d', SHA256(service_type), TO_TIMESTAMP_LTZ(n, 3) FROM booking"
+        "MAP['a', 1], '\\d', SHA256(service_type), TO_TIMESTAMP_LTZ(n, 3), SPLIT(a, ''), split(a, b, 3) FROM booking"
     )
     assert spark_sql(sql) == sql
     assert spark_sql(sql, dagger=True) == (
         "SELECT try_element_at(ids, 1), try_element_at(items, n + 1).name, try_element_at(f(ids), 2), n DIV qty, "
         "SUM(qty) DIV COUNT(*), price / qty, ARRAY(1, 2), MAP('a', 1), '\\\\d', sha2(service_type, 256), "
-        "timestamp_millis(n) FROM booking"
+        "timestamp_millis(n), Split(a, ''), split(a, b, 3) FROM booking"
     )
 
 

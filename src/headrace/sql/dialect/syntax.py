@@ -58,11 +58,15 @@ def _at(words: Words, index: int, tables: list[WindowTable]) -> tuple[list[Edit]
         return [words.replace(index, index, "struct")], index + 1
     if word == "FLOOR" and opens:
         return list(_floor_to(words, index)), index + 2
+    if word == "LATERAL" and words.word(index + 1) == "TABLE" and words.word(index - 1) == "FROM":
+        return _table_alone(words, index), index + 3
     if word == "LATERAL" and words.word(index + 1) == "TABLE":
         refuse_joins_after(words, index + 2)
         return list(lateral_view(words, index, index + 2)), index + 3
     if word == "TABLE" and opens and words.word(index + 2) in ("TUMBLE", "HOP", "CUMULATE", "SESSION"):
         return _window_table(words, index, tables)
+    if word == "TABLE" and opens and words.word(index - 1) == "FROM":
+        return _table_alone(words, index), index + 2
     return [], index + 1
 
 
@@ -106,6 +110,13 @@ def _floor_to(words: Words, index: int) -> Iterator[Edit]:
     if words.word(close - 2) == "TO":
         yield words.replace(index, index + 1, f"date_trunc('{words.word(close - 1)}', ")
         yield words.replace(close - 2, close - 1, "")
+
+
+def _table_alone(words: Words, index: int) -> list[Edit]:
+    """`FROM TABLE(f(x))`, with LATERAL or not: there is nothing before it that it could be joined to."""
+    bracket = index + 1 if words.word(index) == "TABLE" else index + 2
+    close = words.closing(bracket)
+    return [words.replace(index, bracket, ""), words.replace(close, close, "")]
 
 
 def lateral_view(words: Words, first: int, bracket: int, function: str | None = None) -> Iterator[Edit]:

@@ -141,6 +141,9 @@ def _renamed(words: Words, index: int) -> Iterator[Edit]:
         case "SHA256", 1:
             yield words.replace(index, index, "sha2")
             yield words.before(close, ", 256")
+        case "SPLIT", 2:
+            # Spark has one too, which makes something else of empty parts and of NULL
+            yield words.replace(index, index, "Split")
         case "JSON_VALUE", 2:
             yield words.replace(index, index, "get_json_object")
         case "TO_TIMESTAMP_LTZ", 2 if words.source(*arguments[1]) in ("0", "3"):
