@@ -104,13 +104,9 @@ class Shop:
         tables = (DeltaTable(str(self.folder / "lake")).to_pyarrow_table(), ds.dataset(self.folder / "out").to_table())
         return [sorted((row["first"], row["n"]) for row in table.to_pylist()) for table in tables]
 
-    def windows(self, files: int, without: int | None = 7) -> list[tuple[int, int]]:
+    def windows(self, files: int) -> list[tuple[int, int]]:
         """What an offline recount says of the windows that are closed: those before the watermark."""
-        found: dict[int, list[int]] = {}
-        for number in range(files * 20):
-            if number != without:
-                found.setdefault(number // 10, []).append(number)
-        return [(numbers[0], len(numbers)) for window, numbers in found.items() if window * 10 + 10 < files * 20 - 1]
+        return [(first, 10) for first in range(0, files * 20, 10) if first + 10 < files * 20 - 1]
 
 
 @pytest.fixture
