@@ -142,7 +142,7 @@ def _quiet_accumulators(spark: SparkSession) -> None:
     def note(_request: Any, _address: Any) -> None:
         _LOG.debug("the connection for counters has ended", exc_info=True)
 
-    spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[method-assign]
+    spark.sparkContext._accumulatorServer.handle_error = note  # type: ignore[method-assign,assignment]
 
 
 @contextmanager
