@@ -192,8 +192,8 @@ def values(kafka: Kafka, write: TransactionalWrite) -> list[bytes]:
 @pytest.mark.service
 def test_a_batch_is_written_once_however_often_it_is_run(kafka: Kafka, write: TransactionalWrite) -> None:
     batch = rows_of(1, [b"a", b"b"])
-    assert run(write, iter([batch])) == [{"writer": 1, "rows": 2, "skipped": False}]
-    assert run(write, iter([batch, batch])) == [{"writer": 1, "rows": 0, "skipped": True}]
+    assert run(write, iter([batch])) == [{"writer": 1, "rows": 2, "skipped": False, "bytes": 4}]
+    assert run(write, iter([batch, batch])) == [{"writer": 1, "rows": 0, "skipped": True, "bytes": 0}]
     assert run(write, iter([])) == []
     assert run(replace(write, batch_id=7), iter([rows_of(1, [b"c"])]))[0]["rows"] == 1
     assert run(replace(write, batch_id=3), iter([batch]))[0]["skipped"]
@@ -337,6 +337,8 @@ def test_json_with_keys_headers_and_topics(spark: Any, kafka: Kafka, topic: Topi
     (message,) = elsewhere
     assert json.loads(message.value()) == {"id": 2, "name": "key-2", "part": {"a": 2}, "driver": {"id": 2}}
     assert message.headers() == [("h", b"x")]
+    size = sum(len(one.key()) + len(one.value()) for one in found.values())
+    assert batch.tally.bytes() == ({("counts", batch.sink): size} if delivery == "exactly_once" else {})
 
 
 @pytest.mark.spark
