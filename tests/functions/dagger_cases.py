@@ -25,6 +25,7 @@ SCALARS: list[tuple[str, Any]] = [
     ("ArrayAggregate(CAST(array() AS ARRAY<DOUBLE>), 'max', 'Double')", 0.0),
     ("ArrayAggregate(array(), 'findFirst', 'Long')", 0),
     ("ArrayAggregate(array(), 'findFirst', 'Other')", None),
+    ("ArrayAggregate(array(NULL, 1), 'findFirst', 'Long')", None),
     ("ArrayAggregate(NULL, 'max', 'int')", None),
     ("ArrayAggregate(NULL, 'count', 'Other')", None),
     ("ArrayOperate(array(1, 2, 1, 2, 1), 'distinct.sorted', 'int')", [1, 2]),
@@ -58,7 +59,7 @@ SCALARS: list[tuple[str, Any]] = [
     ("ByteToString(X'')", ""),
     # numbers as users write them
     ("Distance(12.9716, 77.5946, 6.1751, 106.8650)", 3294.208197583382),
-    ("Distance('12.9716', 77.5946F, 6.1751D, 106)", 3202.05),
+    ("Distance('12.9716', 77.5946F, 6.1751D, 106)", 3202.111),
     ("GeoHash(-6.170024, 106.8243203, 6L)", "qqguyu"),
     ("GeoHash(NULL, 106.8243203, 6)", None),
     ("S2Id(-6.170024D, '106.8243203', 13L)", "3344474489181175808"),

@@ -38,7 +38,7 @@ _TO_VALUE = {
 }
 _WITH_NUMBER = ("limit", "skip")
 _NUMERIC = ("sum", "average", "avg")
-# of numbers that are none Dagger gives 0
+# of an array of numbers without elements Dagger gives 0
 _NONE_IS_ZERO = ("average", "avg", "min", "max", "first", "findFirst", "findAny", "last")
 _ALL = {name.lower(): name for name in (*_TO_ARRAY, *_TO_VALUE)}
 
@@ -56,7 +56,7 @@ def _chain(call: Call) -> tuple[str, bool]:
             raise call.error(f"'{name}' needs numbers: the type must be Integer, Long, Float or Double")
         template = (_TO_ARRAY.get(name) or _TO_VALUE[name]).replace(":wide", "BIGINT" if kind != "DOUBLE" else kind)
         if kind is not None and name in _NONE_IS_ZERO:
-            template = f"coalesce({template}, CASE WHEN :a IS NOT NULL THEN 0 END)"
+            template = f"CASE WHEN array_size(:a) = 0 THEN 0 ELSE {template} END"
         result = fill(template, a=result, n=number) if name in _WITH_NUMBER else fill(template, a=result)
         single = name in _TO_VALUE
     return result, single
@@ -130,9 +130,9 @@ def _map_get(call: Call) -> str:
 _OPERATIONS = (
     "Operations are joined by dots: distinct, sorted, reversed, limit(n) and skip(n) give an array; count, sum, "
     "average, min, max, first and last give one value. The type is Integer, Long, Float, Double, or Other, which "
-    "leaves the elements as they are; it must be right for the elements. NULL elements do not count. Where there are "
-    "none, sum and count are 0; average, min, max, first and last are 0 too, as in Dagger, but NULL with the type "
-    "Other. A NULL array gives NULL. Operations and type must be written out."
+    "leaves the elements as they are; it must be right for the elements. NULL elements do not count. Of an array "
+    "without elements sum and count are 0; average, min, max, first and last are 0 too, as in Dagger, but NULL with "
+    "the type Other. A NULL array gives NULL. Operations and type must be written out."
 )
 
 FUNCTIONS = (
