@@ -54,14 +54,24 @@ class Clerk:
             if flow["state"] == "stopped":
                 asked = flow.get("stop")
                 who = f", asked for by {asked['by']} at {asked['at']}" if asked else ", as it is done"
-                raise _conflict("already-stopped", f"flow '{name}' is stopped{who}", f"headrace start {name}")
+                raise ProjectError(
+                    "already-stopped",
+                    f"flow '{name}' is stopped{who}",
+                    hint=f"headrace start {name}",
+                    exit_code=Exit.CONFLICT,
+                )
         return self._order(names, "stopped", _has_stopped)
 
     def start(self, names: Sequence[str]) -> list[Flow]:
         """Start these flows, which are stopped or have failed."""
         for name, flow in self.flows(names).items():
             if flow["state"] not in _ENDED and flow.get("stop") is None:
-                raise _conflict("already-running", f"flow '{name}' is {flow['state']}", f"headrace status {name}")
+                raise ProjectError(
+                    "already-running",
+                    f"flow '{name}' is {flow['state']}",
+                    hint=f"headrace status {name}",
+                    exit_code=Exit.CONFLICT,
+                )
         return self._order(names, "running", _has_started)
 
     def _order(self, names: Sequence[str], want: Want, done: Callable[[Flow, Order], bool]) -> list[Flow]:
@@ -109,7 +119,3 @@ def say(flows: Sequence[Flow], json: bool) -> None:
             raise ProjectError(
                 "start-failed", f"flow '{flow['name']}' has failed again: {error['message']} [{error['code']}]"
             )
-
-
-def _conflict(code: str, message: str, hint: str) -> ProjectError:
-    return ProjectError(code, message, hint=hint, exit_code=Exit.CONFLICT)
