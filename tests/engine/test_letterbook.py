@@ -221,7 +221,7 @@ def test_only_one_may_change_letters_at_a_time(tmp_path: Path) -> None:
 
 
 def test_many_letters_are_not_many_python_objects(tmp_path: Path) -> None:
-    """100,000 letters of 1 KB: counting, listing and discarding them needs far less than their 100 MB."""
+    """100,000 letters of 5 KB: counting, listing and discarding them needs far less than their 500 MB."""
     for part in range(10):
         numbers = range(part * 10_000, (part + 1) * 10_000)
         table = pa.table(
@@ -233,7 +233,7 @@ def test_many_letters_are_not_many_python_objects(tmp_path: Path) -> None:
                 "reason": pa.repeat("malformed", 10_000),
                 "detail": pa.repeat("d", 10_000),
                 "position": pa.repeat("{}", 10_000),
-                "value": pa.repeat(b"v" * 1000, 10_000),
+                "value": pa.repeat(b"v" * 5000, 10_000),
                 "met_at": pa.repeat(pa.scalar(NOON, SCHEMA.field("met_at").type), 10_000),
                 "metadata": pa.nulls(10_000, pa.string()),
                 "batch": pa.nulls(10_000, pa.int64()),
@@ -250,7 +250,8 @@ def test_many_letters_are_not_many_python_objects(tmp_path: Path) -> None:
     assert len(shelf.newest(shelf.index, 5)) == 5
     book.history.append("discarded", shelf.index.slice(0, 60_000))
     assert Wanted().of(book.shelf().index).num_rows == 40_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 90_000  # KB
+    # KB, some of which are for libraries that are loaded only now
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250_000
 
 
 def test_late_rows_are_read_alike(tmp_path: Path) -> None:

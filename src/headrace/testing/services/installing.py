@@ -31,9 +31,13 @@ def install(services: Sequence[type[Service]], *, report: Report) -> dict[str, P
     return {kind: problem for kind, problem in problems.items() if problem is not None}
 
 
+# where Go's own archive is unpacked, which not every PATH has
+_GO = "/usr/local/go/bin"
+
+
 def _build(module: str, report: Report) -> None:
     """Build a program, which takes minutes, once. Without Go the service's own hint stays."""
-    go = shutil.which("go")
+    go = shutil.which("go") or shutil.which("go", path=_GO)
     if go is None:
         return
     report(f"building {module}")
