@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# A JVM of a test lives for seconds or minutes: without its second compiler it takes half the processor time.
+# A JVM of a test lives for seconds or minutes: without its second compiler it takes about half the processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # On a busy machine an example takes any time, and says nothing by it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

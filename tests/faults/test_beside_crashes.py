@@ -1,4 +1,7 @@
-"""The engine killed with -9 while a generation is built beside another and while it is switched to."""
+"""The engine killed with -9 while a generation is built beside another and while it is switched to.
+
+`HEADRACE_FAULTS=full` kills it at every point; else only where the most is half done.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,11 @@ flows:
 """
 BEGAN = 1_767_225_600_000
 PATIENCE = 600.0
-POINTS = ("after_sinks:1", "before_switch:0", "between_publishes:0", "published:0")
-"""The first is in a batch of the candidate: the other generation is further by then."""
+FULL = os.environ.get("HEADRACE_FAULTS") == "full"
+SWITCHED = ("between_publishes:0", "published:0")
+"""Points at which the first table shows the new rows."""
+# the first is in a batch of the candidate: the other generation is further by then
+POINTS = ("after_sinks:1", "before_switch:0", *SWITCHED) if FULL else ("after_sinks:1", SWITCHED[0])
 
 
 class Scene:
@@ -130,7 +136,7 @@ def test_every_window_once_whenever_the_engine_dies(tmp_path: Path, kafka: Kafka
         assert await_true(engine.died, PATIENCE), f"{point} was not reached: {engine.tail()}"
         assert engine.process.returncode == -9, engine.tail()
         seen = {row["by"] for row in scene.table("sums")}
-        assert seen == ({"new"} if number > 1 else {"old"}), point
+        assert seen == ({"new"} if point in SWITCHED else {"old"}), point
         scene.feed(60)
     last = scene.start()
     wanted = {key: (n, "new") for key, n in scene.windows(int).items()}
