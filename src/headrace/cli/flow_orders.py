@@ -74,6 +74,13 @@ class Clerk:
                 )
         return self._order(names, "running", _has_started)
 
+    def restart(self, names: Sequence[str]) -> list[Flow]:
+        """Stop those that have not ended, then start all."""
+        running = [name for name, flow in self.flows(names).items() if flow["state"] not in _ENDED]
+        if running:
+            self.stop(running)
+        return self.start(names)
+
     def _order(self, names: Sequence[str], want: Want, done: Callable[[Flow, Order], bool]) -> list[Flow]:
         from headrace.engine.orders import give_order
 

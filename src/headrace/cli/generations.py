@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.confirm import confirm
 from headrace.cli.output import printer, usage_error
-from headrace.cli.positions_output import DryRun, Yes, aligned, known_flow, one_flow, opened
+from headrace.cli.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow, opened
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 
@@ -28,7 +28,7 @@ def list_(
 ) -> None:
     """List the generations of all flows, or of those named: which runs, which is built beside it, which are kept."""
     loaded, state, flows = opened(names, project, profile, overrides)
-    chosen = [known_flow(loaded, flow) for flow in flows] or list(loaded.spec.flows)
+    chosen = known_flows(loaded, flows)
     found = [
         _described(flow, generations, one)
         for flow in chosen

@@ -47,6 +47,11 @@ def known_flow(project: Project, name: str) -> str:
     return name
 
 
+def known_flows(project: Project, names: Sequence[str]) -> list[str]:
+    """The flows of these names, or all when none is named."""
+    return [known_flow(project, name) for name in names] or list(project.spec.flows)
+
+
 def rewinder(project: Project, state: StateDir, flow: str) -> Rewinder:
     """Who moves a flow."""
     from headrace.engine.rewind import Rewinder

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.confirm import confirm
 from headrace.cli.output import printer, usage_error
-from headrace.cli.positions_output import DryRun, Yes, aligned, known_flow, one_flow, opened
+from headrace.cli.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow, opened
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption
 
 app = typer.Typer(help="Copies of a stopped flow's place and state.", no_args_is_help=True, rich_markup_mode=None)
@@ -53,7 +53,7 @@ def list_(
     from headrace.engine.savepoints import Savepoints
 
     loaded, state, flows = opened(names, project, profile, overrides)
-    chosen = [known_flow(loaded, flow) for flow in flows] or list(loaded.spec.flows)
+    chosen = known_flows(loaded, flows)
     notes = [savepoint.note for flow in chosen for savepoint in Savepoints(state, flow).all()]
     if json:
         printer.document([asdict(note) for note in notes])

@@ -67,7 +67,4 @@ def restart(
         raise usage_error("name the flows to restart", "the engine itself: headrace stop, then headrace run")
     state = state_of(path, profile, overrides, flows)
     clerk = Clerk(state, time.monotonic() + seconds_of("--timeout", timeout), timeout)
-    running = [name for name, flow in clerk.flows(flows).items() if flow["state"] not in ("stopped", "failed")]
-    if running:
-        clerk.stop(running)
-    say(clerk.start(flows), json)
+    say(clerk.restart(flows), json)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headrace.core.errors import Exit, ProjectError
 from headrace.core.objectstore import ObjectStore
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
@@ -25,16 +24,9 @@ class S3(Service):
     secret_key: str = "headrace-secret"  # noqa: S105  # of a server on loopback, for tests
 
     @classmethod
-    def problem(cls) -> ProjectError | None:
+    def install_hint(cls) -> str:
         """It is built, as nobody packages it."""
-        if cls.find_binary() is not None:
-            return None
-        return ProjectError(
-            "service-unavailable",
-            f"s3: no '{cls.binary}' on the PATH",
-            hint="install Go (1.24 or newer), then run: headrace services install s3",
-            exit_code=Exit.CONFLICT,
-        )
+        return f"install Go (1.24 or newer), then run: headrace services install {cls.kind}"
 
     def prepare(self, chosen: Mapping[str, int]) -> list[str]:
         """What others keep in extended attributes is in files of its own: not every file system has them."""

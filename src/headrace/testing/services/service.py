@@ -88,10 +88,16 @@ class Service(ABC):
         return ProjectError(
             "service-unavailable",
             f"{cls.kind}: no '{cls.binary}' on the PATH",
-            hint=f"run: headrace services install {cls.kind} (as root), or "
-            f"sudo apt-get install --no-install-recommends {' '.join(cls.packages)}",
+            hint=cls.install_hint(),
             exit_code=Exit.CONFLICT,
         )
+
+    @classmethod
+    def install_hint(cls) -> str:
+        """What to type to get the server program."""
+        packages = " ".join(cls.packages)
+        by_hand = f"sudo apt-get install --no-install-recommends {packages}"
+        return f"run: headrace services install {cls.kind} (as root), or {by_hand}"
 
     @cached_property
     def home(self) -> Path:
