@@ -1,0 +1,230 @@
+"""Values as bytes that sort as the values do: what rows and indexes are addressed by.
+
+One codec per type. Encodings are self-delimiting, so those of several columns are put one after the other and still sort
+column by column. A null sorts before all values, a NaN after all numbers, text by code point, as in Spark.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+_NULL, _VALUE = b"\x00", b"\x01"
+_SIGN_64 = 1 << 63
+_SIGN_128 = 1 << 127
+_ALL_64 = (1 << 64) - 1
+# ends a text; a zero byte within it is followed by 0xFF instead, which is greater, as the longer text must be
+_END, _ZERO = b"\x00\x01", b"\x00\xff"
+_MORE, _NO_MORE = b"\x02", b"\x00"
+_EPOCH_DAY = date(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_EXACT = Context(prec=80)
+
+
+class KeyCodec(ABC):
+    """Encodes values of one type, nulls included."""
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value."""
+        return _NULL if value is None else _VALUE + self._encode(value)
+
+    def decode(self, data: bytes, at: int = 0) -> tuple[Any, int]:
+        """The value that begins there, and where the next one does."""
+        return (None, at + 1) if data[at] == 0 else self._decode(data, at + 1)
+
+    def column(self, values: pa.Array) -> list[bytes]:
+        """The bytes of each value of a column."""
+        return [self.encode(value) for value in values.to_pylist()]
+
+    @abstractmethod
+    def _encode(self, value: Any) -> bytes: ...
+
+    @abstractmethod
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]: ...
+
+
+class _Booleans(KeyCodec):
+    def _encode(self, value: bool) -> bytes:
+        return b"\x01" if value else b"\x00"
+
+    def _decode(self, data: bytes, at: int) -> tuple[bool, int]:
+        return data[at] == 1, at + 1
+
+
+class _Integers(KeyCodec):
+    """Eight bytes, the sign turned over so that negative numbers come first."""
+
+    def _encode(self, value: int) -> bytes:
+        return (value + _SIGN_64).to_bytes(8, "big")
+
+    def _decode(self, data: bytes, at: int) -> tuple[int, int]:
+        return int.from_bytes(data[at : at + 8], "big") - _SIGN_64, at + 8
+
+    def column(self, values: pa.Array) -> list[bytes]:
+        if values.null_count:
+            return super().column(values)
+        numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        packed = (numbers.view("u8") ^ _SIGN_64).astype(">u8").tobytes()
+        return [_VALUE + packed[at : at + 8] for at in range(0, len(packed), 8)]
+
+
+class _Days(_Integers):
+    def _encode(self, value: date) -> bytes:
+        return super()._encode((value - _EPOCH_DAY).days)
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        days, end = super()._decode(data, at)
+        return _EPOCH_DAY + timedelta(days=days), end
+
+    def column(self, values: pa.Array) -> list[bytes]:
+        return super().column(values) if values.null_count else _Integers().column(values.cast(pa.int32()))
+
+
+class _Instants(_Integers):
+    def __init__(self, zoned: bool) -> None:
+        self._zero = _EPOCH if zoned else _EPOCH.replace(tzinfo=None)
+
+    def _encode(self, value: datetime) -> bytes:
+        return super()._encode((value - self._zero) // _MICROSECOND)
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        microseconds, end = super()._decode(data, at)
+        return self._zero + timedelta(microseconds=microseconds), end
+
+    def column(self, values: pa.Array) -> list[bytes]:
+        return super().column(values) if values.null_count else _Integers().column(values.cast(pa.int64()))
+
+
+class _Floats(KeyCodec):
+    """As the processor orders them: negative ones with all bits turned over, the others with the sign."""
+
+    def _encode(self, value: float) -> bytes:
+        # one zero and one NaN, so that equal numbers have equal keys
+        (bits,) = struct.unpack(">Q", struct.pack(">d", math.nan if math.isnan(value) else value + 0.0))
+        return int(bits ^ (_ALL_64 if bits & _SIGN_64 else _SIGN_64)).to_bytes(8, "big")
+
+    def _decode(self, data: bytes, at: int) -> tuple[float, int]:
+        bits = int.from_bytes(data[at : at + 8], "big")
+        bits ^= _SIGN_64 if bits & _SIGN_64 else _ALL_64
+        (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
+        return value, at + 8
+
+
+class _Decimals(KeyCodec):
+    """The digits as a whole number of 16 bytes: the scale is the column's, the same for all values."""
+
+    def __init__(self, scale: int) -> None:
+        self._scale = scale
+
+    def _encode(self, value: Decimal) -> bytes:
+        return (int(value.scaleb(self._scale, _EXACT)) + _SIGN_128).to_bytes(16, "big")
+
+    def _decode(self, data: bytes, at: int) -> tuple[Decimal, int]:
+        digits = int.from_bytes(data[at : at + 16], "big") - _SIGN_128
+        return Decimal(digits).scaleb(-self._scale, _EXACT), at + 16
+
+
+class _Bytes(KeyCodec):
+    def _encode(self, value: bytes) -> bytes:
+        return value.replace(b"\x00", _ZERO) + _END
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        end = data.index(_END, at)
+        return data[at:end].replace(_ZERO, b"\x00"), end + len(_END)
+
+
+class _Texts(_Bytes):
+    def _encode(self, value: str) -> bytes:
+        return super()._encode(value.encode())
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        found, end = super()._decode(data, at)
+        return found.decode(), end
+
+
+class _Lists(KeyCodec):
+    def __init__(self, item: KeyCodec) -> None:
+        self._item = item
+
+    def _encode(self, value: Sequence[Any]) -> bytes:
+        return b"".join(_MORE + self._item.encode(one) for one in value) + _NO_MORE
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        found = []
+        while data[at : at + 1] == _MORE:
+            one, at = self._item.decode(data, at + 1)
+            found.append(one)
+        return found, at + 1
+
+
+class _Structs(KeyCodec):
+    def __init__(self, fields: dict[str, KeyCodec]) -> None:
+        self._fields = fields
+
+    def _encode(self, value: dict[str, Any]) -> bytes:
+        return b"".join(codec.encode(value.get(name)) for name, codec in self._fields.items())
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        found = {}
+        for name, codec in self._fields.items():
+            found[name], at = codec.decode(data, at)
+        return found, at
+
+
+class _Maps(KeyCodec):
+    """Pairs in the order of their keys: equal maps have equal bytes, however they were written."""
+
+    def __init__(self, key: KeyCodec, item: KeyCodec) -> None:
+        self._key, self._item = key, item
+
+    def _encode(self, value: dict[Any, Any] | Sequence[tuple[Any, Any]]) -> bytes:
+        pairs = value.items() if isinstance(value, dict) else value
+        encoded = sorted(self._key.encode(key) + self._item.encode(item) for key, item in pairs)
+        return b"".join(_MORE + pair for pair in encoded) + _NO_MORE
+
+    def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
+        found = {}
+        while data[at : at + 1] == _MORE:
+            key, at = self._key.decode(data, at + 1)
+            found[key], at = self._item.decode(data, at)
+        return found, at + 1
+
+
+def codec(kind: pa.DataType) -> KeyCodec:
+    """The codec of a type; a TypeError says that there is none."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return _Booleans()
+    if types.is_integer(kind) and kind != pa.uint64():
+        return _Integers()
+    if types.is_floating(kind):
+        return _Floats()
+    if types.is_decimal(kind):
+        return _Decimals(kind.scale)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return _Texts()
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _Bytes()
+    if types.is_date32(kind):
+        return _Days()
+    if types.is_timestamp(kind) and kind.unit == "us":
+        return _Instants(kind.tz is not None)
+    return _nested(kind)
+
+
+def _nested(kind: pa.DataType) -> KeyCodec:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _Lists(codec(kind.value_type))
+    if pa.types.is_struct(kind):
+        return _Structs({field.name: codec(field.type) for field in kind})
+    if pa.types.is_map(kind):
+        return _Maps(codec(kind.key_type), codec(kind.item_type))
+    raise TypeError(f"values of type {kind} have no order")
