@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.store.keys import codec
 
-TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001
+TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
 NUMBERS = st.floats(allow_nan=False)
 SIMPLE: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),
@@ -79,7 +79,11 @@ def test_columns_one_after_the_other_sort_column_by_column(rows: list[tuple[Any,
 
 
 NESTED = pa.struct(
-    [("tags", pa.list_(pa.string())), ("at", pa.struct([("day", pa.date32())])), ("by", pa.map_(pa.string(), pa.int64()))]
+    [
+        ("tags", pa.list_(pa.string())),
+        ("at", pa.struct([("day", pa.date32())])),
+        ("by", pa.map_(pa.string(), pa.int64())),
+    ]
 )
 
 

@@ -17,6 +17,7 @@ from headrace.core.objectstore import ObjectStore
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.project.serving import ServeSpec
 from headrace.sources._ranges import parse_ranges
 
 Mode = Literal["batch", "micro_batch", "realtime"]
@@ -340,6 +341,7 @@ class ProjectSpec(Options):
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")
     restart: RestartSpec = Field(RestartSpec(), description="How a flow that failed is started again.")
     http: HttpSpec = Field(HttpSpec(), description="Where a running engine answers questions about itself.")
+    serve: ServeSpec = Field(ServeSpec(), description="How endpoints are kept, served and guarded.")
     state: str = Field(
         ".headrace",
         description="The folder for checkpoints and dead letters; on a cluster, one that all nodes have mounted, or "

@@ -1,7 +1,7 @@
 """Values as bytes that sort as the values do: what rows and indexes are addressed by.
 
-One codec per type. Encodings are self-delimiting, so those of several columns are put one after the other and still sort
-column by column. A null sorts before all values, a NaN after all numbers, text by code point, as in Spark.
+One codec per type. Encodings are self-delimiting, so those of several columns are put one after the other and still
+sort column by column. A null sorts before all values, a NaN after all numbers, text by code point, as in Spark.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Integers(KeyCodec):
 
 
 class _Days(_Integers):
-    def _encode(self, value: date) -> bytes:
+    def _encode(self, value: Any) -> bytes:
         return super()._encode((value - _EPOCH_DAY).days)
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
@@ -92,7 +92,7 @@ class _Instants(_Integers):
     def __init__(self, zoned: bool) -> None:
         self._zero = _EPOCH if zoned else _EPOCH.replace(tzinfo=None)
 
-    def _encode(self, value: datetime) -> bytes:
+    def _encode(self, value: Any) -> bytes:
         return super()._encode((value - self._zero) // _MICROSECOND)
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
@@ -142,7 +142,7 @@ class _Bytes(KeyCodec):
 
 
 class _Texts(_Bytes):
-    def _encode(self, value: str) -> bytes:
+    def _encode(self, value: Any) -> bytes:
         return super()._encode(value.encode())
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:

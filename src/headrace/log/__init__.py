@@ -1,0 +1,1 @@
+"""Committed change logs of endpoints."""
