@@ -82,6 +82,14 @@ class ProjectError(Exception):
         }
 
 
+class RequestError(ProjectError):
+    """Something a caller of an endpoint can mend. `status` is what HTTP says of it; gRPC has its own word for each."""
+
+    def __init__(self, code: str, message: str, *, status: int = 400, hint: str | None = None) -> None:
+        super().__init__(code, message, hint=hint)
+        self.status = status
+
+
 class ProjectErrors(ProjectError):  # noqa: N818
     """All that is wrong with a project, so that it can be mended in one go."""
 
