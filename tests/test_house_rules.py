@@ -23,7 +23,15 @@ KINDS = [(family, name, kind) for family in FAMILIES for name, kind in kinds(fam
 KIND_IDS = [f"{family}/{name}" for family, name, _ in KINDS]
 
 # what makes an error: the place of the code among the arguments
-ERROR_MAKERS = {"RequestError": 0, "ProjectError": 0, "SqlError": 0, "PydanticCustomError": 0, "refused": 0, "error": 0, "error_at": 1}
+ERROR_MAKERS = {
+    "RequestError": 0,
+    "ProjectError": 0,
+    "SqlError": 0,
+    "PydanticCustomError": 0,
+    "refused": 0,
+    "error": 0,
+    "error_at": 1,
+}
 CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 # written so that this file does not break its own rule
