@@ -172,11 +172,11 @@ class Door:
 
     def query(self, document: Any) -> AnswerPage:
         """A page of rows."""
-        query = self._restricted(
-            parse_query(document, self.endpoint, page=self._limits.page, seal=self._sealed if self._hides_key else None)
-        )
+        # a cursor tells where a page ended, which may be by columns that are hidden
+        seal = None if self._columns is None else self._sealed
+        query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
         with self.view() as view:
-            page = self._bounded(lambda: view.query(query, self._limits.scan))
+            page = view.query(query, self._limits.scan)
         # the query had the restriction in it; what is left is to cut out columns
         return AnswerPage([Answer(row.version, self._cut(row.json)) for row in page.rows], page.next)
 
@@ -184,7 +184,7 @@ class Door:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
         with self.view() as view:
-            return self._bounded(lambda: view.count(query, self._limits.scan))
+            return view.count(query, self._limits.scan)
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
@@ -237,15 +237,6 @@ class Door:
 
     def _restricted(self, query: Query) -> Query:
         return query if self.restriction is None else replace(query, filter=both(self.restriction, query.filter))
-
-    def _bounded(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except RequestError as error:
-            if self.whole:
-                raise
-            # the hint could name columns of the restriction
-            raise RequestError(error.code, error.message, status=error.status, hint="narrow the filter") from None
 
     @cached_property
     def _sealed(self) -> bytes:
