@@ -23,6 +23,7 @@ from headrace.core.errors import RequestError, did_you_mean
 from headrace.core.statefiles import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.grants import Grant
+from headrace.store.errors import StoreDamagedError
 from headrace.store.filters import Filter, both, parse_filter
 from headrace.store.query import Query, parse_query
 from headrace.store.reader import Event, StoreReader, View
@@ -53,11 +54,20 @@ class AnswerPage:
 class Readers(Protocol):
     """Where doors find the stores: `serve.stores.Stores`."""
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         """All endpoints."""
 
+    def served(self, name: str) -> int | None:
+        """The version that those get who name none; None: there is none that can answer."""
+
     def reader(self, name: str, version: int | None = None) -> StoreReader:
-        """The store of an endpoint, in the version that is served unless one is named."""
+        """The store of an endpoint; a RequestError when there is none, or none that can answer now."""
+
+    def view(self, name: str, version: int | None = None) -> AbstractContextManager[View]:
+        """One moment of an endpoint's rows."""
+
+    def damaged(self, name: str, reader: StoreReader, damage: StoreDamagedError) -> RequestError:
+        """Have a store built anew; what to tell the caller meanwhile."""
 
 
 class Doors:
@@ -81,7 +91,7 @@ class Doors:
         """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
         grant.check(scope)
         kept: Door | None = grant.kept.get(name)
-        if kept is not None and kept.reader is self._reader(grant, kept.endpoint.name, kept.asked):
+        if kept is not None and (kept.asked or self._stores.served(kept.endpoint.name)) == kept.version:
             return kept
         bare, version = _split(name)
         access = grant.may(bare)
@@ -92,7 +102,8 @@ class Doors:
                 status=403,
                 hint=f"it allows: {', '.join(self.names(grant)) or 'no endpoint'}",
             )
-        door = Door(self._reader(grant, bare, version), access, self._limits, self._seal, asked=version)
+        full = self._reader(grant, bare, version).endpoint
+        door = Door(self._stores, full, access, self._limits, self._seal, asked=version)
         grant.kept[name] = door
         return door
 
@@ -100,34 +111,34 @@ class Doors:
         try:
             return self._stores.reader(name, version)
         except RequestError as error:
-            if error.code != "unknown-endpoint":
+            if error.code != "unknown-endpoint" or version is not None:
                 raise
+            # the names that a caller may not see are no hint for it
             hint = did_you_mean(name, self.names(grant), "endpoints")
-            if version is not None:
-                hint = f"leave out '@v{version}' for the version that is served; {hint}"
             raise RequestError("unknown-endpoint", error.message, status=404, hint=hint) from None
 
 
 class Door:
-    """What one caller may see of one endpoint."""
+    """What one caller may see of one version of an endpoint."""
 
     def __init__(
         self,
-        reader: StoreReader,
+        stores: Readers,
+        full: Endpoint,
         access: Access,
         limits: Limits,
         seal: Callable[[], bytes],
         *,
         asked: int | None = None,
     ) -> None:
-        full = reader.endpoint
-        self.reader = reader
+        self.version = full.version
         self.asked = asked
-        """The version that was asked for by number."""
+        """The version, if it was asked for by number."""
         self.endpoint = _narrowed(full, access.fields)
         self.restriction = _restriction(access, full)
         self.whole = self.endpoint is full and self.restriction is None
         """Nothing is hidden: rows pass as they are stored."""
+        self._stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
@@ -140,7 +151,7 @@ class Door:
 
     def view(self) -> AbstractContextManager[View]:
         """One moment of the store, for `scan`."""
-        return self.reader.view()
+        return self._stores.view(self.endpoint.name, self.version)
 
     def get(self, key: Sequence[Any]) -> Answer | None:
         """The row of a key: a value for each of the endpoint's key columns."""
@@ -151,25 +162,29 @@ class Door:
                 status=422,
                 hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
             )
-        with self.reader.view() as view:
-            row = view.get(key)
+        reader = self._stores.reader(self.endpoint.name, self.version)
+        try:
+            with reader.view() as view:
+                row = view.get(key)
+        except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
+            raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
         return None if row is None else self._answer(row.version, row.json)
 
     def query(self, document: Any) -> AnswerPage:
         """A page of rows."""
-        query = self._restricted(
-            parse_query(document, self.endpoint, page=self._limits.page, seal=self._sealed if self._hides_key else None)
-        )
-        with self.reader.view() as view:
-            page = self._bounded(lambda: view.query(query, self._limits.scan))
+        # a cursor tells where a page ended, which may be by columns that are hidden
+        seal = None if self._columns is None else self._sealed
+        query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
+        with self.view() as view:
+            page = view.query(query, self._limits.scan)
         # the query had the restriction in it; what is left is to cut out columns
         return AnswerPage([Answer(row.version, self._cut(row.json)) for row in page.rows], page.next)
 
     def count(self, document: Any) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
-        with self.reader.view() as view:
-            return self._bounded(lambda: view.count(query, self._limits.scan))
+        with self.view() as view:
+            return view.count(query, self._limits.scan)
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
@@ -222,15 +237,6 @@ class Door:
 
     def _restricted(self, query: Query) -> Query:
         return query if self.restriction is None else replace(query, filter=both(self.restriction, query.filter))
-
-    def _bounded(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except RequestError as error:
-            if self.whole:
-                raise
-            # the hint could name columns of the restriction
-            raise RequestError(error.code, error.message, status=error.status, hint="narrow the filter") from None
 
     @cached_property
     def _sealed(self) -> bytes:
