@@ -156,6 +156,14 @@ def require_guard(settings: Settings) -> None:
     )
 
 
+def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]:
+    """What to tell people who want to ask: the addresses, and a first question."""
+    lines = [f"serving {http} (docs: {http}/docs)" + (f", gRPC {grpc}" if grpc else "")]
+    if not settings.spec.auth.wanted:
+        lines.append("no token is asked for, so only this machine is answered: see serve.auth")
+    return [*lines, *(f"  curl {http}/{name}" for name in settings.endpoints[:3])]
+
+
 def read_node(store: Path) -> dict[str, Any] | None:
     """What the node that keeps a store says of itself; None when none runs."""
     pid = holder(store / _LOCK)
