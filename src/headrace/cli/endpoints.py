@@ -143,9 +143,7 @@ def _known(settings: Settings, logs: LogFolder, name: str) -> str:
     if name in names:
         return name
     hint = did_you_mean(name, names, "endpoints")
-    raise ProjectError(
-        "unknown-endpoint", f"there is no endpoint '{name}'", hint=hint, exit_code=Exit.NOT_FOUND
-    )
+    raise ProjectError("unknown-endpoint", f"there is no endpoint '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
 
 
 def _described(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
@@ -208,5 +206,3 @@ def _lines(version: dict[str, Any]) -> list[str]:
         if copy["error"]:
             lines.append(f"  {copy['error']['message']} [{copy['error']['code']}]")
     return lines
-
-
