@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.serve.kit import ORDERS, changes, order, rows_of, settings_in
+from tests.serve.nodekit import ORDERS, changes, order, rows_of, settings_in
 
 from headrace.core.errors import RequestError
 from headrace.serve import stores as module

@@ -148,8 +148,7 @@ def _known(settings: Settings, logs: LogFolder, name: str) -> str:
 
 def _described(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
     """The endpoint as its logs define it, with what this machine's node says of its copies."""
-    from headrace.serve.node import read_node
-    from headrace.serve.status import read_status
+    from headrace.serve.status import read_node, read_status
 
     status, node = read_status(settings.store), read_node(settings.store)
     said = status.endpoints.get(name, {}) if node is not None and not status.stale else {}

@@ -72,7 +72,8 @@ class Serving:
         self._tell(reason, f"endpoints are not served, the flows go on: {reason}")
 
     def _look(self) -> None:
-        from headrace.serve.node import read_node, welcome
+        from headrace.serve.node import welcome
+        from headrace.serve.status import read_node
 
         node = read_node(self._settings.store)
         if node is None or node["pid"] != self._child.pid or node["http"] is None:
