@@ -12,7 +12,7 @@ from headrace.core.endpoints import Conflicts
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.statefiles import StatePath
-from headrace.log.folder import LogFolder
+from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Mark
 
 WIDER = replace(ORDERS, columns=from_ddl("id bigint, state string, total double"))
@@ -33,12 +33,16 @@ def test_a_first_version_is_served_at_once(logs: LogFolder) -> None:
 
 def test_a_changed_definition_is_a_version_of_its_own_and_not_yet_served(logs: LogFolder) -> None:
     logs.define(ORDERS)
-    assert logs.current(WIDER) is None
+    assert logs.newest("orders") == Version(ORDERS)
     assert logs.define(WIDER).endpoint == replace(WIDER, version=2)
     assert logs.define(WIDER).endpoint.version == 2
     assert (logs.versions("orders"), logs.served("orders")) == ([ORDERS, replace(WIDER, version=2)], 1)
-    logs.serve("orders", 2)
+    for _ in range(2):
+        logs.publish("orders")
     assert logs.served("orders") == 2
+    logs.serve("orders", 1)
+    logs.publish("orders")
+    assert logs.served("orders") == 1, "somebody wants it so"
     assert logs.define(ORDERS).endpoint.version == 3, "the first one lacks what came since"
 
 
@@ -51,9 +55,9 @@ def test_policies_and_words_change_within_a_version(logs: LogFolder) -> None:
 
 def test_what_is_built_beside_is_served_when_it_is_published(logs: LogFolder) -> None:
     logs.define(ORDERS).commit(Mark("f/s", "g1", 0), [changes((1, "old"))])
-    beside = logs.define(ORDERS, beside="f/s/g2")
+    beside = logs.define(ORDERS, builder="f/s/g2")
     assert beside.endpoint.version == 2
-    assert logs.define(ORDERS, beside="f/s/g2").endpoint.version == 2
+    assert logs.define(ORDERS, builder="f/s/g2").endpoint.version == 2
     assert logs.define(ORDERS).endpoint.version == 1
     assert logs.served("orders") == 1
     beside.commit(Mark("f/s", "g2", 0), [changes((1, "new"))])
@@ -67,7 +71,7 @@ def test_what_is_built_beside_is_served_when_it_is_published(logs: LogFolder) ->
 
 def test_what_was_built_beside_and_given_up_is_gone_and_its_number_too(logs: LogFolder) -> None:
     logs.define(ORDERS)
-    logs.define(WIDER, beside="f/s/g2").commit(
+    logs.define(WIDER, builder="f/s/g2").commit(
         Mark("f/s", "g2", 0), [changes((1, "new"), endpoint=ORDERS).append_column("total", [None])]
     )
     for _ in range(2):

@@ -143,15 +143,12 @@ def _known(settings: Settings, logs: LogFolder, name: str) -> str:
     if name in names:
         return name
     hint = did_you_mean(name, names, "endpoints")
-    raise ProjectError(
-        "unknown-endpoint", f"there is no endpoint '{name}'", hint=hint, exit_code=Exit.NOT_FOUND
-    )
+    raise ProjectError("unknown-endpoint", f"there is no endpoint '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
 
 
 def _described(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
     """The endpoint as its logs define it, with what this machine's node says of its copies."""
-    from headrace.serve.node import read_node
-    from headrace.serve.status import read_status
+    from headrace.serve.status import read_node, read_status
 
     status, node = read_status(settings.store), read_node(settings.store)
     said = status.endpoints.get(name, {}) if node is not None and not status.stale else {}
@@ -208,5 +205,3 @@ def _lines(version: dict[str, Any]) -> list[str]:
         if copy["error"]:
             lines.append(f"  {copy['error']['message']} [{copy['error']['code']}]")
     return lines
-
-

@@ -80,7 +80,9 @@ def run(
         plan = _plan(loaded, state, flows)
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
         check_services(loaded, plan)
-        serving = None if until_caught_up else _serving(loaded, plan, state, Given(path, profile, tuple(overrides or ())))
+        serving = (
+            None if until_caught_up else _serving(loaded, plan, state, Given(path, profile, tuple(overrides or ())))
+        )
         with serving or nullcontext():
             runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, serving)
     _finish(runs, loaded, json)

@@ -25,7 +25,9 @@ _SAID_BYTES = 2000
 
 def wants_serving(project: Project, plan: Plan) -> bool:
     """Whether a flow that runs writes an endpoint, and the project wants it served."""
-    return project.spec.serve.enabled and any(step.sink.kind == "endpoint" for flow in plan.flows for step in flow.sinks)
+    return project.spec.serve.enabled and any(
+        step.sink.kind == "endpoint" for flow in plan.flows for step in flow.sinks
+    )
 
 
 class Serving:
@@ -70,7 +72,8 @@ class Serving:
         self._tell(reason, f"endpoints are not served, the flows go on: {reason}")
 
     def _look(self) -> None:
-        from headrace.serve.node import read_node, welcome
+        from headrace.serve.node import welcome
+        from headrace.serve.status import read_node
 
         node = read_node(self._settings.store)
         if node is None or node["pid"] != self._child.pid or node["http"] is None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.endpoints import Endpoint
@@ -22,20 +23,32 @@ _VERSION = re.compile(r"v([1-9]\d*)")
 
 
 @dataclass(frozen=True)
-class _Held:
-    """A version as its file says."""
+class Version:
+    """One version of an endpoint, as its file says."""
 
     endpoint: Endpoint
-    beside: str | None = None
-    """Who builds it beside the one that is served, until it is published."""
+    builder: str | None = None
+    """Who made it beside the others, if anybody did: a candidate, or a rewind."""
+    ready: bool = True
+    """Whether it has all that it should: then it is, was or will be served."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Of its log."""
+
+    @property
+    def number(self) -> int:
+        """The first is 1."""
+        return self.endpoint.version
 
     def to_bytes(self) -> bytes:
-        return json.dumps({**self.endpoint.to_json(), "beside": self.beside}, indent=1).encode()
+        """As it stands in its file."""
+        said = {**self.endpoint.to_json(), "builder": self.builder, "ready": self.ready, "id": self.id}
+        return json.dumps(said, indent=1).encode()
 
     @staticmethod
-    def from_bytes(content: bytes) -> _Held:
+    def from_bytes(content: bytes) -> Version:
+        """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
-        return _Held(Endpoint.from_json(document), document.get("beside"))
+        return Version(Endpoint.from_json(document), document["builder"], document["ready"], document["id"])
 
 
 @dataclass(frozen=True)
@@ -46,17 +59,21 @@ class LogFolder:
 
     def names(self) -> list[str]:
         """The endpoints that have a log, by name."""
-        return sorted(folder.name for folder in _folders(self.root) if self._held(folder.name))
+        return sorted(folder.name for folder in _folders(self.root) if self.details(folder.name))
 
     def versions(self, name: str) -> list[Endpoint]:
-        """What there is of an endpoint, oldest first; also a version that is being built beside the others."""
-        return [held.endpoint for held in self._held(name)]
+        """What there is of an endpoint, oldest first; also a version that is still being built."""
+        return [version.endpoint for version in self.details(name)]
+
+    def details(self, name: str) -> list[Version]:
+        """The versions with what is known about each."""
+        return [version for version in self._numbers(name).values() if version is not None]
 
     def open(self, name: str, version: int) -> FileLog:
         """The log of a version."""
-        held = next((one for one in self._held(name) if one.endpoint.version == version), None)
-        if held is not None:
-            return FileLog(self._folder(name, version), held.endpoint)
+        found = next((one for one in self.details(name) if one.number == version), None)
+        if found is not None:
+            return self.log(found)
         numbers = [f"v{one.version}" for one in self.versions(name)]
         if numbers:
             raise ProjectError(
@@ -72,40 +89,51 @@ class LogFolder:
             exit_code=Exit.NOT_FOUND,
         )
 
-    def current(self, endpoint: Endpoint, beside: str | None = None) -> FileLog | None:
-        """The log that changes of such an endpoint go to; None when that needs a new version.
+    def log(self, version: Version) -> FileLog:
+        """The log of a version that is known."""
+        return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
 
-        It is the newest version, if it is defined so. One that was left is not taken up again: it lacks what came
-        since. With `beside`: the version that was begun under this name.
+    def newest(self, name: str, builder: str | None = None) -> Version | None:
+        """The version that changes go to: the last one, or with `builder` that which it is about to build."""
+        return _newest(self.details(name), builder)
+
+    def define(self, endpoint: Endpoint, builder: str | None = None) -> FileLog:
+        """The log that changes of such an endpoint go to."""
+        return self.log(self.settle(endpoint, builder))
+
+    def settle(self, endpoint: Endpoint, builder: str | None = None) -> Version:
+        """The newest version if it is defined like that, or else another one after it.
+
+        A version that was left is not taken up again: it lacks what came since. The first one is served at once,
+        another when it is published.
         """
-        return self._current(self._held(endpoint.name), endpoint, beside)
-
-    def define(self, endpoint: Endpoint, beside: str | None = None) -> FileLog:
-        """The log that changes of such an endpoint go to, of a new version if need be. The first one is served."""
         while True:
             # one look for both: who was faster with a version must not be followed by another of the same kind
             numbers = self._numbers(endpoint.name)
-            found = self._current([held for held in numbers.values() if held is not None], endpoint, beside)
-            if found is not None:
+            found = _newest([version for version in numbers.values() if version is not None], builder)
+            if found is not None and found.endpoint.fingerprint == endpoint.fingerprint:
                 break
             made = replace(endpoint, version=1 + max(numbers, default=0))
-            write_new(self._definition(made), _Held(made, beside).to_bytes())
-        if beside is None and self.served(endpoint.name) is None:
-            self.serve(endpoint.name, found.endpoint.version)
-        return found
+            write_new(self._definition(made), Version(made, builder, ready=not numbers and not builder).to_bytes())
+        now = replace(found, endpoint=replace(endpoint, version=found.number))
+        if now != found:  # policies and words may change
+            write_atomically(self._definition(now.endpoint), now.to_bytes())
+        if now.ready and self.served(endpoint.name) is None:
+            self.serve(endpoint.name, now.number)
+        return now
 
-    def publish(self, name: str, beside: str) -> None:
-        """Serve what was built beside; twice is as good as once."""
-        for held in self._held(name):
-            if held.beside == beside:
-                self.serve(name, held.endpoint.version)
-                write_atomically(self._definition(held.endpoint), _Held(held.endpoint).to_bytes())
+    def publish(self, name: str, builder: str | None = None) -> None:
+        """Serve the newest version, or that which was built beside, if it was not ready. Twice is as good as once."""
+        version = self.newest(name, builder)
+        if version is not None and not version.ready:
+            self.serve(name, version.number)
+            write_atomically(self._definition(version.endpoint), replace(version, ready=True).to_bytes())
 
-    def forget(self, name: str, beside: str) -> None:
-        """Drop what was built beside, unless it was published."""
-        for held in self._held(name):
-            if held.beside == beside:
-                self.drop(name, held.endpoint.version)
+    def forget(self, name: str, builder: str) -> None:
+        """Drop what was being built beside, unless it was published."""
+        version = self.newest(name, builder)
+        if version is not None:
+            self.drop(name, version.number)
 
     def served(self, name: str) -> int | None:
         """The version that requests get."""
@@ -129,21 +157,9 @@ class LogFolder:
         for part in ("commits", "cuts", "parts"):
             remove_tree(folder / part)
 
-    def _current(self, there: Sequence[_Held], endpoint: Endpoint, beside: str | None) -> FileLog | None:
-        mine = [held.endpoint for held in there if held.beside == beside]
-        if not mine or mine[-1].fingerprint != endpoint.fingerprint:
-            return None
-        now = replace(endpoint, version=mine[-1].version)
-        if now != mine[-1]:  # policies and words may change
-            write_atomically(self._definition(now), _Held(now, beside).to_bytes())
-        return FileLog(self._folder(now.name, now.version), now)
-
-    def _held(self, name: str) -> list[_Held]:
-        return [held for held in self._numbers(name).values() if held is not None]
-
-    def _numbers(self, name: str) -> dict[int, _Held | None]:
+    def _numbers(self, name: str) -> dict[int, Version | None]:
         """The versions in order; None stands for one that was dropped. One that is not yet whole does not count."""
-        found: dict[int, _Held | None] = {}
+        found: dict[int, Version | None] = {}
         for folder in _folders(self.root / name):
             number = _VERSION.fullmatch(folder.name)
             if number is None:
@@ -159,9 +175,17 @@ class LogFolder:
         return self._folder(endpoint.name, endpoint.version) / _DEFINITION
 
 
-def _read(folder: StatePath) -> _Held | None:
+def _newest(versions: Sequence[Version], builder: str | None) -> Version | None:
+    if builder is None:
+        mine = [version for version in versions if version.builder is None or version.ready]
+    else:
+        mine = [version for version in versions if version.builder == builder and not version.ready]
+    return mine[-1] if mine else None
+
+
+def _read(folder: StatePath) -> Version | None:
     try:
-        return _Held.from_bytes((folder / _DEFINITION).read_bytes())
+        return Version.from_bytes((folder / _DEFINITION).read_bytes())
     except FileNotFoundError:
         (folder / _DROPPED).read_bytes()
         return None
