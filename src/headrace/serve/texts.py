@@ -60,7 +60,8 @@ class KeyReader:
 
     def texts(self, parts: Sequence[str]) -> list[Any]:
         """The values that texts stand for, one for each column of the key."""
-        return [_typed(json_value(text, field, "bad-key"), text, field) for text, field in zip(parts, self._fields)]
+        pairs = zip(parts, self._fields, strict=True)
+        return [_typed(json_value(text, field, "bad-key"), text, field) for text, field in pairs]
 
 
 def _typed(value: Any, text: str, field: pa.Field) -> Any:
