@@ -31,7 +31,7 @@ class Version:
     """Who made it beside the others, if anybody did: a candidate, or a rewind."""
     ready: bool = True
     """Whether it has all that it should: then it is, was or will be served."""
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
     """Of its log."""
 
     @property

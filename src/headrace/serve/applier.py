@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 _NEAR_SECONDS, _FAR_SECONDS = 0.3, 3.0
 """How often it is looked whether there are other endpoints or versions, on a disk or an object store."""
 _SAY_SECONDS = 0.3
+_END_SECONDS = 3.0
 
 Key = tuple[str, int]
 
@@ -59,9 +60,11 @@ class Applier:
             try:
                 self._keep(stopping)
             finally:
+                for follower in self._followers.values():
+                    follower.stop()
                 self._saver.close()
                 for follower in self._followers.values():
-                    follower.close()
+                    follower.close(_END_SECONDS)
                 self._say()
 
     def _keep(self, stopping: threading.Event) -> None:

@@ -61,7 +61,8 @@ class Follower:
     _looked: float = field(default=0.0, init=False)
     _wanted: Endpoint | None = field(default=None, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _using: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _lent: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while somebody else uses the writer: it is not closed then."""
 
     def start(self) -> None:
         """Begin to follow."""
@@ -69,15 +70,19 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """End after the segment that is being applied."""
         self._stopping.set()
-        self._thread.join()
+
+    def close(self, seconds: float | None = None) -> None:
+        """Wait for that end, but no longer than this."""
+        self._stopping.set()
+        self._thread.join(seconds)
 
     @contextmanager
     def writer(self) -> Iterator[StoreWriter | None]:
-        """The store of a follower that is well, for a snapshot; it is not replaced meanwhile."""
-        with self._using:
+        """The store of a follower that is well, for a snapshot. It is written meanwhile, but not replaced."""
+        with self._lent:
             yield self._writer if self.trouble is None and self.served == self._folder else None
 
     @property
@@ -86,6 +91,12 @@ class Follower:
         if self.served is not None:
             return "ready"
         return "hydrating" if self.trouble is None else "failed"
+
+    @property
+    def position(self) -> int:
+        """The newest segment that was applied."""
+        writer = self._writer
+        return writer.position if writer else 0
 
     def to_json(self) -> dict[str, Any]:
         """What the status says of it. Numbers of a store that is being written may be of two moments."""
@@ -114,12 +125,9 @@ class Follower:
         near = not isinstance(self.settings.log, ObjectPath)
         pause = _NEAR_SECONDS if near else _FAR_SECONDS
         while not self._stopping.is_set():
-            with self._using:
-                moved = self._tend()
-            if not moved:
+            if not self._tend():
                 self._stopping.wait(_TRY_AGAIN_SECONDS if self.trouble else pause)
-        with self._using:
-            self._close_writer()
+        self._close_writer()
 
     def _tend(self) -> bool:
         """One step; whether the next should follow at once."""
@@ -233,9 +241,10 @@ class Follower:
         return True
 
     def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        with self._lent:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
     def _complain(self, trouble: ProjectError) -> None:
         if self.trouble is None or self.trouble.message != trouble.message:
