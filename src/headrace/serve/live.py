@@ -238,7 +238,9 @@ def check_origin(connection: HTTPConnection, allowed: Sequence[str]) -> None:
     if origin is None or "*" in allowed or origin in allowed:
         return
     if urlsplit(origin).netloc != connection.headers.get("host"):
-        raise RequestError("origin-forbidden", "pages of this origin are not answered", status=403, hint="see serve.cors")
+        raise RequestError(
+            "origin-forbidden", "pages of this origin are not answered", status=403, hint="see serve.cors"
+        )
 
 
 def _shown_token(socket: WebSocket) -> tuple[str | None, str | None]:

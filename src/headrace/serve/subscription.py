@@ -1,7 +1,7 @@
 """One subscription to the changes of an endpoint, as its caller sees them: the source for SSE, WebSocket and gRPC.
 
-Every change is given once and in order, or the subscriber is told which it missed. With a snapshot, the rows come first:
-in pieces, each of one moment of the store, so that none is held open for a slow reader. Changes to rows that were
+Every change is given once and in order, or the subscriber is told which it missed. With a snapshot, the rows come
+first: in pieces, each of one moment of the store, so that none is held open for a slow reader. Changes to rows that were
 already given come between the pieces; changes to the others are in the pieces that follow.
 """
 
@@ -81,10 +81,14 @@ class Wanted:
         """Checked: types that there are, and a token that can be one."""
         given = frozenset(types)
         for name in sorted(given - set(TYPES)):
-            raise RequestError("bad-event-type", f"no event is a '{name[:40]}'", hint=did_you_mean(name, TYPES, "types"))
+            raise RequestError(
+                "bad-event-type", f"no event is a '{name[:40]}'", hint=did_you_mean(name, TYPES, "types")
+            )
         if after and _TOKEN.fullmatch(after) is None:
             raise RequestError(
-                "bad-resume-token", f"'{after[:40]}' is not the id of an event", hint="give the id of the last one taken"
+                "bad-resume-token",
+                f"'{after[:40]}' is not the id of an event",
+                hint="give the id of the last one taken",
             )
         return Wanted(filter, given or frozenset(TYPES), snapshot, after or None)
 
@@ -96,15 +100,15 @@ class Subscription:
         self, feeds: Feeds, again: Callable[[], Door], wanted: Wanted, heartbeat: float = HEARTBEAT_SECONDS
     ) -> None:
         self._feeds, self._again, self._wanted, self._heartbeat = feeds, again, wanted, heartbeat
-        self._door = again()
-        self._filter: Filter | None = self._door.filter(wanted.filter)
+        self.door = again()
+        self._filter: Filter | None = self.door.filter(wanted.filter)
         self._due = 0.0
         self._feed: Feed
 
     async def items(self) -> AsyncIterator[list[Item]]:
         """What happens, some at a time, until the endpoint's version changes. A RequestError: why it ended before."""
-        endpoint = self._door.endpoint
-        with self._feeds.join(endpoint.name, self._door.asked) as self._feed:
+        endpoint = self.door.endpoint
+        with self._feeds.join(endpoint.name, self.door.asked) as self._feed:
             position, missed = self._begin()
             if missed is not None:
                 yield [missed]
@@ -178,7 +182,7 @@ class Subscription:
     def _shown(self, events: Sequence[Event], *, numbered: bool = True) -> list[Item]:
         items = []
         for event in events:
-            seen = self._door.event(event, self._filter)
+            seen = self.door.event(event, self._filter)
             if seen is not None and _OPS[seen.op] in self._wanted.types:
                 token = self._token(seen.version) if numbered else None
                 items.append(Item(_OPS[seen.op], token, seen.new, seen.old))
@@ -202,7 +206,7 @@ class Subscription:
                 continue
             items = self._shown(piece.changes, numbered=False)
             rows = (Event(row.version, Op.INSERT, row.key, row.json, None) for row in piece.rows)
-            seen = (self._door.event(row, self._filter) for row in rows)
+            seen = (self.door.event(row, self._filter) for row in rows)
             items += [Item("snapshot", None, row.new) for row in seen if row is not None]
             last, at = piece.last, piece.at
             if piece.over:

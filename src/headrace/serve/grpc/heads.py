@@ -85,7 +85,7 @@ def _checked(pairs: Iterable[tuple[bytes, bytes]]) -> Head:
             raise MalformedError("a header that a request may not have")
         key = name.decode("latin-1")
         metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
-    if not _NEEDED <= pseudo.keys() or not pseudo[":path"]:
+    if not pseudo.keys() >= _NEEDED or not pseudo[":path"]:
         raise MalformedError("a request without method, scheme or path")
     return Head(pseudo[":path"], pseudo[":method"], metadata)
 

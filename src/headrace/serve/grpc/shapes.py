@@ -6,6 +6,7 @@ them: those nulls are named by their paths in the row's last field, `nulls`.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from base64 import b64decode, b64encode
@@ -94,7 +95,7 @@ class MessageMaker:
         added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)  # type: ignore[arg-type]
         if shape.message:
             added.type_name = shape.message
-        if not (column.startswith("[") and column.endswith("]")) and column.isprintable() and column != field:
+        if not (column.startswith("[") and column.endswith("]")) and column.isprintable():
             added.json_name = column  # what JSON calls it: as the column is called
         if optional and not shape.repeated:
             added.proto3_optional = True
@@ -372,7 +373,7 @@ def _map_holes(item: Shape, value: Any, path: str) -> Iterator[str]:
         yield path
         return
     for name, one in value.items():
-        yield from _hole(item, one, f"{path}[{name!r}]")
+        yield from _hole(item, one, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
 
 
 def _hole(item: Shape, value: Any, path: str) -> Iterator[str]:

@@ -44,8 +44,22 @@ class Handler(Protocol):
 class Stream:
     """One call: what came in, and what is still to go out."""
 
-    __slots__ = ("_drained", "closed", "connection", "head", "id", "incoming", "ended", "on_close", "pending", "started",
-                 "state", "taken", "trailers", "window")  # fmt: skip
+    __slots__ = (
+        "_drained",
+        "closed",
+        "connection",
+        "ended",
+        "head",
+        "id",
+        "incoming",
+        "on_close",
+        "pending",
+        "started",
+        "state",
+        "taken",
+        "trailers",
+        "window",
+    )  # fmt: skip
 
     def __init__(self, connection: Sender, number: int, head: Head, window: int) -> None:
         self.connection, self.id, self.head, self.window = connection, number, head, window

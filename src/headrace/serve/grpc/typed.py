@@ -126,7 +126,9 @@ class Typed:
         )
         file.message_type.append(maker.close())
         record = _message("Record", [("version", _F.TYPE_UINT64, ""), ("row", _F.TYPE_MESSAGE, row)])
-        page = _message("QueryResponse", [("records", _F.TYPE_MESSAGE, f".{self._package}.Record"), ("next", _F.TYPE_STRING, "")])
+        page = _message(
+            "QueryResponse", [("records", _F.TYPE_MESSAGE, f".{self._package}.Record"), ("next", _F.TYPE_STRING, "")]
+        )
         page.field[0].label = _F.LABEL_REPEATED
         event = _message(
             "Event",
