@@ -78,7 +78,7 @@ class Inspection:
         status = self._state(caller, parsed(health_pb2.HealthCheckRequest, message).service)
         if status == _Status.SERVICE_UNKNOWN:
             raise RequestError("unknown-service", "there is no such service", status=404, hint="reflection lists them")
-        return _Status(status=status).SerializeToString()
+        return bytes(_Status(status=status).SerializeToString())
 
     async def _watch(self, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
         service = parsed(health_pb2.HealthCheckRequest, message).service

@@ -148,7 +148,7 @@ class Services:
     def _endpoints(self, caller: Caller, _message: bytes) -> tuple[str, bytes]:
         grant = self.grant(caller)
         grant.check("read")
-        found = []
+        found: list[dict[str, Any]] = []
         for name in self.doors.names(grant):
             try:
                 endpoint = self.doors.open(grant, name).endpoint
