@@ -112,7 +112,7 @@ def test_typed_methods(running: Running) -> None:
 def test_common_methods(running: Running) -> None:
     client = running.client()
     endpoints = client.call(COMMON, "GetEndpoints").endpoints
-    assert [(one.name, one.version, list(one.key), one.service) for one in endpoints][0] == ("films", 1, ["id"], TYPED)
+    assert next((one.name, one.version, list(one.key), one.service) for one in endpoints) == ("films", 1, ["id"], TYPED)
     fields = client.call(COMMON, "GetFields", endpoint="films").fields
     assert [(one.name, one.type, one.key, one.indexed, one.searched) for one in fields][:3] == [
         ("id", "bigint", True, True, False),
@@ -298,8 +298,8 @@ def test_a_restricted_key_sees_its_rows_and_fields_by_every_method(guarded: Runn
     for service, more in ((TYPED, {}), (COMMON, {"endpoint": "films"})):
         assert client.call(service, "Count", **more).count == 14
         assert len(client.call(service, "Query", **more).records) == 14
-        hidden = '{"$filter": {"region": "US"}}'
-        assert refusal(lambda s=service, m=more: client.call(s, "Query", query=hidden, **m))[1] == "unknown-column"
+        hidden = {**more, "query": '{"$filter": {"region": "US"}}'}
+        assert refusal(lambda s=service, q=hidden: client.call(s, "Query", **q))[1] == "unknown-column"
     refused = refusal(lambda: client.call(COMMON, "Get", endpoint="visits", key=[{"int_value": 9}]))
     assert refused[:2] == (grpc.StatusCode.PERMISSION_DENIED, "endpoint-forbidden")
     _check_events(guarded, served)
