@@ -139,12 +139,14 @@ class Door:
         """Nothing is hidden: rows pass as they are stored."""
         self._stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
+        self.header = (b"x-headrace-version", b"v%d" % full.version)
+        """Tells callers which version answered."""
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
-        self._tag = f'"v{full.version}-%d"' if self._columns is None else f'"v{full.version}-%d-{_mark(self._columns)}"'
+        self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
 
-    def etag(self, version: int) -> str:
+    def etag(self, version: int) -> bytes:
         """What tells one state of a row from all others, as this caller sees it."""
         return self._tag % version
 
@@ -157,8 +159,7 @@ class Door:
         self._check_key()
         reader = self._stores.reader(self.endpoint.name, self.version)
         try:
-            with reader.view() as view:
-                row = view.get(key)
+            row = reader.get(key)
         except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
             raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
         return None if row is None else self._answer(row.version, row.json)
@@ -292,7 +293,7 @@ def _restriction(access: Access, endpoint: Endpoint) -> Filter | None:
 
 
 def _mark(columns: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(columns).encode(), digest_size=4).hexdigest()
+    return f"-{hashlib.blake2b(chr(10).join(columns).encode(), digest_size=4).hexdigest()}"
 
 
 def _short(name: str) -> str:

@@ -116,7 +116,7 @@ def _router(front: Front) -> ASGIApp:
     return Starlette(
         routes=routes(front),
         middleware=[cors] if front.settings.spec.cors else [],
-        exception_handlers={RequestError: _refused, HTTPException: _odd},
+        exception_handlers={RequestError: _refused, HTTPException: _odd, Exception: _broken},
         lifespan=life,
     )
 
@@ -132,6 +132,10 @@ async def _refused(_connection: Request | WebSocket, error: Exception) -> Respon
     return _response(error)
 
 
+async def _broken(_request: Request, _error: Exception) -> Response:
+    return _response(bug())  # it is raised again after that, and written down above
+
+
 async def _odd(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
@@ -139,7 +143,9 @@ async def _odd(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS" and allow:
         return Response(status_code=204, headers={"Allow": f"{allow}, OPTIONS"})
     if error.status_code == 405:
-        found = RequestError("method-not-allowed", f"{request.method} is not known here", status=405, hint=allow)
+        found = RequestError(
+            "method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {allow}"
+        )
         return _response(found, {"Allow": allow})
     if error.status_code == 404:
         hint = "GET / lists the endpoints; /docs describes them"

@@ -18,7 +18,7 @@ from headrace.serve.access import AnswerPage, Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
-from headrace.serve.texts import decoded
+from headrace.serve.texts import endpoint_name
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
@@ -121,7 +121,7 @@ class Rest:
     async def row(self, request: Request) -> Response:
         """One row by its key, for requests that the fast path leaves alone."""
         door = self._door(request)
-        raw = _raw_path(request).lstrip(b"/").partition(b"/")[2]
+        raw = _raw_path(request)[1:].partition(b"/")[2]
         given = _parameters(request)
         if raw == b"":
             if not given or {name for name, _ in given} != set(door.endpoint.key):
@@ -139,7 +139,7 @@ class Rest:
 
     def _door(self, request: Request) -> Door:
         grant = self._front.grant(request)
-        name = decoded(_raw_path(request).lstrip(b"/").partition(b"/")[0])
+        name = endpoint_name(_raw_path(request)[1:].partition(b"/")[0])
         door = self._front.doors.open(grant, name)
         request.scope["headrace.endpoint"] = door.endpoint.name
         return door
