@@ -111,7 +111,7 @@ class Applier:
             kept = None
         follower = Follower(self._settings, endpoint, log, kept, lambda: self._point(name))
         self._followers[key] = follower
-        folders.tidy(home, version, log.id)
+        folders.tidy(home, version, log.id, kept)
         follower.start()
 
     def _forget(self, name: str, version: int) -> None:
