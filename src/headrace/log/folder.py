@@ -93,6 +93,10 @@ class LogFolder:
         """The log of a version that is known."""
         return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
 
+    def has(self, version: Version) -> bool:
+        """Whether a version is still there."""
+        return self._definition(version.endpoint).is_file()
+
     def newest(self, name: str, builder: str | None = None) -> Version | None:
         """The version that changes go to: the last one, or with `builder` that which it is about to build."""
         return _newest(self.details(name), builder)

@@ -55,17 +55,18 @@ class Applier:
         """Follow until it is told to stop."""
         store = self._settings.store
         with locked(store / "applier.lock", "applier", patience=STOP_SECONDS):
+            self._say()  # what a former applier said no longer holds
             self._check_if_suspected()
             self._saver.start()
             try:
                 self._keep(stopping)
             finally:
+                self._say()
                 for follower in self._followers.values():
                     follower.stop()
                 self._saver.close()
                 for follower in self._followers.values():
                     follower.close(_END_SECONDS)
-                self._say()
 
     def _keep(self, stopping: threading.Event) -> None:
         pause = _FAR_SECONDS if isinstance(self._settings.log, ObjectPath) else _NEAR_SECONDS
@@ -111,7 +112,7 @@ class Applier:
             kept = None
         follower = Follower(self._settings, endpoint, log, kept, lambda: self._point(name))
         self._followers[key] = follower
-        folders.tidy(home, version, log.id)
+        folders.tidy(home, version, log.id, kept)
         follower.start()
 
     def _forget(self, name: str, version: int) -> None:

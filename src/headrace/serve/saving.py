@@ -98,7 +98,7 @@ def save(settings: Settings, follower: Follower) -> None:
     damage = damage_in(served)
     if damage is not None:
         report_damage(served, damage)
-        raise ProjectError("store-damaged", f"the store of '{follower.endpoint.name}' is damaged: {damage}")
+        raise ProjectError("store-damaged", f"the store of endpoint '{follower.endpoint.name}' is damaged: {damage}")
     snapshots = snapshots_of(settings, follower.endpoint, follower.log)
     with follower.writer() as writer:
         if writer is None:
