@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
-from headrace.serve import docspage, openapi
+from headrace.serve import docspage, live, openapi
 from headrace.serve.access import AnswerPage, Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
@@ -37,6 +37,7 @@ def routes(front: Front) -> list[BaseRoute]:
         Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
         Route("/{path}/oapi", rest.describe),
+        *live.routes(front),
         Route("/{path}/{key:path}", rest.row),
     ]
 

@@ -23,8 +23,8 @@ INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 EVERYTHING = Endpoint(
     "every_thing",
     from_ddl(
-        "id bigint, part decimal(20,4), b boolean, i int, s smallint, f float, d double, t string, raw binary, day date,"
-        " at timestamp, local timestamp_ntz, l array<int>, ll array<array<string>>,"
+        "id bigint, part decimal(20,4), b boolean, i int, s smallint, f float, d double, t string, raw binary,"
+        " day date, at timestamp, local timestamp_ntz, l array<int>, ll array<array<string>>,"
         " st struct<a: int, b: array<timestamp>, c: map<string, int>>, m map<int, decimal(5,2)>,"
         " mm map<string, map<string, string>>, p struct<x: double, y: double>, `odd name` string, `1st` int, a_b int,"
         " ab int"
