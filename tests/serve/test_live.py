@@ -148,8 +148,8 @@ def test_a_websocket_is_told_what_is_wrong(running: Running) -> None:
     for query, message, expected in (
         ("?types=upsert", None, "bad-event-type"),
         ("", '{"type": "subscribe", "filter": {"titel": 1}}', "unknown-column"),
-        ("", "{", "bad-message"),
-        ("", '{"type": "subscribe", "fliter": {}}', "bad-message"),
+        ("", "{", "bad-subscription"),
+        ("", '{"type": "subscribe", "fliter": {}}', "bad-subscription"),
     ):
         with running.socket(query) as live:
             if message is not None:

@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said(running: Running) -> None:
 def test_bytes_that_are_no_question(running: Running) -> None:
     client = running.client()
     for path in (f"/{TYPED}/Get", f"/{COMMON}/Get", f"/{COMMON}/Query", f"/{TYPED}/Count"):
-        assert refusal(lambda path=path: client.raw(path, b"\xff\xff\xff"))[:2] == (INVALID, "bad-message")
+        assert refusal(lambda path=path: client.raw(path, b"\xff\xff\xff"))[:2] == (INVALID, "bad-call")
     for path in ("/nowhere/Get", f"/{TYPED}/Drop", "/headrace.endpoints.films.Filmsservice/Get", "/"):
         assert refusal(lambda path=path: client.raw(path))[0] is grpc.StatusCode.UNIMPLEMENTED
     too_long = b"\x0a" + b"x" * 1_000_001

@@ -254,7 +254,7 @@ def parsed(kind: type[Message], message: bytes) -> Any:
         return kind.FromString(message)
     except DecodeError:
         raise RequestError(
-            "bad-message", f"the message is not a {kind.DESCRIPTOR.full_name}", hint="server reflection describes it"
+            "bad-call", f"the message is not a {kind.DESCRIPTOR.full_name}", hint="server reflection describes it"
         ) from None
 
 
