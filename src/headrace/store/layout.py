@@ -1,0 +1,177 @@
+"""Where things stand in a store: the names of its databases, and the keys in them. Reader and writer share it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from headrace.core.endpoints import Endpoint
+from headrace.store.errors import StoreDamagedError
+from headrace.store.keys import codec
+
+ROWS, TEXT, EVENTS, META, REFUSED = b"rows", b"text", b"events", b"meta", b"refused"
+ENDPOINT, STATE = b"endpoint", b"state"
+ROW_KEY, VALUE_KEY = 200, 280
+"""How long keys are at most. One that is longer ends in a hash, and has just this length, as no whole one has."""
+_ROW_HASH, _VALUE_HASH, _TOKEN = 32, 16, 64
+NUMBER = struct.Struct(">Q")
+_HEAD = struct.Struct(">QI")
+_EVENT = struct.Struct(">BHI")
+_STATE = struct.Struct(">QQQQ")
+_CRC = struct.Struct(">I")
+_WORD = re.compile(r"\w+")
+
+
+def index_name(number: int) -> bytes:
+    """The database of an endpoint's index."""
+    return b"ix%d" % number
+
+
+def databases(endpoint: Endpoint) -> list[bytes]:
+    """All that a store of it has."""
+    return [ROWS, TEXT, EVENTS, META, REFUSED, *(index_name(number) for number in range(len(endpoint.indexes)))]
+
+
+def shortened_row_key(whole: bytes) -> bytes:
+    """The key of a row from the encoded values of its key columns."""
+    if len(whole) < ROW_KEY:
+        return whole
+    return whole[: ROW_KEY - _ROW_HASH] + hashlib.sha256(whole).digest()
+
+
+def shortened_value_key(whole: bytes) -> bytes:
+    """The first part of an index's entry from the encoded values of its columns."""
+    if len(whole) < VALUE_KEY:
+        return whole
+    return whole[: VALUE_KEY - _VALUE_HASH] + hashlib.blake2b(whole, digest_size=_VALUE_HASH).digest()
+
+
+def is_shortened(value_key: bytes) -> bool:
+    """Whether an entry's values are only known up to a prefix: rows must be looked at to compare or sort by them."""
+    return len(value_key) == VALUE_KEY
+
+
+def words(text: str) -> set[bytes]:
+    """The words that a text is found by: in lower case, and only as much of a long one as fits into a key."""
+    return {word.casefold().encode()[:_TOKEN] for word in _WORD.findall(text)}
+
+
+def token_prefix(word: bytes, column: int) -> bytes:
+    """What the entries of a word of a text column (its number among the endpoint's) begin with; the row's key
+    follows."""
+    return word + b"\x00" + bytes((column,))
+
+
+def row_key_of(entry: bytes, length: bytes) -> bytes:
+    """The row that an entry of an index or of the words leads to. The entry's value tells how long its key is."""
+    return entry[-length[0] :]
+
+
+class KeyMaker:
+    """The keys of rows and of entries of an endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        columns = endpoint.columns
+        self._key = [codec(columns.field(name).type) for name in endpoint.key]
+        self._key_names = endpoint.key
+        self._indexes = [[(name, codec(columns.field(name).type)) for name in one] for one in endpoint.indexes]
+
+    def row_key(self, values: Sequence[Any]) -> bytes:
+        """From the typed values of the key columns."""
+        parts = [part.encode(value) for part, value in zip(self._key, values, strict=True)]
+        return shortened_row_key(b"".join(parts))
+
+    def row_keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """From the key columns of a batch."""
+        encoded = [part.column(values) for part, values in zip(self._key, columns, strict=True)]
+        return _joined(encoded, shortened_row_key)
+
+    def value_key(self, index: int, values: Sequence[Any]) -> bytes:
+        """From the typed values of an index's columns."""
+        parts = [part.encode(value) for (_, part), value in zip(self._indexes[index], values, strict=True)]
+        return shortened_value_key(b"".join(parts))
+
+    def value_keys(self, index: int, batch: pa.RecordBatch) -> list[bytes]:
+        """From the rows of a batch."""
+        encoded = [part.column(batch.column(name)) for name, part in self._indexes[index]]
+        return _joined(encoded, shortened_value_key)
+
+
+def _joined(columns: list[list[bytes]], shortened: Any) -> list[bytes]:
+    whole = columns[0] if len(columns) == 1 else [b"".join(parts) for parts in zip(*columns, strict=True)]
+    return [shortened(one) for one in whole]
+
+
+def pack_row(key: bytes, version: int, json: bytes) -> bytes:
+    """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
+    return _HEAD.pack(version, crc32(json, crc32(NUMBER.pack(version), crc32(key)))) + json
+
+
+def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
+    """The version and the JSON of a row."""
+    if len(packed) < _HEAD.size:
+        raise StoreDamagedError(f"a row of {len(packed)} bytes")
+    version, found = _HEAD.unpack_from(packed)
+    json = packed[_HEAD.size :]
+    if crc32(json, crc32(packed[: NUMBER.size], crc32(key))) != found:
+        raise StoreDamagedError(f"the checksum of row {key.hex()} does not fit")
+    return version, json
+
+
+def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
+    """Key and value of an event."""
+    number = NUMBER.pack(version)
+    new = new or b""
+    body = b"".join((_EVENT.pack(op, len(key), len(new)), key, new, old or b""))
+    return number, _CRC.pack(crc32(body, crc32(number))) + body
+
+
+def unpack_event(number: bytes, packed: bytes) -> tuple[int, int, bytes, bytes | None, bytes | None]:
+    """Version, op, row key, new and old JSON of an event."""
+    body = packed[_CRC.size :]
+    if len(body) < _EVENT.size or crc32(body, crc32(number)) != _CRC.unpack_from(packed)[0]:
+        raise StoreDamagedError(f"the checksum of event {number.hex()} does not fit")
+    op, key_length, new_length = _EVENT.unpack_from(body)
+    key_end = _EVENT.size + key_length
+    new_end = key_end + new_length
+    version = NUMBER.unpack(number)[0]
+    return version, op, body[_EVENT.size : key_end], body[key_end:new_end] or None, body[new_end:] or None
+
+
+def pack_state(position: int, version: int, rows: int, refused: int) -> bytes:
+    """How far a store is, as it stands in `meta`."""
+    return sealed(_STATE.pack(position, version, rows, refused))
+
+
+def unpack_state(packed: bytes | None) -> tuple[int, int, int, int]:
+    """Position, last version, number of rows, number of refused changes."""
+    body = unsealed(packed)
+    if len(body) != _STATE.size:
+        raise StoreDamagedError("how far it is cannot be read")
+    position, version, rows, refused = _STATE.unpack(body)
+    return position, version, rows, refused
+
+
+def sealed(body: bytes) -> bytes:
+    """With its checksum before it."""
+    return _CRC.pack(crc32(body)) + body
+
+
+def unsealed(packed: bytes | None) -> bytes:
+    """What was sealed."""
+    if packed is None or len(packed) < _CRC.size or crc32(packed[_CRC.size :]) != _CRC.unpack_from(packed)[0]:
+        raise StoreDamagedError("what it says about itself cannot be read")
+    return packed[_CRC.size :]
+
+
+def old_keys(maker: KeyMaker, olds: pa.StructArray, names: Iterable[str]) -> list[bytes | None]:
+    """The old keys of changes, None where the key did not change."""
+    given = olds.is_valid()
+    found = iter(maker.row_keys([olds.filter(given).field(name) for name in names]))
+    return [next(found) if one else None for one in given.to_pylist()]

@@ -1,0 +1,180 @@
+"""Reading a store: as many processes as are wanted, each request in one moment of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+
+from headrace.core.endpoints import Endpoint, Op
+from headrace.store.environment import Environment, Transaction, acquire, damage_told, release
+from headrace.store.errors import StoreDamagedError
+from headrace.store.layout import (
+    ENDPOINT,
+    EVENTS,
+    META,
+    NUMBER,
+    ROWS,
+    STATE,
+    KeyMaker,
+    databases,
+    unpack_event,
+    unpack_row,
+    unpack_state,
+    unsealed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row as it is served."""
+
+    version: int
+    json: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change that had an effect. An update that changed the key has the new one here, and the old in `old`."""
+
+    version: int
+    op: Op
+    key: bytes
+    new: bytes | None
+    old: bytes | None
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events in their order. When `first_kept` is greater than what was asked for, those between are forgotten."""
+
+    first_kept: int
+    events: list[Event]
+
+
+class StoreReader:
+    """A store that is open for reading."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        try:
+            self.endpoint = self._endpoint()
+            self.keys = KeyMaker(self.endpoint)
+            self.databases = {name: environment.open_db(name) for name in databases(self.endpoint)}
+        except lmdb.NotFoundError as error:
+            release(environment)
+            raise StoreDamagedError(f"{environment.folder} lacks a part: {error}") from error
+        except BaseException:
+            release(environment)
+            raise
+
+    @staticmethod
+    def open(folder: Path) -> StoreReader:
+        """Open the store of a folder; StoreDamagedError when it is none."""
+        if not (folder / "data.mdb").is_file():
+            raise StoreDamagedError(f"there is no store in {folder}")
+        return StoreReader(acquire(folder))
+
+    def close(self) -> None:
+        """Views must be done."""
+        release(self._environment)
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """One moment of the store."""
+        txn = self._environment.begin()
+        try:
+            yield View(self, txn)
+        finally:
+            self._environment.end(txn)
+
+    def _endpoint(self) -> Endpoint:
+        meta = self._environment.open_db(META)
+        with self._environment.reading() as txn, damage_told():
+            document = msgspec.json.decode(unsealed(txn.get(ENDPOINT, db=meta)))
+        return Endpoint.from_json(document)
+
+
+class View:
+    """What a store holds at one moment, whatever is written meanwhile."""
+
+    def __init__(self, reader: StoreReader, txn: Transaction) -> None:
+        self.reader = reader
+        self.txn = txn
+        self._rows_db = reader.databases[ROWS]
+        self._state: tuple[int, int, int, int] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What is served."""
+        return self.reader.endpoint
+
+    @property
+    def position(self) -> int:
+        """The newest segment of the log that is in it."""
+        return self._how_far()[0]
+
+    @property
+    def version(self) -> int:
+        """The number of its newest change."""
+        return self._how_far()[1]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._how_far()[2]
+
+    @property
+    def refused(self) -> int:
+        """How many changes were refused so far."""
+        return self._how_far()[3]
+
+    def get(self, key: Sequence[Any]) -> Row | None:
+        """The row with these values in its key columns."""
+        return self.row(self.reader.keys.row_key(key))
+
+    def row(self, key: bytes) -> Row | None:
+        """The row with this row key."""
+        packed = self.txn.get(key, db=self._rows_db)
+        if packed is None:
+            return None
+        version, json = unpack_row(key, packed)
+        return Row(version, json, key)
+
+    def scan(self, after: bytes | None = None) -> Iterator[Row]:
+        """Rows in the order of their keys, those after a row key if one is given."""
+        with damage_told(), self.txn.cursor(db=self._rows_db) as cursor:
+            there = cursor.first() if after is None else cursor.set_range(after)
+            if there and after is not None and cursor.key() == after:
+                there = cursor.next()
+            if there:
+                for key, packed in cursor.iternext():
+                    version, json = unpack_row(key, packed)
+                    yield Row(version, json, key)
+
+    def events(self, after: int, limit: int = 1000) -> Events:
+        """The events after a version."""
+        with damage_told(), self.txn.cursor(db=self.reader.databases[EVENTS]) as cursor:
+            if not cursor.first():
+                return Events(self.version + 1, [])
+            first = NUMBER.unpack(cursor.key())[0]
+            found: list[Event] = []
+            if cursor.set_range(NUMBER.pack(max(after, 0) + 1)):
+                for key, packed in cursor.iternext():
+                    if len(found) == limit:
+                        break
+                    version, op, row_key, new, old = unpack_event(key, packed)
+                    found.append(Event(version, Op(op), row_key, new, old))
+            return Events(first, found)
+
+    def _how_far(self) -> tuple[int, int, int, int]:
+        if self._state is None:
+            with damage_told():
+                self._state = unpack_state(self.txn.get(STATE, db=self.reader.databases[META]))
+        return self._state

@@ -1,0 +1,206 @@
+"""Rows as the JSON that is served, and its values back as what they stand for.
+
+A whole column is written at once: what a row costs is then little more than putting its pieces together.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_NULL = b"null"
+_SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
+Convert = Callable[[Any], Any]
+
+
+class RowJson:
+    """Writes rows of one list of columns."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._names = columns.names
+        self._before = [b"{,"[bool(number) :][:1] + _encode(name) + b":" for number, name in enumerate(columns.names)]
+
+    def rows(self, batch: pa.RecordBatch) -> list[bytes]:
+        """The JSON of each row: every column, in the endpoint's order."""
+        count = batch.num_rows
+        pieces: list[Iterable[bytes]] = []
+        for name, before in zip(self._names, self._before, strict=True):
+            pieces += [[before] * count, column_json(batch.column(name))]
+        pieces.append([b"}"] * count)
+        return [b"".join(row) for row in zip(*pieces, strict=True)]
+
+
+def column_json(values: pa.Array) -> list[bytes]:
+    """The JSON of each value of a column."""
+    kind, types = values.type, pa.types
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return _numbers(values.to_pylist())
+    if types.is_floating(kind):
+        return _floats(values)
+    if types.is_timestamp(kind):
+        return _instants(values)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return [_encode(value) for value in values.to_pylist()]
+    plain = _plain(kind)
+    return [_NULL if value is None else _encode(plain(value)) for value in values.to_pylist()]
+
+
+def _numbers(values: list[Any]) -> list[bytes]:
+    return _encode(values)[1:-1].split(b",") if values else []
+
+
+def _floats(values: pa.Array) -> list[bytes]:
+    if pa.types.is_float64(values.type) and pc.all(pc.is_finite(values), min_count=0).as_py():
+        return _numbers(values.to_pylist())
+    plain = _plain(values.type)
+    return [_NULL if value is None else _encode(plain(value)) for value in values.to_pylist()]
+
+
+def _instants(values: pa.Array) -> list[bytes]:
+    numbers = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64()).fill_null(0)
+    texts = np.datetime_as_string(numbers.to_numpy(zero_copy_only=False).view("M8[us]"), unit="us").tolist()
+    end = "" if values.type.tz is None else "Z"
+    found = [f'"{_short(text)}{end}"'.encode() for text in texts]
+    if values.null_count:
+        return [one if valid else _NULL for one, valid in zip(found, values.is_valid().to_pylist(), strict=True)]
+    return found
+
+
+def _short(text: str) -> str:
+    """A time without the zeros that say nothing: no fraction, or 3 or 6 digits of one."""
+    if text.endswith("000"):
+        return text[:-7] if text.endswith(".000000") else text[:-3]
+    return text
+
+
+def _plain(kind: pa.DataType) -> Convert:
+    """Makes of a value what the encoder writes as it is to be served."""
+    types = pa.types
+    if types.is_float64(kind):
+        return _plain_double
+    if types.is_floating(kind):
+        return _plain_single
+    if types.is_decimal(kind):
+        return lambda value: format(value, "f")
+    if types.is_timestamp(kind):
+        end = "" if kind.tz is None else "Z"
+        return lambda value: _short(value.replace(tzinfo=None).isoformat(timespec="microseconds")) + end
+    if types.is_date(kind):
+        return date.isoformat
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return lambda value: b64encode(value).decode()
+    return _plain_nested(kind)
+
+
+def _plain_double(value: float) -> float | str:
+    return value if math.isfinite(value) else _SPECIAL.get(value, "NaN")
+
+
+def _plain_single(value: float) -> float | str:
+    """The shortest number that means it: 0.1, not the double next to it."""
+    return float(str(np.float32(value))) if math.isfinite(value) else _SPECIAL.get(value, "NaN")
+
+
+def _plain_nested(kind: pa.DataType) -> Convert:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        item = _or_null(_plain(kind.value_type))
+        return lambda value: [item(one) for one in value]
+    if types.is_struct(kind):
+        fields = {field.name: _or_null(_plain(field.type)) for field in kind}
+        return lambda value: {name: plain(value[name]) for name, plain in fields.items()}
+    if types.is_map(kind):
+        key, item = _plain(kind.key_type), _or_null(_plain(kind.item_type))
+        return lambda value: {_as_text(key(name)): item(one) for name, one in value}
+    return lambda value: value
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def typed(kind: pa.DataType) -> Convert:
+    """Makes of a decoded JSON value of such a column what it stands for, as Arrow gives it; a map as a dict."""
+    return _or_null(_typed(kind))
+
+
+def _typed(kind: pa.DataType) -> Convert:
+    types = pa.types
+    if types.is_float64(kind):
+        return float
+    if types.is_floating(kind):
+        return lambda value: float(np.float32(value))
+    if types.is_decimal(kind):
+        return Decimal
+    if types.is_timestamp(kind):
+        return datetime.fromisoformat
+    if types.is_date(kind):
+        return date.fromisoformat
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return b64decode
+    return _typed_nested(kind)
+
+
+def _typed_nested(kind: pa.DataType) -> Convert:
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        item = typed(kind.value_type)
+        return lambda value: [item(one) for one in value]
+    if types.is_struct(kind):
+        fields = {field.name: typed(field.type) for field in kind}
+        return lambda value: {name: convert(value.get(name)) for name, convert in fields.items()}
+    if types.is_map(kind):
+        key, item = _typed_name(kind.key_type), typed(kind.item_type)
+        return lambda value: {key(name): item(one) for name, one in value.items()}
+    return lambda value: value
+
+
+def _typed_name(kind: pa.DataType) -> Convert:
+    """As `typed`, for a key of a map, whose JSON is always a text."""
+    types = pa.types
+    convert = _typed(kind)
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_nested(kind):
+        return lambda name: convert(_decode(name))
+    return convert
+
+
+class Picker:
+    """Typed values of some columns out of a row's JSON, without reading the others."""
+
+    def __init__(self, columns: pa.Schema, names: Iterable[str]) -> None:
+        self.names = list(names)
+        picked = [columns.field(name) for name in self.names]
+        self._convert = [None if _same(field.type) else typed(field.type) for field in picked]
+        fields = [(f"f{number}", Any) for number in range(len(picked))]
+        names_there = {f"f{number}": field.name for number, field in enumerate(picked)}
+        shape = msgspec.defstruct("Picked", fields, rename=names_there)
+        self._decode = msgspec.json.Decoder(shape).decode
+        self._fields = [name for name, _ in fields]
+
+    def __call__(self, json: bytes) -> list[Any]:
+        """The values, in the order in which the columns were named."""
+        row = self._decode(json)
+        values = (getattr(row, name) for name in self._fields)
+        return [
+            value if convert is None else convert(value) for value, convert in zip(values, self._convert, strict=True)
+        ]
+
+
+def _same(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind))
