@@ -95,7 +95,10 @@ def _check_head(request: Request, most: int) -> None:
 
 def _too_large(most: int) -> RequestError:
     return RequestError(
-        "body-too-large", f"the body has more than {most:,} bytes", status=413, hint="'serve.limits.body' sets the limit"
+        "body-too-large",
+        f"the body has more than {most:,} bytes",
+        status=413,
+        hint="'serve.limits.body' sets the limit",
     )
 
 

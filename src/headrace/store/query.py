@@ -142,7 +142,9 @@ def _after(document: dict[str, Any], fingerprint: bytes, seal: bytes | None) -> 
     if not isinstance(text, str):
         raise RequestError("bad-cursor", "$after is not a cursor", hint="hand back the text that the page before gave")
     if document.get("$skip"):
-        raise RequestError("bad-query", "$skip and $after exclude each other", hint="$after already says where to begin")
+        raise RequestError(
+            "bad-query", "$skip and $after exclude each other", hint="$after already says where to begin"
+        )
     return Cursor.from_text(text, fingerprint, seal)
 
 
