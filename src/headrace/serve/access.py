@@ -23,6 +23,7 @@ from headrace.core.errors import RequestError, did_you_mean
 from headrace.core.statefiles import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.grants import Grant
+from headrace.serve.texts import KeyReader
 from headrace.store.errors import StoreDamagedError
 from headrace.store.filters import Filter, both, parse_filter
 from headrace.store.query import Query, parse_query
@@ -31,7 +32,8 @@ from headrace.store.reader import Event, StoreReader, View
 if TYPE_CHECKING:
     from headrace.serve.settings import Settings
 
-_VERSIONED = re.compile(r"([^@]*)@v([1-9][0-9]{0,8})")
+# what is no name of an endpoint never becomes part of a file's path
+_NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -93,12 +95,12 @@ class Doors:
         kept: Door | None = grant.kept.get(name)
         if kept is not None and (kept.asked or self._stores.served(kept.endpoint.name)) == kept.version:
             return kept
-        bare, version = _split(name)
+        bare, version = _split(name) or (name, None)
         access = grant.may(bare)
         if access is None:
             raise RequestError(
                 "endpoint-forbidden",
-                f"this token does not allow '{bare}'",
+                f"this token does not allow '{_short(bare)}'",
                 status=403,
                 hint=f"it allows: {', '.join(self.names(grant)) or 'no endpoint'}",
             )
@@ -108,14 +110,11 @@ class Doors:
         return door
 
     def _reader(self, grant: Grant, name: str, version: int | None) -> StoreReader:
-        try:
+        if _NAME.fullmatch(name) and (version is not None or name in self._stores.names()):
             return self._stores.reader(name, version)
-        except RequestError as error:
-            if error.code != "unknown-endpoint" or version is not None:
-                raise
-            # the names that a caller may not see are no hint for it
-            hint = did_you_mean(name, self.names(grant), "endpoints")
-            raise RequestError("unknown-endpoint", error.message, status=404, hint=hint) from None
+        # the names that a caller may not see are no hint for it
+        hint = did_you_mean(_short(name), self.names(grant), "endpoints")
+        raise RequestError("unknown-endpoint", f"there is no endpoint '{_short(name)}'", status=404, hint=hint)
 
 
 class Door:
@@ -140,12 +139,14 @@ class Door:
         """Nothing is hidden: rows pass as they are stored."""
         self._stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
+        self.header = (b"x-headrace-version", b"v%d" % full.version)
+        """Tells callers which version answered."""
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
-        self._tag = f'"v{full.version}-%d"' if self._columns is None else f'"v{full.version}-%d-{_mark(self._columns)}"'
+        self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
 
-    def etag(self, version: int) -> str:
+    def etag(self, version: int) -> bytes:
         """What tells one state of a row from all others, as this caller sees it."""
         return self._tag % version
 
@@ -155,17 +156,10 @@ class Door:
 
     def get(self, key: Sequence[Any]) -> Answer | None:
         """The row of a key: a value for each of the endpoint's key columns."""
-        if not self.endpoint.key:
-            raise RequestError(
-                "no-key",
-                f"rows of '{self.endpoint.name}' cannot be asked for by key",
-                status=422,
-                hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
-            )
+        self._check_key()
         reader = self._stores.reader(self.endpoint.name, self.version)
         try:
-            with reader.view() as view:
-                row = view.get(key)
+            row = reader.get(key)
         except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
             raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
         return None if row is None else self._answer(row.version, row.json)
@@ -211,12 +205,27 @@ class Door:
         op = Op.INSERT if old is None else Op.DELETE if new is None else Op.UPDATE
         return Event(version=event.version, op=op, key=b"" if self._hides_key else event.key, new=new, old=old)
 
+    @cached_property
+    def keys(self) -> KeyReader:
+        """What reads keys from addresses."""
+        self._check_key()
+        return KeyReader(self.endpoint)
+
     def key_of(self, json: bytes) -> dict[str, Any] | None:
         """The key in a row that was shown; None: the caller does not see it, or there is none."""
         if not self.endpoint.key:
             return None
         row = msgspec.json.decode(json)
         return {name: row[name] for name in self.endpoint.key}
+
+    def _check_key(self) -> None:
+        if not self.endpoint.key:
+            raise RequestError(
+                "no-key",
+                f"rows of '{self.endpoint.name}' cannot be asked for by key",
+                status=422,
+                hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
+            )
 
     def _answer(self, version: int, json: bytes) -> Answer | None:
         shown = json if self.whole else self.shown(json)
@@ -249,9 +258,10 @@ def shared_seal(log: StatePath) -> bytes:
     return (log / _SEAL).read_bytes()
 
 
-def _split(name: str) -> tuple[str, int | None]:
-    versioned = _VERSIONED.fullmatch(name)
-    return (name, None) if versioned is None else (versioned[1], int(versioned[2]))
+def _split(name: str) -> tuple[str, int | None] | None:
+    """The name of an endpoint and the version that is asked for; None: no endpoint can have that name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]) if found[2] else None)
 
 
 def _narrowed(endpoint: Endpoint, fields: Sequence[str] | None) -> Endpoint:
@@ -283,4 +293,8 @@ def _restriction(access: Access, endpoint: Endpoint) -> Filter | None:
 
 
 def _mark(columns: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(columns).encode(), digest_size=4).hexdigest()
+    return f"-{hashlib.blake2b(chr(10).join(columns).encode(), digest_size=4).hexdigest()}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:60]}…"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,12 @@ class Callers:
         *,
         root: Path = Path(),
         shared: Path | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.wanted = spec.auth.wanted
         self._keys = [(bytes.fromhex(key.sha256), key) for key in spec.auth.keys]
         self._limit = spec.limits.requests_per_second
         self._tokens = None if spec.auth.jwt is None else Tokens(spec.auth.jwt, project, root)
         self._rates = Rates(shared)
-        self._clock = clock
         self._known: dict[bytes, _Known] = {}
 
     def grant(self, token: str | None, address: str) -> Grant:
@@ -102,7 +100,7 @@ class Callers:
             raise RequestError("bad-token", "the token is too long to be one", status=401, hint=_HOW)
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         known = self._known.get(digest)
-        if known is None or known.until <= self._clock():
+        if known is None or known.until <= time.time():
             known = self._checked(token, digest)
             self._remember(digest, known)
         return known.grant

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import Exit
@@ -29,7 +30,8 @@ class Child:
     name: str
     module: str
     environment: Mapping[str, str]
-    arguments: Sequence[str] = ()
+    log: Path | None = None
+    """Where what it prints goes; None: where it goes here."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     code: int | None = None
@@ -39,12 +41,16 @@ class Child:
 
     def start(self) -> None:
         """Start it. Its standard input stays open as long as this process lives: see `lifeline`."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, *self.arguments],
-            stdin=subprocess.PIPE,
-            env={**os.environ, **self.environment},
-            start_new_session=True,
-        )
+        with ExitStack() as stack:
+            output = None if self.log is None else stack.enter_context(self.log.open("ab"))
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int | None:

@@ -22,7 +22,7 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def end_with_parent() -> None:
-    """Stop this process when its parent is gone, and heed the warning before an end. Called once, by the main thread."""
+    """Stop this process when its parent is gone, and heed the warning before an end. For the main thread, once."""
     signal.signal(signal.SIGUSR1, _warned)
     threading.Thread(target=_watch, name="lifeline", daemon=True).start()
 

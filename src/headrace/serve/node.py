@@ -16,25 +16,23 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.statefiles import write_atomically
 from headrace.project.model import is_loopback
 from headrace.serve.children import Child, how
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
-from headrace.serve.lock import holder, locked
+from headrace.serve.lock import locked
 from headrace.serve.ports import Port
 from headrace.serve.settings import Given, Settings
+from headrace.serve.status import NODE_FILE, NODE_LOCK
 from headrace.serve.suspicion import CRASHES, suspect
 
 _TEND_SECONDS, _WRITE_SECONDS = 0.1, 1.0
 _START_SECONDS = 60.0
 _WARNING_SECONDS = 0.3
 """Between the word that an end is near and the end: live streams say goodbye meanwhile."""
-_FILE, _LOCK = "node.json", "node.lock"
 
 
 @dataclass
@@ -55,7 +53,7 @@ class Node:
         """Serve until it is told to stop, or for some time. A ProjectError says why it cannot go on."""
         require_guard(self.settings)
         with ExitStack() as stack:
-            stack.enter_context(locked(self.settings.store / _LOCK, "node", patience=STOP_SECONDS))
+            stack.enter_context(locked(self.settings.store / NODE_LOCK, "node", patience=STOP_SECONDS))
             self._take_ports(stack)
             stack.callback(self._end)
             self._start()
@@ -132,7 +130,7 @@ class Node:
         deadline = time.monotonic() + STOP_SECONDS
         for child in self.children:
             child.end(deadline)
-        (self.settings.store / _FILE).unlink(missing_ok=True)
+        (self.settings.store / NODE_FILE).unlink(missing_ok=True)
 
     def _write(self) -> None:
         said = {
@@ -141,7 +139,7 @@ class Node:
             **self.urls,
             "processes": [child.to_json() for child in self.children],
         }
-        write_atomically(self.settings.store / _FILE, json.dumps(said).encode(), durable=False)
+        write_atomically(self.settings.store / NODE_FILE, json.dumps(said).encode(), durable=False)
 
 
 def require_guard(settings: Settings) -> None:
@@ -156,16 +154,12 @@ def require_guard(settings: Settings) -> None:
     )
 
 
-def read_node(store: Path) -> dict[str, Any] | None:
-    """What the node that keeps a store says of itself; None when none runs."""
-    pid = holder(store / _LOCK)
-    if pid is None:
-        return None
-    try:
-        said: dict[str, Any] = json.loads((store / _FILE).read_bytes())
-    except (OSError, ValueError):
-        said = {}
-    return said if said.get("pid") == pid else {"pid": pid, "http": None, "grpc": None, "as_of": None, "processes": []}
+def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]:
+    """What to tell people who want to ask: the addresses, and a first question."""
+    lines = [f"serving {http} (docs: {http}/docs)" + (f", gRPC {grpc}" if grpc else "")]
+    if not settings.spec.auth.wanted:
+        lines.append("no token is asked for, so only this machine is answered: see serve.auth")
+    return [*lines, *(f"  curl {http}/{name}" for name in settings.endpoints[:3])]
 
 
 def main() -> int:

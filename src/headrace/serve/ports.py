@@ -1,7 +1,7 @@
 """Ports of a node: found, tried and held before its processes listen on them.
 
-Several processes listen on one port (SO_REUSEPORT), so the operating system would let a second node share it in silence:
-whether the port is free is asked without that, first.
+Several processes listen on one port (SO_REUSEPORT), so the operating system would let a second node share it in
+silence: whether the port is free is asked without that, first.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _BODY_SECONDS = 30
 @lru_cache(maxsize=1024)
 def coding(accepted: bytes) -> str | None:
     """The compression to use for a caller that sent this Accept-Encoding."""
-    weights = {name: weight for name, weight in _weighted(accepted.decode("latin-1"))}
+    weights = dict(_weighted(accepted.decode("latin-1")))
     offered = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "zstd")]
     weight, name = max(offered)
     return name if weight > 0 else None

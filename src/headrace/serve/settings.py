@@ -44,14 +44,14 @@ class Settings:
     def of(project: Project) -> Settings:
         """The settings of a loaded project."""
         spec, context = project.spec.serve, project.context
-        log = _place(project, spec.log, "log", context.state_path)
+        log = context.log_path
         return Settings(
             project=project.spec.project,
             root=project.root,
             spec=spec,
             log=log,
             store=_local(project, spec.store),
-            snapshots=_place(project, spec.snapshots.path, "snapshots", log.parent),
+            snapshots=_snapshots(project, log),
             lakes=_lakes(project),
             endpoints=_endpoints(project),
             redact=project.secrets.redact,
@@ -92,8 +92,9 @@ class Given:
         return Given(self.path, self.profile, (*self.overrides, *laid))
 
 
-def _place(project: Project, given: str | None, name: str, beside: StatePath) -> StatePath:
-    return beside / name if given is None else state_path(project.context.path(given), project.spec.object_store)
+def _snapshots(project: Project, log: StatePath) -> StatePath:
+    given = project.spec.serve.snapshots.path
+    return log.parent / "snapshots" if given is None else state_path(project.context.path(given), project.context.store)
 
 
 def _local(project: Project, given: str) -> Path:

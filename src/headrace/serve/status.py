@@ -1,4 +1,4 @@
-"""What an applier says of the endpoints it keeps: a small file in the store folder that everybody may read."""
+"""What a node says of itself and of the endpoints it keeps: small files in the store folder that everybody may read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.statefiles import write_atomically
+from headrace.serve.lock import holder
 
 STALE_SECONDS = 5.0
 """An applier that says nothing for so long is away."""
 
+NODE_FILE, NODE_LOCK = "node.json", "node.lock"
 _FILE = "status.json"
 
 
@@ -64,3 +66,15 @@ def write_status(store: Path, endpoints: Mapping[str, Mapping[str, Any]], note: 
         "endpoints": endpoints,
     }
     write_atomically(store / _FILE, json.dumps(said, separators=(",", ":")).encode(), durable=False)
+
+
+def read_node(store: Path) -> dict[str, Any] | None:
+    """What the node that keeps a store says of itself; None when none runs."""
+    pid = holder(store / NODE_LOCK)
+    if pid is None:
+        return None
+    try:
+        said: dict[str, Any] = json.loads((store / NODE_FILE).read_bytes())
+    except (OSError, ValueError):
+        said = {}
+    return said if said.get("pid") == pid else {"pid": pid, "http": None, "grpc": None, "as_of": None, "processes": []}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -76,19 +76,11 @@ class Filter(ABC):
 
     def matches(self, row: Row) -> bool:
         """Whether a row, decoded from its JSON, is chosen."""
-        return self.test(row) is True
+        return self._test(row) is True
 
     @abstractmethod
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         """True, false, or None for unknown."""
-
-    @abstractmethod
-    def negated(self) -> Filter:
-        """True where this is false, and unknown where this is."""
-
-    def fields(self) -> Iterator[Field]:
-        """Those that it looks at."""
-        yield from ()
 
 
 @dataclass(frozen=True)
@@ -103,15 +95,9 @@ class Compare(Filter):
     def _compare(self) -> Callable[[Any, Any], bool]:
         return _COMPARE[self.how]
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         found = self.field.of(row)
         return None if found is None else self._compare(found, self.value)
-
-    def negated(self) -> Filter:
-        return Compare(self.field, _OPPOSITE[self.how], self.value)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
 
 
 @dataclass(frozen=True)
@@ -121,14 +107,8 @@ class IsNull(Filter):
     field: Field
     null: bool = True
 
-    def test(self, row: Row) -> bool:
+    def _test(self, row: Row) -> bool:
         return (self.field.of(row) is None) is self.null
-
-    def negated(self) -> Filter:
-        return IsNull(self.field, not self.null)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
 
 
 @dataclass(frozen=True)
@@ -138,25 +118,16 @@ class Known(Filter):
     field: Field
     result: bool
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         return None if self.field.of(row) is None else self.result
-
-    def negated(self) -> Filter:
-        return Known(self.field, not self.result)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
 
 
 @dataclass(frozen=True)
 class Unknown(Filter):
     """A comparison with null."""
 
-    def test(self, row: Row) -> None:
+    def _test(self, row: Row) -> None:
         return None
-
-    def negated(self) -> Filter:
-        return self
 
 
 @dataclass(frozen=True)
@@ -168,17 +139,11 @@ class Among(Filter):
     null: bool = False
     among: bool = True
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         found = self.field.of(row)
         if found is None:
             return self.among if self.null else None
         return (found in self.values) is self.among
-
-    def negated(self) -> Filter:
-        return Among(self.field, self.values, self.null, not self.among)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
 
 
 @dataclass(frozen=True)
@@ -189,18 +154,12 @@ class Words(Filter):
     words: frozenset[str]
     every: bool
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         found = self.field.of(row)
         if found is None:
             return None
         there = tokens(found)
         return self.words <= there if self.every else not self.words.isdisjoint(there)
-
-    def negated(self) -> Filter:
-        return Not(self)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
 
 
 @dataclass(frozen=True)
@@ -211,7 +170,7 @@ class Members(Filter):
     values: frozenset[Any]
     every: bool
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         found = self._stored(row)
         if found is None:
             return None
@@ -223,12 +182,6 @@ class Members(Filter):
         stored = _within(row.get(self.field.path[0]), list(self.field.path[1:]), None)
         return None if stored is None else {kind.item.read(one) for one in stored if one is not None}
 
-    def negated(self) -> Filter:
-        return Not(self)
-
-    def fields(self) -> Iterator[Field]:
-        yield self.field
-
 
 @dataclass(frozen=True)
 class Not(Filter):
@@ -236,15 +189,9 @@ class Not(Filter):
 
     part: Filter
 
-    def test(self, row: Row) -> bool | None:
-        found = self.part.test(row)
+    def _test(self, row: Row) -> bool | None:
+        found = self.part._test(row)
         return None if found is None else not found
-
-    def negated(self) -> Filter:
-        return self.part
-
-    def fields(self) -> Iterator[Field]:
-        return self.part.fields()
 
 
 @dataclass(frozen=True)
@@ -253,22 +200,15 @@ class And(Filter):
 
     parts: tuple[Filter, ...]
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         result: bool | None = True
         for part in self.parts:
-            found = part.test(row)
+            found = part._test(row)
             if found is False:
                 return False
             if found is None:
                 result = None
         return result
-
-    def negated(self) -> Filter:
-        return Or(tuple(part.negated() for part in self.parts))
-
-    def fields(self) -> Iterator[Field]:
-        for part in self.parts:
-            yield from part.fields()
 
 
 @dataclass(frozen=True)
@@ -277,22 +217,37 @@ class Or(Filter):
 
     parts: tuple[Filter, ...]
 
-    def test(self, row: Row) -> bool | None:
+    def _test(self, row: Row) -> bool | None:
         result: bool | None = False
         for part in self.parts:
-            found = part.test(row)
+            found = part._test(row)
             if found is True:
                 return True
             if found is None:
                 result = None
         return result
 
-    def negated(self) -> Filter:
-        return And(tuple(part.negated() for part in self.parts))
 
-    def fields(self) -> Iterator[Field]:
-        for part in self.parts:
-            yield from part.fields()
+def negated(condition: Filter) -> Filter:
+    """True where a condition is false, and unknown where that is."""
+    match condition:
+        case Compare(field, how, value):
+            return Compare(field, _OPPOSITE[how], value)
+        case IsNull(field, null):
+            return IsNull(field, not null)
+        case Known(field, result):
+            return Known(field, not result)
+        case Among(field, values, null, among):
+            return Among(field, values, null, not among)
+        case And(parts):
+            return Or(tuple(negated(part) for part in parts))
+        case Or(parts):
+            return every([negated(part) for part in parts])
+        case Not(part):
+            return part
+        case Unknown():
+            return condition
+    return Not(condition)
 
 
 def every(parts: list[Filter]) -> Filter:

@@ -16,7 +16,7 @@ MAP = 64 << 30
 """How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
 _READERS, _DATABASES, _SPARE = 1022, 64, 16
 _WAIT = 30.0
-_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
 
 Transaction = Any
 """One of LMDB's. Its own types leave open whether it gives bytes or views; here it is always asked for bytes."""
@@ -67,11 +67,13 @@ class Environment:
             with self._change:
                 self._active += 1
             try:
-                with damage_told():
-                    return self.lmdb.begin()
+                return self.lmdb.begin()
             except lmdb.MapResizedError:
                 self._done()
                 self._remap(0)
+            except DAMAGE as error:
+                self._done()
+                raise StoreDamagedError(str(error)) from error
             except BaseException:
                 self._done()
                 raise
@@ -94,7 +96,8 @@ class Environment:
     def _done(self) -> None:
         with self._change:
             self._active -= 1
-            self._change.notify_all()
+            if self._active == 0:
+                self._change.notify_all()
 
 
 @contextmanager
@@ -102,7 +105,7 @@ def damage_told() -> Iterator[None]:
     """What LMDB says about a damaged file, as an error of the store."""
     try:
         yield
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise StoreDamagedError(str(error)) from error
 
 

@@ -23,6 +23,7 @@ from headrace.store.conditions import (
     Unknown,
     Words,
     every,
+    negated,
 )
 from headrace.store.tokens import tokens
 from headrace.store.values import Kind, Lists, Numbers, kind_of
@@ -132,7 +133,7 @@ class _Parser:
         if key in _JOINS:
             return self._join(key, value, depth)
         if key == "$not":
-            return self.filter(value, depth + 1).negated()
+            return negated(self.filter(value, depth + 1))
         if key in _ON_FIELDS:
             raise _bad(f"{key} stands for no column", f'it belongs behind one: {{"amount": {{"{key}": …}}}}')
         if key.startswith("$"):
@@ -177,7 +178,7 @@ class _Parser:
             case "$in":
                 return _among(field, given)
             case "$nin":
-                return _among(field, given).negated()
+                return negated(_among(field, given))
             case "$contains" | "$matches_any" | "$matches_all":
                 return _search(field, key, given)
             case "$not":
@@ -189,7 +190,7 @@ class _Parser:
     def _opposite(self, field: Field, given: Any, depth: int) -> Filter:
         if not isinstance(given, dict):
             raise _bad(f"$not of '{field}' takes operators, not {_what(given)}", 'for a value there is {"$ne": …}')
-        return self._on_field(field, given, depth + 1).negated()
+        return negated(self._on_field(field, given, depth + 1))
 
 
 def _unknown_operator(key: str, known: Iterable[str]) -> RequestError:
