@@ -54,7 +54,7 @@ class Follower:
     trouble: ProjectError | None = field(default=None, init=False)
     """Why it does not get on."""
     snapshot: tuple[int, datetime] | None = field(default=None, init=False)
-    """Position and time of the newest snapshot that is known."""
+    """Position and time of the newest snapshot that is known; position 0: there was none at that time."""
     _writer: StoreWriter | None = field(default=None, init=False)
     _folder: Path | None = field(default=None, init=False)
     """The folder that is being written: the one that is served, or one that will be when it has caught up."""
@@ -106,6 +106,7 @@ class Follower:
         writer, trouble = self._writer, self.trouble
         position = writer.position if writer else None
         segments, seconds = self._behind
+        saved = self.snapshot if self.snapshot and self.snapshot[0] else None
         return {
             "state": self.state,
             "version": self.endpoint.version,
@@ -115,8 +116,8 @@ class Follower:
             "rows": writer.rows if writer else None,
             "changes": writer.version if writer else None,
             "refused": writer.refused if writer else None,
-            "snapshot": self.snapshot and self.snapshot[0],
-            "snapshot_age_s": self.snapshot and round((datetime.now(UTC) - self.snapshot[1]).total_seconds(), 1),
+            "snapshot": saved[0] if saved else None,
+            "snapshot_age_s": round((datetime.now(UTC) - saved[1]).total_seconds(), 1) if saved else None,
             "error": trouble and {"code": trouble.code, "message": trouble.message, "hint": trouble.hint},
         }
 
