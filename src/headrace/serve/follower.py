@@ -63,6 +63,7 @@ class Follower:
     _looked: float = field(default=0.0, init=False)
     _gave_up: float = field(default=float("-inf"), init=False)
     _wanted: Endpoint | None = field(default=None, init=False)
+    _doubted: bool = field(default=False, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _lent: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while somebody else uses the writer: it is not closed then."""
@@ -121,6 +122,10 @@ class Follower:
             "error": trouble and {"code": trouble.code, "message": trouble.message, "hint": trouble.hint},
         }
 
+    def check(self) -> None:
+        """Serve nothing until the store was looked through: opening it does that."""
+        self._doubted = True
+
     def redefine(self, endpoint: Endpoint) -> None:
         """Policies and words of a version may change."""
         self._wanted = endpoint
@@ -159,6 +164,11 @@ class Follower:
         if self._wanted is not None and self._wanted != self.endpoint:
             self.endpoint = self._wanted
             self._close_writer()
+        if self._doubted:
+            self._doubted = False
+            self.served = None
+            self.changed()
+            self._close_writer()
         writer = self._writer or self._open()
         self._look_for_reports()
         segments = self.log.after(writer.position, _AT_ONCE)
@@ -179,14 +189,14 @@ class Follower:
         return True
 
     def _open(self) -> StoreWriter:
-        """The store as it is; a new one when there is none."""
+        """The store as it is, looked through; a new one when there is none."""
         version, log = self.endpoint.version, self.log.id
         home = self.settings.store / self.endpoint.name
-        kept = self.served or next(iter(folders.copies(home, version, log)), None)
+        kept = self._folder or self.served or next(iter(folders.copies(home, version, log)), None)
         if kept is None:
             kept = begin(self.settings, self.endpoint, self.log, folders.new_folder(home, version, log))
         self._folder = kept
-        self._heed_reports()  # first: what LMDB does with a damaged file may end this process
+        self._heed_reports()
         self._writer = StoreWriter.open(kept, self.endpoint, events=self.settings.spec.events)
         return self._writer
 
