@@ -34,8 +34,9 @@ _FORGOTTEN_SECONDS = 24 * 3600.0
 class FileLog(Log):
     """The log of one version of an endpoint, in one folder."""
 
-    def __init__(self, folder: StatePath, endpoint: Endpoint) -> None:
+    def __init__(self, folder: StatePath, endpoint: Endpoint, id: str = "0") -> None:
         self.endpoint = endpoint
+        self.id = id
         self._parts = folder / "parts"
         self._commits = folder / "commits"
         self._cuts = folder / "cuts"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.endpoints import Endpoint
@@ -30,6 +31,8 @@ class Version:
     """Who made it beside the others, if anybody did: a candidate, or a rewind."""
     ready: bool = True
     """Whether it has all that it should: then it is, was or will be served."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
+    """Of its log."""
 
     @property
     def number(self) -> int:
@@ -38,14 +41,14 @@ class Version:
 
     def to_bytes(self) -> bytes:
         """As it stands in its file."""
-        said = {**self.endpoint.to_json(), "builder": self.builder, "ready": self.ready}
+        said = {**self.endpoint.to_json(), "builder": self.builder, "ready": self.ready, "id": self.id}
         return json.dumps(said, indent=1).encode()
 
     @staticmethod
     def from_bytes(content: bytes) -> Version:
         """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
-        return Version(Endpoint.from_json(document), document["builder"], document["ready"])
+        return Version(Endpoint.from_json(document), document["builder"], document["ready"], document["id"])
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class LogFolder:
 
     def log(self, version: Version) -> FileLog:
         """The log of a version that is known."""
-        return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint)
+        return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
 
     def has(self, version: Version) -> bool:
         """Whether a version is still there."""

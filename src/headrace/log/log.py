@@ -62,6 +62,8 @@ class Log(ABC):
     """The log of one version of one endpoint. Any number of processes may read it and commit to it at the same time."""
 
     endpoint: Endpoint
+    id: str
+    """Made up when the log was begun: tells it from one that was removed and begun anew, at the same position."""
 
     @abstractmethod
     def end(self) -> int:
