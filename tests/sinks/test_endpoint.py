@@ -245,8 +245,9 @@ def test_rows_that_cannot_be_changes_are_dead_letters(spark: Any, desk: Desk) ->
 def test_values_of_all_types_come_through(spark: Any, desk: Desk) -> None:
     rows = spark.sql(
         "SELECT 1 AS id, CAST(1.5 AS decimal(10, 2)) AS d, TIMESTAMP '2026-01-31 12:00:00' AS t, "
-        "DATE '2026-01-31' AS day, TIMESTAMP_NTZ '2026-01-31 12:00:00' AS ntz, X'00FF' AS b, array(1, 2) AS a, map('k', 1.0D) AS m, "
-        "named_struct('x', 1, 'y', array('z')) AS s, CAST(null AS string) AS nothing, true AS yes, 'v' AS `c.v`"
+        "DATE '2026-01-31' AS day, TIMESTAMP_NTZ '2026-01-31 12:00:00' AS ntz, X'00FF' AS b, "
+        "array(1, 2) AS a, map('k', 1.0D) AS m, named_struct('x', 1, 'y', array('z')) AS s, "
+        "CAST(null AS string) AS nothing, true AS yes, 'v' AS `c.v`"
     )
     sink().write_batch(rows, desk.batch())
     log = logs(desk).open("orders", 1)
