@@ -18,6 +18,8 @@ from tests.serve.kit import FILMS, VISITS, Served, api_key, film
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
 
+pytestmark = pytest.mark.service
+
 TYPED = "headrace.endpoints.films.FilmsService"
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 EVERYTHING = Endpoint(
