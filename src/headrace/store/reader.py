@@ -12,20 +12,22 @@ import lmdb
 import msgspec
 
 from headrace.core.endpoints import Endpoint, Op
+from headrace.store.contents import Contents
 from headrace.store.environment import Environment, Transaction, acquire, damage_told, release
 from headrace.store.errors import StoreDamagedError
 from headrace.store.layout import (
     ENDPOINT,
     EVENTS,
+    FILE,
     META,
     NUMBER,
     ROWS,
     STATE,
     KeyMaker,
+    State,
     databases,
     unpack_event,
     unpack_row,
-    unpack_state,
     unsealed,
 )
 
@@ -77,7 +79,7 @@ class StoreReader:
     @staticmethod
     def open(folder: Path) -> StoreReader:
         """Open the store of a folder; StoreDamagedError when it is none."""
-        if not (folder / "data.mdb").is_file():
+        if not (folder / FILE).is_file():
             raise StoreDamagedError(f"there is no store in {folder}")
         return StoreReader(acquire(folder))
 
@@ -108,7 +110,7 @@ class View:
         self.reader = reader
         self.txn = txn
         self._rows_db = reader.databases[ROWS]
-        self._state: tuple[int, int, int, int] | None = None
+        self._state: State | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -118,22 +120,22 @@ class View:
     @property
     def position(self) -> int:
         """The newest segment of the log that is in it."""
-        return self._how_far()[0]
+        return self._how_far().position
 
     @property
     def version(self) -> int:
         """The number of its newest change."""
-        return self._how_far()[1]
+        return self._how_far().version
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return self._how_far()[2]
+        return self._how_far().rows
 
     @property
     def refused(self) -> int:
         """How many changes were refused so far."""
-        return self._how_far()[3]
+        return self._how_far().refused
 
     def get(self, key: Sequence[Any]) -> Row | None:
         """The row with these values in its key columns."""
@@ -173,8 +175,13 @@ class View:
                     found.append(Event(version, Op(op), row_key, new, old))
             return Events(first, found)
 
-    def _how_far(self) -> tuple[int, int, int, int]:
+    def check(self) -> None:
+        """StoreDamagedError when anything is not as it was written: all of it is read."""
+        with damage_told():
+            Contents(self.txn, self.endpoint, self.reader.databases).check()
+
+    def _how_far(self) -> State:
         if self._state is None:
             with damage_told():
-                self._state = unpack_state(self.txn.get(STATE, db=self.reader.databases[META]))
+                self._state = State.unpack(self.txn.get(STATE, db=self.reader.databases[META]))
         return self._state
