@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,14 +86,17 @@ class StoreReader:
         """Views must be done."""
         release(self._environment)
 
-    @contextmanager
-    def view(self) -> Iterator[View]:
-        """One moment of the store."""
-        txn = self._environment.begin()
-        try:
-            yield View(self, txn)
-        finally:
-            self._environment.end(txn)
+    def view(self) -> View:
+        """One moment of the store, to be used in a `with` block."""
+        return View(self)
+
+    def begin(self) -> Transaction:
+        """Begin to read; `end` must follow."""
+        return self._environment.begin()
+
+    def end(self, txn: Transaction) -> None:
+        """Be done with reading."""
+        self._environment.end(txn)
 
     def _endpoint(self) -> Endpoint:
         meta = self._environment.open_db(META)
@@ -106,11 +108,18 @@ class StoreReader:
 class View:
     """What a store holds at one moment, whatever is written meanwhile."""
 
-    def __init__(self, reader: StoreReader, txn: Transaction) -> None:
+    def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
-        self.txn = txn
+        self.txn: Transaction = None
         self._rows_db = reader.databases[ROWS]
         self._state: State | None = None
+
+    def __enter__(self) -> View:
+        self.txn = self.reader.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.end(self.txn)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -143,7 +152,8 @@ class View:
 
     def row(self, key: bytes) -> Row | None:
         """The row with this row key."""
-        packed = self.txn.get(key, db=self._rows_db)
+        with damage_told():
+            packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
         version, json = unpack_row(key, packed)
