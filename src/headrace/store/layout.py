@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 from headrace.core.endpoints import Endpoint
 from headrace.store.errors import StoreDamagedError
 from headrace.store.keys import codec
+from headrace.store.tokens import tokens
 
 ROWS, TEXT, EVENTS, META, REFUSED = b"rows", b"text", b"events", b"meta", b"refused"
 FILE = "data.mdb"
@@ -22,14 +22,13 @@ FILE = "data.mdb"
 ENDPOINT, STATE = b"endpoint", b"state"
 ROW_KEY, VALUE_KEY = 200, 280
 """How long keys are at most. One that is longer ends in a hash, and has just this length, as no whole one has."""
-_ROW_HASH, _VALUE_HASH, _TOKEN = 32, 16, 64
+_ROW_HASH, _VALUE_HASH = 32, 16
 NUMBER = struct.Struct(">Q")
 _HEAD = struct.Struct(">QI")
 _EVENT = struct.Struct(">QBHI")
 _STATE = struct.Struct(">QQQQ")
 _CRC = struct.Struct(">I")
 _SUM = 16
-_WORD = re.compile(r"\w+")
 
 
 def index_name(number: int) -> bytes:
@@ -62,8 +61,8 @@ def is_shortened(value_key: bytes) -> bool:
 
 
 def words(text: str) -> set[bytes]:
-    """The words that a text is found by: in lower case, and only as much of a long one as fits into a key."""
-    return {word.casefold().encode()[:_TOKEN] for word in _WORD.findall(text)}
+    """The words that a text is found by."""
+    return {word.encode() for word in tokens(text)}
 
 
 def token_prefix(word: bytes, column: int) -> bytes:

@@ -11,6 +11,7 @@ import lmdb
 import msgspec
 
 from headrace.core.endpoints import Endpoint, Op
+from headrace.store import search
 from headrace.store.contents import Contents
 from headrace.store.environment import Environment, Transaction, acquire, damage_told, release
 from headrace.store.errors import StoreDamagedError
@@ -29,6 +30,8 @@ from headrace.store.layout import (
     unpack_row,
     unsealed,
 )
+from headrace.store.query import Page, Query
+from headrace.store.spans import indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class StoreReader:
         try:
             self.endpoint = self._endpoint()
             self.keys = KeyMaker(self.endpoint)
+            self.indexes = indexes(self.endpoint)
             self.databases = {name: environment.open_db(name) for name in databases(self.endpoint)}
         except lmdb.NotFoundError as error:
             release(environment)
@@ -156,8 +160,20 @@ class View:
             packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
+        return self.unpacked(key, packed)
+
+    def unpacked(self, key: bytes, packed: bytes) -> Row:
+        """A row as it is served, from how it is kept."""
         version, json = unpack_row(key, packed)
         return Row(version, json, key)
+
+    def query(self, query: Query, bound: int) -> Page:
+        """The rows of a page; RequestError when more than `bound` rows would have to be looked at."""
+        return search.find(self, query, bound)
+
+    def count(self, query: Query, bound: int) -> int:
+        """How many rows a query gives."""
+        return search.count(self, query, bound)
 
     def scan(self, after: bytes | None = None) -> Iterator[Row]:
         """Rows in the order of their keys, those after a row key if one is given."""
