@@ -10,9 +10,10 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -24,10 +25,10 @@ from headrace.core.statefiles import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.grants import Grant
 from headrace.serve.texts import KeyReader
-from headrace.store.errors import StoreDamagedError
+from headrace.store.errors import StoreClosedError, StoreDamagedError
 from headrace.store.filters import Filter, both, parse_filter
 from headrace.store.query import Query, parse_query
-from headrace.store.reader import Event, StoreReader, View
+from headrace.store.reader import Event, Row, StoreReader, View
 
 if TYPE_CHECKING:
     from headrace.serve.settings import Settings
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # what is no name of an endpoint never becomes part of a file's path
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
+_FRESH_SECONDS = 0.05
+"""How long a door is opened again without a look at what is served."""
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -93,8 +96,13 @@ class Doors:
         """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
         grant.check(scope)
         kept: Door | None = grant.kept.get(name)
-        if kept is not None and (kept.asked or self._stores.served(kept.endpoint.name)) == kept.version:
-            return kept
+        if kept is not None and kept.stores is self._stores:
+            now = monotonic()
+            if now < kept.fresh_until:
+                return kept
+            if kept.version == self._wanted(kept):
+                kept.renew(now + _FRESH_SECONDS)
+                return kept
         bare, version = _split(name) or (name, None)
         access = grant.may(bare)
         if access is None:
@@ -108,6 +116,10 @@ class Doors:
         door = Door(self._stores, full, access, self._limits, self._seal, asked=version)
         grant.kept[name] = door
         return door
+
+    def _wanted(self, door: Door) -> int | None:
+        """The version that would be opened now."""
+        return self._stores.served(door.endpoint.name) if door.asked is None else door.asked
 
     def _reader(self, grant: Grant, name: str, version: int | None) -> StoreReader:
         if _NAME.fullmatch(name) and (version is not None or name in self._stores.names()):
@@ -133,35 +145,48 @@ class Door:
         self.version = full.version
         self.asked = asked
         """The version, if it was asked for by number."""
+        self.fresh_until = 0.0
+        """When it must be looked whether this is still the version that is served."""
         self.endpoint = _narrowed(full, access.fields)
         self.restriction = _restriction(access, full)
         self.whole = self.endpoint is full and self.restriction is None
         """Nothing is hidden: rows pass as they are stored."""
-        self._stores = stores
+        self.stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
         self.header = (b"x-headrace-version", b"v%d" % full.version)
         """Tells callers which version answered."""
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
+        self._reader: StoreReader | None = None
         self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
+
+    def renew(self, until: float) -> None:
+        """This is the version that is served; its store is to be looked up anew."""
+        self.fresh_until = until
+        self._reader = None
 
     def etag(self, version: int) -> bytes:
         """What tells one state of a row from all others, as this caller sees it."""
         return self._tag % version
 
-    def view(self) -> AbstractContextManager[View]:
+    @contextmanager
+    def view(self) -> Iterator[View]:
         """One moment of the store, for `scan`."""
-        return self._stores.view(self.endpoint.name, self.version)
+        with ExitStack() as stack:
+            try:
+                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
+            except StoreClosedError:  # another copy has just taken its place
+                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
+            yield view
 
     def get(self, key: Sequence[Any]) -> Answer | None:
         """The row of a key: a value for each of the endpoint's key columns."""
         self._check_key()
-        reader = self._stores.reader(self.endpoint.name, self.version)
         try:
-            row = reader.get(key)
-        except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
-            raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
+            row = self._row(key)
+        except StoreClosedError:
+            row = self._row(key)
         return None if row is None else self._answer(row.version, row.json)
 
     def query(self, document: Any, bound: int | None = None) -> AnswerPage:
@@ -226,6 +251,20 @@ class Door:
                 status=422,
                 hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
             )
+
+    def _row(self, key: Sequence[Any]) -> Row | None:
+        # not by `self.view()`: this is the path that must be fast
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = self.stores.reader(self.endpoint.name, self.version)
+        try:
+            return reader.get(key)
+        except StoreClosedError:
+            self._reader = None
+            raise
+        except StoreDamagedError as damage:
+            self._reader = None
+            raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
     def _answer(self, version: int, json: bytes) -> Answer | None:
         shown = json if self.whole else self.shown(json)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from headrace.store.errors import StoreDamagedError
+from headrace.store.errors import StoreClosedError, StoreDamagedError
 
 MAP = 64 << 30
 """How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
@@ -75,8 +75,11 @@ class Environment:
             except DAMAGE as error:
                 self._done()
                 raise StoreDamagedError(str(error)) from error
-            except BaseException:
+            except BaseException as error:
+                closed = _open.get(self.path) is not self
                 self._done()
+                if closed:
+                    raise StoreClosedError(f"{self.folder} is closed") from error
                 raise
 
     def end(self, txn: Transaction) -> None:
@@ -108,13 +111,22 @@ class Environment:
         return self._active == 0
 
 
-@contextmanager
-def damage_told() -> Iterator[None]:
+class _DamageTold:
+    """As a class, not a generator: it stands around every read."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, DAMAGE):
+            raise StoreDamagedError(str(error)) from error
+
+
+_damage_told = _DamageTold()
+
+
+def damage_told() -> AbstractContextManager[None]:
     """What LMDB says about a damaged file, as an error of the store."""
-    try:
-        yield
-    except DAMAGE as error:
-        raise StoreDamagedError(str(error)) from error
+    return _damage_told
 
 
 def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environment:
