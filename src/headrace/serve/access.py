@@ -139,12 +139,14 @@ class Door:
         """Nothing is hidden: rows pass as they are stored."""
         self._stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
+        self.header = (b"x-headrace-version", b"v%d" % full.version)
+        """Tells callers which version answered."""
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
-        self._tag = f'"v{full.version}-%d"' if self._columns is None else f'"v{full.version}-%d-{_mark(self._columns)}"'
+        self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
 
-    def etag(self, version: int) -> str:
+    def etag(self, version: int) -> bytes:
         """What tells one state of a row from all others, as this caller sees it."""
         return self._tag % version
 
@@ -157,27 +159,26 @@ class Door:
         self._check_key()
         reader = self._stores.reader(self.endpoint.name, self.version)
         try:
-            with reader.view() as view:
-                row = view.get(key)
+            row = reader.get(key)
         except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
             raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
         return None if row is None else self._answer(row.version, row.json)
 
-    def query(self, document: Any) -> AnswerPage:
-        """A page of rows."""
+    def query(self, document: Any, bound: int | None = None) -> AnswerPage:
+        """A page of rows. With a `bound` no more rows than that are looked at, other than those of the answer."""
         # a cursor tells where a page ended, which may be by columns that are hidden
         seal = None if self._columns is None else self._sealed
         query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
         with self.view() as view:
-            page = view.query(query, self._limits.scan)
+            page = view.query(query, self._within(bound))
         # the query had the restriction in it; what is left is to cut out columns
         return AnswerPage([Answer(row.version, self._cut(row.json)) for row in page.rows], page.next)
 
-    def count(self, document: Any) -> int:
+    def count(self, document: Any, bound: int | None = None) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
         with self.view() as view:
-            return view.count(query, self._limits.scan)
+            return view.count(query, self._within(bound))
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
@@ -243,6 +244,9 @@ class Door:
         parts = [msgspec.json.encode(name) + b":" + bytes(values[name]) for name in self._columns]
         return b"{" + b",".join(parts) + b"}"
 
+    def _within(self, bound: int | None) -> int:
+        return self._limits.scan if bound is None else min(bound, self._limits.scan)
+
     def _restricted(self, query: Query) -> Query:
         return query if self.restriction is None else replace(query, filter=both(self.restriction, query.filter))
 
@@ -292,7 +296,7 @@ def _restriction(access: Access, endpoint: Endpoint) -> Filter | None:
 
 
 def _mark(columns: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(columns).encode(), digest_size=4).hexdigest()
+    return f"-{hashlib.blake2b(chr(10).join(columns).encode(), digest_size=4).hexdigest()}"
 
 
 def _short(name: str) -> str:

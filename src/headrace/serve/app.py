@@ -27,6 +27,7 @@ from headrace.serve.problems import bug, problem
 from headrace.serve.rest import routes
 from headrace.serve.rows import Rows
 from headrace.serve.settings import Settings
+from headrace.serve.sql.pool import Answerers
 from headrace.serve.stores import Stores
 
 _LOG = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class _Seen:
 
 
 def _router(front: Front) -> ASGIApp:
+    answerers = Answerers(front.settings)
+
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
         writing = asyncio.create_task(_write_meters(front))
@@ -102,6 +105,7 @@ def _router(front: Front) -> ASGIApp:
             yield
         finally:
             writing.cancel()
+            answerers.close()
             front.meters.write()
             front.stores.close()
             front.callers.close()
@@ -114,9 +118,9 @@ def _router(front: Front) -> ASGIApp:
         expose_headers=_EXPOSED,
     )
     return Starlette(
-        routes=routes(front),
+        routes=routes(front, answerers),
         middleware=[cors] if front.settings.spec.cors else [],
-        exception_handlers={RequestError: _refused, HTTPException: _odd},
+        exception_handlers={RequestError: _refused, HTTPException: _odd, Exception: _broken},
         lifespan=life,
     )
 
@@ -132,6 +136,10 @@ async def _refused(_connection: Request | WebSocket, error: Exception) -> Respon
     return _response(error)
 
 
+async def _broken(_request: Request, _error: Exception) -> Response:
+    return _response(bug())  # it is raised again after that, and written down above
+
+
 async def _odd(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
@@ -139,7 +147,9 @@ async def _odd(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS" and allow:
         return Response(status_code=204, headers={"Allow": f"{allow}, OPTIONS"})
     if error.status_code == 405:
-        found = RequestError("method-not-allowed", f"{request.method} is not known here", status=405, hint=allow)
+        found = RequestError(
+            "method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {allow}"
+        )
         return _response(found, {"Allow": allow})
     if error.status_code == 404:
         hint = "GET / lists the endpoints; /docs describes them"

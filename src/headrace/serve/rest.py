@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -13,18 +13,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
-from headrace.serve import docspage, openapi
+from headrace.serve import docspage, live, openapi
 from headrace.serve.access import AnswerPage, Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
-from headrace.serve.texts import decoded
+from headrace.serve.sql import routes as sql
+from headrace.serve.sql.pool import Answerers
+from headrace.serve.texts import endpoint_name
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
+_FEW_ROWS = 200
+T = TypeVar("T")
 
 
-def routes(front: Front) -> list[BaseRoute]:
+def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
     """All routes, those of fixed names first."""
     rest = Rest(front)
     return [
@@ -33,10 +37,12 @@ def routes(front: Front) -> list[BaseRoute]:
         Route("/metrics", rest.metrics),
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
+        *sql.routes(front, answerers),
         Route("/{path}", rest.list),
         Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
         Route("/{path}/oapi", rest.describe),
+        *live.routes(front),
         Route("/{path}/{key:path}", rest.row),
     ]
 
@@ -100,7 +106,7 @@ class Rest:
         """Rows, as the parameters of the address want them."""
         door = self._door(request)
         document = query_of(_parameters(request), door.endpoint)
-        page = await run_in_threadpool(door.query, document)
+        page = await _found(door.query, document)
         headers = _version(door)
         if page.next is not None:
             headers["link"] = f'<{_next_address(request, page.next)}>; rel="next"'
@@ -109,19 +115,19 @@ class Rest:
     async def query(self, request: Request) -> Response:
         """Rows that meet a filter."""
         door = self._door(request)
-        page = await run_in_threadpool(door.query, await self._front.document(request))
+        page = await _found(door.query, await self._front.document(request))
         return self._page(request, page, _version(door))
 
     async def count(self, request: Request) -> Response:
         """How many rows meet a filter."""
         door = self._door(request)
-        number = await run_in_threadpool(door.count, await self._front.document(request))
+        number = await _found(door.count, await self._front.document(request))
         return self._json(request, number, headers=_version(door))
 
     async def row(self, request: Request) -> Response:
         """One row by its key, for requests that the fast path leaves alone."""
         door = self._door(request)
-        raw = _raw_path(request).lstrip(b"/").partition(b"/")[2]
+        raw = _raw_path(request)[1:].partition(b"/")[2]
         given = _parameters(request)
         if raw == b"":
             if not given or {name for name, _ in given} != set(door.endpoint.key):
@@ -139,7 +145,7 @@ class Rest:
 
     def _door(self, request: Request) -> Door:
         grant = self._front.grant(request)
-        name = decoded(_raw_path(request).lstrip(b"/").partition(b"/")[0])
+        name = endpoint_name(_raw_path(request)[1:].partition(b"/")[0])
         door = self._front.doors.open(grant, name)
         request.scope["headrace.endpoint"] = door.endpoint.name
         return door
@@ -156,6 +162,17 @@ class Rest:
         if page.next is not None:
             headers["x-next-cursor"] = page.next
         return self._front.answer(request, b"[" + b",".join(row.json for row in page.rows) + b"]", headers)
+
+
+async def _found(ask: Callable[[Any, int | None], T], document: Any) -> T:
+    """What a query finds. Few rows are looked at here and now, which costs half of asking a thread; what takes longer
+    must not hold up other callers."""
+    try:
+        return ask(document, _FEW_ROWS)
+    except RequestError as error:
+        if error.code != "scan-too-large":
+            raise
+    return await run_in_threadpool(ask, document, None)
 
 
 def _version(door: Door) -> dict[str, str]:

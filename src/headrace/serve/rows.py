@@ -12,10 +12,12 @@ from headrace.serve.front import JSON, Front, not_acceptable
 from headrace.serve.grants import Grant
 from headrace.serve.problems import Headers, bug, problem
 from headrace.serve.replies import coding, compressed, takes
-from headrace.serve.texts import decoded
+from headrace.serve.texts import endpoint_name
 
 _LOG = logging.getLogger(__name__)
 _OTHER_ROUTES = (b"", b"events", b"oapi")
+_JSON_TYPE = (b"content-type", JSON.encode())
+_REVALIDATED = (b"cache-control", b"no-cache")
 _Reply = tuple[str, int, Headers, bytes]
 
 
@@ -41,7 +43,7 @@ class Rows:
         label = ""
         try:
             grant = self.grant(scope, headers)
-            door = self._front.doors.open(grant, decoded(name))
+            door = self._front.doors.open(grant, endpoint_name(name))
             label = door.endpoint.name
             return label, *self.row(door, door.keys.raw(key), headers)
         except RequestError as error:
@@ -53,13 +55,13 @@ class Rows:
 
     def grant(self, scope: Any, headers: dict[bytes, bytes]) -> Grant:
         """What whoever sent this may do."""
-        front = self._front
-        if not front.callers.wanted:
-            host = headers.get(b"host")
-            front.check_host(None if host is None else host.decode("latin-1"))
-        client = scope.get("client")
-        token = token_of(_text(headers.get(b"authorization")), _text(headers.get(b"x-api-key")))
-        return front.callers.grant(token, client[0] if client else "")
+        callers, client = self._front.callers, scope.get("client")
+        address = client[0] if client else ""
+        if callers.wanted:
+            token = token_of(_text(headers.get(b"authorization")), _text(headers.get(b"x-api-key")))
+            return callers.grant(token, address)
+        self._front.check_host(_text(headers.get(b"host")))
+        return callers.grant(None, address)
 
     def row(self, door: Door, key: list[Any], headers: dict[bytes, bytes]) -> tuple[int, Headers, bytes]:
         """Status, headers and body for the row of a key."""
@@ -73,22 +75,21 @@ class Rows:
                 status=404,
                 hint=f"the key is: {', '.join(door.endpoint.key)}",
             )
-        tag = door.etag(found.version).encode()
+        tag = door.etag(found.version)
         known = headers.get(b"if-none-match")
-        version = (b"x-headrace-version", b"v%d" % door.version)
         if known is not None and _matches(known, tag):
-            return 304, [(b"etag", tag), self._vary, version], b""
+            return 304, [(b"etag", tag), self._vary, door.header], b""
         body, coded = found.json, None
         accepted = headers.get(b"accept-encoding")
         if accepted is not None:
             body, coded = compressed(body, coding(accepted))
         more = [
-            (b"content-type", b"application/json"),
+            _JSON_TYPE,
             (b"content-length", b"%d" % len(body)),
             (b"etag", tag if coded is None else b"W/" + tag),
-            (b"cache-control", b"no-cache"),
+            _REVALIDATED,
             self._vary,
-            version,
+            door.header,
         ]
         if coded is not None:
             more.append((b"content-encoding", coded.encode()))

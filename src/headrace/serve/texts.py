@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -29,6 +30,12 @@ def decoded(part: bytes) -> str:
         return unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
         raise RequestError("bad-address", "the address is not UTF-8 text", hint="percent-encode UTF-8") from None
+
+
+@lru_cache(maxsize=1024)
+def endpoint_name(part: bytes) -> str:
+    """The first part of an address: the name of an endpoint, if there is one of that name."""
+    return decoded(part)
 
 
 def key_parts(raw: bytes, endpoint: Endpoint) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ MAP = 64 << 30
 """How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
 _READERS, _DATABASES, _SPARE = 1022, 64, 16
 _WAIT = 30.0
-_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
 
 Transaction = Any
 """One of LMDB's. Its own types leave open whether it gives bytes or views; here it is always asked for bytes."""
@@ -68,11 +68,13 @@ class Environment:
             with self._change:
                 self._active += 1
             try:
-                with damage_told():
-                    return self.lmdb.begin()
+                return self.lmdb.begin()
             except lmdb.MapResizedError:
                 self._done()
                 self._remap(0)
+            except DAMAGE as error:
+                self._done()
+                raise StoreDamagedError(str(error)) from error
             except BaseException:
                 self._done()
                 raise
@@ -95,7 +97,8 @@ class Environment:
     def _done(self) -> None:
         with self._change:
             self._active -= 1
-            self._change.notify_all()
+            if self._active == 0:
+                self._change.notify_all()
         if self.users == 0:
             _close_if_unused(self)
 
@@ -105,13 +108,22 @@ class Environment:
         return self._active == 0
 
 
-@contextmanager
-def damage_told() -> Iterator[None]:
+class _DamageTold:
+    """As a class, not a generator: it stands around every read."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, DAMAGE):
+            raise StoreDamagedError(str(error)) from error
+
+
+_damage_told = _DamageTold()
+
+
+def damage_told() -> AbstractContextManager[None]:
     """What LMDB says about a damaged file, as an error of the store."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise StoreDamagedError(str(error)) from error
+    return _damage_told
 
 
 def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environment:
