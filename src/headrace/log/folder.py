@@ -152,6 +152,10 @@ class LogFolder:
         self.open(name, version)
         write_atomically(self.root / name / _ALIAS, json.dumps({"version": version}).encode())
 
+    def is_dropped(self, name: str, version: int) -> bool:
+        """Whether a version was removed on purpose: one that just cannot be seen may be on a disk that is away."""
+        return (self._folder(name, version) / _DROPPED).is_file()
+
     def drop(self, name: str, version: int) -> None:
         """Remove a version. Its number is not given again: a store that holds it would take the other for it."""
         self.open(name, version)
