@@ -139,7 +139,9 @@ async def _odd(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS" and allow:
         return Response(status_code=204, headers={"Allow": f"{allow}, OPTIONS"})
     if error.status_code == 405:
-        found = RequestError("method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {allow}")
+        found = RequestError(
+            "method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {allow}"
+        )
         return _response(found, {"Allow": allow})
     if error.status_code == 404:
         hint = "GET / lists the endpoints; /docs describes them"
