@@ -76,7 +76,7 @@ def recomputed(log: Log) -> Rows:
     return found
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something that must come."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.confirm import confirm
+from headrace.cli.engines import seconds_of
 from headrace.cli.output import printer
 from headrace.cli.positions_output import Yes, aligned
 from headrace.cli.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
@@ -124,6 +125,35 @@ def drop(
         printer.document({"endpoint": endpoint, "version": version, "done": True})
     else:
         printer.note(f"version {version} of endpoint '{endpoint}' is deleted")
+
+
+@app.command()
+def snapshot(
+    endpoint: _Endpoint,
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for it.")] = "5m",
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Have this machine's node make a snapshot of an endpoint now: what a new node begins with."""
+    from headrace.serve.saving import ask_for_snapshot
+    from headrace.serve.status import read_node
+
+    settings, logs = _opened(project or Path("."), profile, overrides)
+    version = logs.served(_known(settings, logs, endpoint)) or 1
+    if read_node(settings.store) is None:
+        raise ProjectError(
+            "no-node",
+            f"no node keeps the store in {settings.store}",
+            hint="start one: headrace serve; snapshots are made by a node",
+            exit_code=Exit.NOT_FOUND,
+        )
+    position = ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
+    if json:
+        printer.document({"endpoint": endpoint, "version": version, "position": position})
+    else:
+        printer.note(f"the newest snapshot of endpoint '{endpoint}' v{version} is at position {position:,}")
 
 
 def _opened(path: Path, profile: str | None, overrides: list[str] | None) -> tuple[Settings, LogFolder]:

@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
         "generations": Command("generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"),
         "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),
+        "token": Command("token", "Tokens and API keys for callers of endpoints.", "app"),
         "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
         "endpoints": Command("endpoints", "What is served, in which versions; switching and dropping them.", "app"),
         "late": Command("late", "Look at rows that came too late for their windows.", "app"),

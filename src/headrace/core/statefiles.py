@@ -160,6 +160,18 @@ def copy_tree(source: StatePath, target: StatePath) -> None:
     shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
+def copy_file(source: StatePath, target: StatePath) -> None:
+    """A copy of a file that is never changed, unless it is there; as cheap as that of a tree."""
+    if isinstance(source, ObjectPath):
+        assert isinstance(target, ObjectPath), "both are on one store"
+        source.copy_to(target)
+        return
+    assert isinstance(target, Path), "both are on one disk"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        _link_or_copy(str(source), str(target))
+
+
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)

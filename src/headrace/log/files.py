@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.objects import ObjectPath
-from headrace.core.statefiles import StatePath, sync, write_new
+from headrace.core.statefiles import StatePath, copy_file, sync, write_new
 from headrace.log._commits import Commit, Marks, sealed, unsealed
-from headrace.log._parts import Staging, place_of, read_part, series
 from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment
+from headrace.log.parts import Staging, place_of, read_part, series
 
 _FIRST = 0
 _NUMBERED = re.compile(r"(\d{12})\.json")
@@ -87,6 +87,10 @@ class FileLog(Log):
         """Whether a batch is there already."""
         return self._newest()[1].has(mark)
 
+    def knows(self, writer: str, generation: str) -> bool:
+        """Whether a batch of this generation is there."""
+        return self.has(Mark(writer, generation, 0))
+
     def staging(self, mark: Mark) -> Staging:
         """Where tasks put the changes of a batch."""
         return Staging(self._parts, self.endpoint.changes, mark)
@@ -107,6 +111,12 @@ class FileLog(Log):
             if taken and self._cut() < segment.position:
                 self._seen = segment.position
                 return segment
+
+    def take_in(self, other: FileLog, segment: Segment) -> None:
+        """Commit a segment of another log as well, unless it is there."""
+        for part in segment.parts:
+            copy_file(other._parts / part.name, self._parts / part.name)
+        self.commit_parts(segment.mark, segment.parts)
 
     def cut(self, position: int) -> None:
         """Say where the log was cut off, then remove what is before it."""

@@ -31,7 +31,7 @@ class Version:
     """Who made it beside the others, if anybody did: a candidate, or a rewind."""
     ready: bool = True
     """Whether it has all that it should: then it is, was or will be served."""
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
     """Of its log."""
 
     @property
@@ -92,6 +92,10 @@ class LogFolder:
     def log(self, version: Version) -> FileLog:
         """The log of a version that is known."""
         return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
+
+    def has(self, version: Version) -> bool:
+        """Whether a version is still there."""
+        return self._definition(version.endpoint).is_file()
 
     def newest(self, name: str, builder: str | None = None) -> Version | None:
         """The version that changes go to: the last one, or with `builder` that which it is about to build."""

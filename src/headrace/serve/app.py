@@ -27,6 +27,7 @@ from headrace.serve.problems import bug, problem
 from headrace.serve.rest import routes
 from headrace.serve.rows import Rows
 from headrace.serve.settings import Settings
+from headrace.serve.sql.pool import Answerers
 from headrace.serve.stores import Stores
 
 _LOG = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ class _Seen:
 
 
 def _router(front: Front) -> ASGIApp:
+    answerers = Answerers(front.settings)
+
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
         writing = asyncio.create_task(_write_meters(front))
@@ -102,6 +105,7 @@ def _router(front: Front) -> ASGIApp:
             yield
         finally:
             writing.cancel()
+            answerers.close()
             front.meters.write()
             front.stores.close()
             front.callers.close()
@@ -114,9 +118,9 @@ def _router(front: Front) -> ASGIApp:
         expose_headers=_EXPOSED,
     )
     return Starlette(
-        routes=routes(front),
+        routes=routes(front, answerers),
         middleware=[cors] if front.settings.spec.cors else [],
-        exception_handlers={RequestError: _refused, HTTPException: _odd},
+        exception_handlers={RequestError: _refused, HTTPException: _odd, Exception: _broken},
         lifespan=life,
     )
 
@@ -130,6 +134,10 @@ async def _write_meters(front: Front) -> None:
 async def _refused(_connection: Request | WebSocket, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return _response(error)
+
+
+async def _broken(_request: Request, _error: Exception) -> Response:
+    return _response(bug())  # it is raised again after that, and written down above
 
 
 async def _odd(request: Request, error: Exception) -> Response:

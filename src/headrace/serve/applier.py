@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 _NEAR_SECONDS, _FAR_SECONDS = 0.3, 3.0
 """How often it is looked whether there are other endpoints or versions, on a disk or an object store."""
 _SAY_SECONDS = 0.3
+_END_SECONDS = 3.0
 
 Key = tuple[str, int]
 
@@ -54,15 +55,18 @@ class Applier:
         """Follow until it is told to stop."""
         store = self._settings.store
         with locked(store / "applier.lock", "applier", patience=STOP_SECONDS):
+            self._say()  # what a former applier said no longer holds
             self._check_if_suspected()
             self._saver.start()
             try:
                 self._keep(stopping)
             finally:
+                self._say()
+                for follower in self._followers.values():
+                    follower.stop()
                 self._saver.close()
                 for follower in self._followers.values():
-                    follower.close()
-                self._say()
+                    follower.close(_END_SECONDS)
 
     def _keep(self, stopping: threading.Event) -> None:
         pause = _FAR_SECONDS if isinstance(self._settings.log, ObjectPath) else _NEAR_SECONDS
@@ -108,7 +112,7 @@ class Applier:
             kept = None
         follower = Follower(self._settings, endpoint, log, kept, lambda: self._point(name))
         self._followers[key] = follower
-        folders.tidy(home, version, log.id)
+        folders.tidy(home, version, log.id, kept)
         follower.start()
 
     def _forget(self, name: str, version: int) -> None:

@@ -36,7 +36,8 @@ def main(folder: Path) -> int:
     try:
         reader = StoreReader.open(folder)
         try:
-            reader.verify()
+            with reader.view() as view:
+                list(view.scan())
         finally:
             reader.close()
     except StoreDamagedError as damage:

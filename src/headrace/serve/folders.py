@@ -45,8 +45,10 @@ def remove(folder: Path) -> None:
     forget_report(folder)
 
 
-def tidy(home: Path, version: int, log: str) -> None:
-    """Remove copies of this version that were made of another log."""
+def tidy(home: Path, version: int, log: str, served: Path | None) -> None:
+    """Keep one copy of a version: the one that is served, else the newest. Others were begun and left, or are of
+    another log."""
+    kept = served or next(iter(copies(home, version, log)), None)
     for folder in home.glob(f"v{version}-*"):
-        if folder.is_dir() and not folder.name.startswith(prefix(version, log)):
+        if folder.is_dir() and folder != kept:
             remove(folder)

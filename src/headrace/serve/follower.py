@@ -36,6 +36,8 @@ _NEAR_SECONDS, _FAR_SECONDS = 0.025, 1.0
 """How often a log is looked at that is on a disk, or on an object store."""
 _TRY_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 10.0
+"""A store that is damaged again so soon is not built anew at once."""
 _AT_ONCE = 16
 
 
@@ -59,9 +61,11 @@ class Follower:
     _behind: tuple[int, float] = field(default=(0, 0.0), init=False)
     """Segments and seconds that are still to be applied."""
     _looked: float = field(default=0.0, init=False)
+    _gave_up: float = field(default=float("-inf"), init=False)
     _wanted: Endpoint | None = field(default=None, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
-    _using: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _lent: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while somebody else uses the writer: it is not closed then."""
 
     def start(self) -> None:
         """Begin to follow."""
@@ -69,15 +73,19 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """End after the segment that is being applied."""
         self._stopping.set()
-        self._thread.join()
+
+    def close(self, seconds: float | None = None) -> None:
+        """Wait for that end, but no longer than this."""
+        self._stopping.set()
+        self._thread.join(seconds)
 
     @contextmanager
     def writer(self) -> Iterator[StoreWriter | None]:
-        """The store of a follower that is well, for a snapshot; it is not replaced meanwhile."""
-        with self._using:
+        """The store of a follower that is well, for a snapshot. It is written meanwhile, but not replaced."""
+        with self._lent:
             yield self._writer if self.trouble is None and self.served == self._folder else None
 
     @property
@@ -86,6 +94,12 @@ class Follower:
         if self.served is not None:
             return "ready"
         return "hydrating" if self.trouble is None else "failed"
+
+    @property
+    def position(self) -> int:
+        """The newest segment that was applied."""
+        writer = self._writer
+        return writer.position if writer else 0
 
     def to_json(self) -> dict[str, Any]:
         """What the status says of it. Numbers of a store that is being written may be of two moments."""
@@ -114,20 +128,16 @@ class Follower:
         near = not isinstance(self.settings.log, ObjectPath)
         pause = _NEAR_SECONDS if near else _FAR_SECONDS
         while not self._stopping.is_set():
-            with self._using:
-                moved = self._tend()
-            if not moved:
+            if not self._tend():
                 self._stopping.wait(_TRY_AGAIN_SECONDS if self.trouble else pause)
-        with self._using:
-            self._close_writer()
+        self._close_writer()
 
     def _tend(self) -> bool:
         """One step; whether the next should follow at once."""
         try:
             moved = self._step()
         except StoreDamagedError as damage:
-            self._give_up(str(damage))
-            return True
+            return self._give_up(str(damage))
         except LogCutError as cut:
             return self._jump(str(cut))
         except LogDamagedError as damage:
@@ -155,9 +165,10 @@ class Follower:
             self._behind = (0, 0.0)
             self._caught_up()
             return False
-        for number, segment in enumerate(segments):
+        end = segments[-1].position if len(segments) < _AT_ONCE else self.log.end()
+        for segment in segments:
             age = (datetime.now(UTC) - segment.at).total_seconds()
-            self._behind = (len(segments) - number, max(0.0, age))
+            self._behind = (end - segment.position + 1, max(0.0, age))
             writer.apply(segment.position, partial(self.log.changes, segment))
             if self._stopping.is_set():
                 return False
@@ -199,8 +210,10 @@ class Follower:
         if old is not None:
             folders.remove(old)
 
-    def _give_up(self, reason: str) -> None:
-        """Serve no more from the store that was being written, and begin a new one."""
+    def _give_up(self, reason: str) -> bool:
+        """Serve no more from the store that was being written, and begin a new one: at once, unless that was tried."""
+        again = time.monotonic() - self._gave_up < _AGAIN_SECONDS
+        self._gave_up = time.monotonic()
         _LOG.warning("the store of %s is damaged and built anew: %s", self.endpoint.name, reason)
         damaged = self._folder
         if damaged is not None and self.served == damaged:
@@ -210,6 +223,8 @@ class Follower:
         if damaged is not None:
             folders.put_aside(damaged)
         self._folder = None
+        self.trouble = _store_damaged(self.endpoint, reason) if again else None
+        return not again
 
     def _jump(self, cut: str) -> bool:
         """The log was cut off ahead of the store: begin again with a snapshot, while the old store still answers."""
@@ -233,9 +248,10 @@ class Follower:
         return True
 
     def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        with self._lent:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
     def _complain(self, trouble: ProjectError) -> None:
         if self.trouble is None or self.trouble.message != trouble.message:
@@ -248,6 +264,14 @@ def _log_damaged(endpoint: Endpoint, said: str) -> ProjectError:
         "log-damaged",
         f"the log of endpoint '{endpoint.name}' v{endpoint.version} is damaged: {said}",
         hint="rows up to there are served; restore the file, or write the endpoint anew: headrace run --new-generation",
+    )
+
+
+def _store_damaged(endpoint: Endpoint, said: str) -> ProjectError:
+    return ProjectError(
+        "store-damaged",
+        f"the store of endpoint '{endpoint.name}' is damaged again and again: {said}",
+        hint="check the disk; it is built anew from snapshot and log",
     )
 
 

@@ -13,18 +13,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
-from headrace.serve import docspage, openapi
+from headrace.serve import docspage, live, openapi
 from headrace.serve.access import AnswerPage, Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
+from headrace.serve.sql import routes as sql
+from headrace.serve.sql.pool import Answerers
 from headrace.serve.texts import endpoint_name
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
 
 
-def routes(front: Front) -> list[BaseRoute]:
+def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
     """All routes, those of fixed names first."""
     rest = Rest(front)
     return [
@@ -33,10 +35,12 @@ def routes(front: Front) -> list[BaseRoute]:
         Route("/metrics", rest.metrics),
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
+        *sql.routes(front, answerers),
         Route("/{path}", rest.list),
         Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
         Route("/{path}/oapi", rest.describe),
+        *live.routes(front),
         Route("/{path}/{key:path}", rest.row),
     ]
 

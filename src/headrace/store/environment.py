@@ -30,6 +30,7 @@ class Environment:
 
     def __init__(self, folder: Path, write: bool, size: int) -> None:
         self.folder = folder
+        self.path = str(folder.resolve())
         self.write = write
         self.users = 0
         self._active = 0
@@ -98,6 +99,13 @@ class Environment:
             self._active -= 1
             if self._active == 0:
                 self._change.notify_all()
+        if self.users == 0:
+            _close_if_unused(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody looks at it."""
+        return self._active == 0
 
 
 @contextmanager
@@ -123,9 +131,15 @@ def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environmen
 
 
 def release(environment: Environment) -> None:
-    """Close it if nobody else uses it."""
+    """Close it if nobody else uses it, and when nobody looks at it any more."""
     with _guard:
         environment.users -= 1
-        if environment.users == 0:
-            del _open[str(environment.folder.resolve())]
+    _close_if_unused(environment)
+
+
+def _close_if_unused(environment: Environment) -> None:
+    with _guard:
+        path = environment.path
+        if environment.users == 0 and environment.idle and _open.get(path) is environment:
+            del _open[path]
             environment.lmdb.close()

@@ -85,8 +85,13 @@ class StoreReader:
             raise StoreDamagedError(f"there is no store in {folder}")
         return StoreReader(acquire(folder))
 
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._environment.folder
+
     def close(self) -> None:
-        """Views must be done."""
+        """Be done; views that are open can still be read."""
         release(self._environment)
 
     def get(self, key: Sequence[Any]) -> Row | None:
