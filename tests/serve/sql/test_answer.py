@@ -52,7 +52,8 @@ def refused(ask: Ask, text: str, **more: Any) -> RequestError:
 def test_endpoints_and_lake_tables_are_asked_together(ask: Ask) -> None:
     found = ask(
         "SELECT r.name, count(*) AS visits, sum(DISTINCT o.amount) AS amount "
-        "FROM orders o JOIN regions r USING (region) JOIN visits v ON v.order_id = o.id WHERE o.id < ? GROUP BY ALL ORDER BY 1",
+        "FROM orders o JOIN regions r USING (region) JOIN visits v ON v.order_id = o.id "
+        "WHERE o.id < ? GROUP BY ALL ORDER BY 1",
         [6],
     )
     assert found == {

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -22,8 +23,6 @@ from headrace.serve.sql.pool import Answerers
 pytestmark = pytest.mark.service
 
 ALL = Grant("all", frozenset({"sql"}))
-# enough for a question without rows on a machine that is busy with many other tests
-SECONDS = 4.0
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
 
 
@@ -35,10 +34,19 @@ def children() -> set[int]:
 
 @pytest.fixture(scope="module")
 def answerers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answerers]:
-    pool = Answerers(shop(tmp_path_factory.mktemp("shop"), seconds=SECONDS, memory=60_000_000))
+    """Ample time, little memory."""
+    pool = Answerers(shop(tmp_path_factory.mktemp("shop"), seconds=60, memory=60_000_000))
     yield pool
     pool.close()
     assert children() == set()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Answerers]:
+    """Little time."""
+    pool = Answerers(shop(tmp_path, seconds=1.5))
+    yield pool
+    pool.close()
 
 
 async def ask(pool: Answerers, text: str, grant: Grant = ALL) -> Any:
@@ -83,19 +91,26 @@ def test_a_question_that_takes_too_much_is_ended_and_the_next_answered(answerers
     run(work)
 
 
-def test_questions_that_take_too_long_are_ended_and_the_next_answered(answerers: Answerers) -> None:
+def test_questions_that_take_too_long_are_ended_and_the_next_answered(hasty: Answerers) -> None:
     """Meanwhile, others are told that there are too many."""
 
+    async def answered() -> list[Any] | None:
+        try:
+            return await ask(hasty, "SELECT count(*) FROM orders")
+        except RequestError as error:  # on a busy machine even this can take too long
+            if error.code != "sql-timeout":
+                raise
+            return None
+
     async def work() -> None:
-        await ask(answerers, "SELECT 1")
-        began = time.monotonic()
-        under_way = [asyncio.create_task(refusal(answerers, ENDLESS)) for _ in range(2)]
+        under_way = [asyncio.create_task(refusal(hasty, ENDLESS)) for _ in range(2)]
         await asyncio.sleep(0)
-        assert await refusal(answerers, "SELECT 1") == "sql-busy"
-        assert await under_way[0] == "sql-timeout"
-        assert time.monotonic() - began < SECONDS + 10
-        assert await under_way[1] == "sql-timeout"
-        assert await ask(answerers, "SELECT count(*) FROM orders") == [[12]]
+        assert await refusal(hasty, "SELECT 1") == "sql-busy"
+        assert await asyncio.gather(*under_way) == ["sql-timeout", "sql-timeout"]
+        deadline = time.monotonic() + 60
+        while (found := await answered()) is None and time.monotonic() < deadline:
+            pass
+        assert found == [[12]]
 
     run(work)
 
