@@ -120,7 +120,7 @@ def test_a_cut_leaves_only_what_is_needed(log: FileLog) -> None:
     log.staging(mark(1)).stage(7, [changes((1, "of an attempt that was not needed"))])
     log.staging(mark(3)).stage(0, [changes((3, "not yet committed"))])
     log.cut(2)
-    names = sorted(file.name for file in log.parts.iterdir())
+    names = sorted(file.name for file in log._parts.iterdir())
     assert [name.rsplit("-", 4)[1] for name in names] == ["000000000002", "000000000003"]
     assert [file.name for file in log._commits.iterdir()] == ["000000000003.json"]
     assert [file.name for file in log._cuts.iterdir()] == ["000000000002.json"]
@@ -145,7 +145,7 @@ def test_damage_to_a_piece_or_a_commit_is_noticed(root: StatePath) -> None:
     for number, spoil in enumerate((_flip, _shorten, _remove)):
         log = FileLog(root / str(number), ORDERS)
         log.commit(mark(0), [changes((1, "new"), (2, "new"))])
-        spoil(only(list(log.parts.iterdir())))
+        spoil(only(list(log._parts.iterdir())))
         with pytest.raises(LogDamagedError):
             next(log.changes(log.after(0)[0]))
     for number, spoil in enumerate((_flip, _shorten)):

@@ -218,6 +218,20 @@ def test_needs_a_new_generation(compared: Compared, before: str, now: str, words
             "the sinks are in another order",
         ),
         (COUNT, "sinks: [console, noop]", "sinks: [noop]", "safe", "sink console is gone"),
+        (
+            PLAIN,
+            "sinks: [{type: endpoint, key: id}]",
+            "sinks: [{type: endpoint, key: id, indexes: [[amount, id]]}]",
+            "new_generation",
+            "the indexes of endpoint f by id changed from none to (amount, id)",
+        ),
+        (
+            PLAIN,
+            "sinks: [{type: endpoint, key: id}]",
+            "sinks: [{type: endpoint, key: [id], description: x}]",
+            "safe",
+            "",
+        ),
         (COUNT, "", "spark: {spark.sql.session.timeZone: Asia/Tokyo}", "new_generation", "timeZone changed"),
         (PLAIN, "", "spark: {spark.sql.session.timeZone: Asia/Tokyo}", "safe", ""),
         (COUNT, "", "spark: {spark.sql.streaming.noDataMicroBatches.enabled: false}", "safe", ""),
@@ -293,6 +307,14 @@ def test_streams(compared: Compared, sql: str, before: str, now: str, kind: str,
     assert before in STREAMS
     verdict = compared(sql, streams=(STREAMS, STREAMS.replace(before, now)))
     assert (verdict.kind, words in "; ".join(verdict.reasons)) == (kind, True), verdict
+
+
+def test_an_endpoint_with_other_columns_is_filled_anew(compared: Compared) -> None:
+    keys = ("sinks: [endpoint]", "sinks: [endpoint]")
+    verdict = compared("SELECT id FROM orders", "SELECT id, amount FROM orders", keys=keys)
+    assert verdict.kind == "new_generation"
+    assert "columns of endpoint f changed from id to id, amount" in verdict.reasons[0]
+    assert compared("SELECT id FROM orders", "SELECT id FROM orders WHERE id > 'a'", keys=keys).kind == "safe"
 
 
 def test_types_count_also_where_columns_are_not_traced(compared: Compared) -> None:

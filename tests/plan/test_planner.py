@@ -124,6 +124,20 @@ def test_only_the_flows_asked_for_are_planned(planned: Any, errors: Any) -> None
             1,
             "columns of 'g': id",
         ),
+        (
+            flow("f", "SELECT id FROM orders", "sinks: [endpoint]")
+            + flow("g", "SELECT id FROM orders", "sinks: [{type: endpoint, name: f}]"),
+            "endpoint-twice",
+            2,
+            "another `name`",
+        ),
+        (flow("health", "SELECT id FROM orders", "sinks: [endpoint]"), "endpoint-name", 1, "another `name`"),
+        (
+            flow("f", "SELECT id, amount FROM orders", "sinks: [{type: endpoint, key: idd}]"),
+            "unknown-column",
+            1,
+            "did you mean 'id'?",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_flow_has_its_place(errors: Any, text: str, code: str, line: int, words: str) -> None:

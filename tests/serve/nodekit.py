@@ -82,3 +82,18 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.01)
+
+
+PROJECT = """
+project: shop
+streams:
+  orders_in:
+    source: {type: generate, rate: 10, fields: {id: {integer: [1, 100]}, state: {choice: [new, paid]}}}
+    format: {type: json, columns: "id bigint, state string, amount int"}
+flows:
+  orders:
+    sql: SELECT id, state, amount FROM orders_in
+    sinks:
+      - {type: endpoint, key: id, indexes: [state, [amount, state]], text: [state]}
+serve: {port: 0, grpc_port: null, workers: 1}
+"""

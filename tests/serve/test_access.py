@@ -24,15 +24,15 @@ ALL = Grant("all", frozenset({"read"}))
 
 
 @pytest.fixture
-def stores(served: Served) -> Iterator[Stores]:
-    found = Stores(served.settings())
+def stores(shelf: Served) -> Iterator[Stores]:
+    found = Stores(shelf.settings())
     yield found
     found.close()
 
 
 @pytest.fixture
-def doors(served: Served, stores: Stores) -> Doors:
-    return Doors.of(served.settings(), stores)
+def doors(shelf: Served, stores: Stores) -> Doors:
+    return Doors.of(shelf.settings(), stores)
 
 
 def some(**endpoints: dict[str, Any]) -> Grant:
@@ -100,7 +100,7 @@ def test_queries_and_counts_see_no_more(doors: Doors) -> None:
     assert door.count({"$filter": {"$not": {"id": 4}}}) == 13
 
 
-def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors: Doors, served: Served) -> None:
+def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors: Doors, shelf: Served) -> None:
     door = narrow(doors, fields=["title"])
     assert door.endpoint.key == ()
     assert code(door.get, [7]) == ("no-key", 422)
@@ -113,7 +113,7 @@ def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors:
     assert [json.loads(row.json) for row in again.rows] == [{"title": f"Film {n}"} for n in (4, 5, 6)]
     assert code(door.query, {"$limit": 3, "$after": plain}) == ("bad-cursor", 400)
     # another node that reads the same logs goes on with it
-    other = Doors.of(served.settings(), Stores(served.settings()))
+    other = Doors.of(shelf.settings(), Stores(shelf.settings()))
     assert narrow(other, fields=["title"]).query({"$limit": 3, "$after": page.next}).rows == again.rows
 
 
@@ -186,7 +186,9 @@ def test_a_row_filter_that_does_not_fit_shows_nothing(doors: Doors) -> None:
     assert "secret_column" not in str(error.value)
 
 
-def test_a_new_version_is_taken_up(doors: Doors, served: Served) -> None:
+def test_a_new_version_is_taken_up(served: Served) -> None:
+    doors = Doors.of(served.settings(), Stores(served.settings()))
+    assert doors.open(ALL, "visits").version == 1
     served.put(replace(VISITS, version=2, columns=pa.schema([*VISITS.columns, ("more", pa.string())])))
     deadline = time.monotonic() + 10
     while doors.open(ALL, "visits").version == 1:  # which is looked at every now and then

@@ -40,7 +40,13 @@ class Api:
 
 
 @pytest.fixture
-def api(served: Served) -> Api:
+def api(shelf: Served) -> Api:
+    return Api(shelf)
+
+
+@pytest.fixture
+def own(served: Served) -> Api:
+    """Of a store that the test may change, and with numbers of its own."""
     return Api(served)
 
 
@@ -60,13 +66,13 @@ def test_a_row_by_its_key(api: Api) -> None:
     assert answer.headers["content-length"] == str(len(answer.content))
 
 
-def test_an_etag_is_good_for_asking_again(api: Api, served: Served) -> None:
-    tag = api("GET", "/films/7").headers["etag"]
+def test_an_etag_is_good_for_asking_again(own: Api, served: Served) -> None:
+    tag = own("GET", "/films/7").headers["etag"]
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
-        unchanged = api("GET", "/films/7", headers={"If-None-Match": known})
+        unchanged = own("GET", "/films/7", headers={"If-None-Match": known})
         assert (unchanged.status_code, unchanged.content) == (304, b"")
     served.put(FILMS, [film(7, title="Seven")])
-    changed = api("GET", "/films/7", headers={"If-None-Match": tag})
+    changed = own("GET", "/films/7", headers={"If-None-Match": tag})
     assert (changed.status_code, changed.json()["title"]) == (200, "Seven")
     assert changed.headers["etag"] != tag
 
@@ -136,15 +142,15 @@ TYPED = {
 
 
 @pytest.mark.parametrize("kind", TYPED)
-def test_keys_of_every_type(kind: str, served: Served, api: Api) -> None:
+def test_keys_of_every_type(kind: str, served: Served, own: Api) -> None:
     value, text = TYPED[kind]
     things = Endpoint("things", from_ddl(f"id {kind}, n int"), key=("id",))
     served.put(things, [{"id": value, "n": 1}])
-    assert api("GET", f"/things/{quote(text, safe='')}").json()["n"] == 1
-    assert api("GET", f"/things/?id={quote(text, safe='')}").json()["n"] == 1
-    assert api("GET", f"/things?id={quote(text, safe='')}").json()[0]["n"] == 1
+    assert own("GET", f"/things/{quote(text, safe='')}").json()["n"] == 1
+    assert own("GET", f"/things/?id={quote(text, safe='')}").json()["n"] == 1
+    assert own("GET", f"/things?id={quote(text, safe='')}").json()[0]["n"] == 1
     if kind not in ("string", "array<int>"):
-        assert problem(api("GET", "/things/~"))[0] == 400
+        assert problem(own("GET", "/things/~"))[0] == 400
 
 
 def test_rows_in_pages(api: Api) -> None:
@@ -212,9 +218,9 @@ def test_a_body_is_counted_while_it_comes(api: Api) -> None:
     ("accepted", "name"),
     [("gzip", "gzip"), ("gzip, zstd", "zstd"), ("zstd;q=0.1, gzip", "gzip"), ("*", "zstd"), ("gzip;q=0", None)],
 )
-def test_answers_are_compressed_if_that_is_wanted(accepted: str, name: str | None, api: Api, served: Served) -> None:
-    whole = api("GET", "/films", headers={"Accept-Encoding": "identity"}).content
-    answer = api("GET", "/films", headers={"Accept-Encoding": accepted})
+def test_answers_are_compressed_if_that_is_wanted(accepted: str, name: str | None, own: Api, served: Served) -> None:
+    whole = own("GET", "/films", headers={"Accept-Encoding": "identity"}).content
+    answer = own("GET", "/films", headers={"Accept-Encoding": accepted})
     assert answer.headers.get("content-encoding") == name
     assert answer.headers["vary"] == "accept-encoding"
     assert int(answer.headers["content-length"]) < len(whole) or name is None
@@ -223,12 +229,12 @@ def test_answers_are_compressed_if_that_is_wanted(accepted: str, name: str | Non
     else:
         assert pa.decompress(answer.content, len(whole), codec="zstd", asbytes=True) == whole
     served.put(FILMS, [film(50, title="long " * 1_000)])
-    row = api("GET", "/films/50", headers={"Accept-Encoding": accepted})
+    row = own("GET", "/films/50", headers={"Accept-Encoding": accepted})
     assert row.headers.get("content-encoding") == name
     tag = row.headers["etag"]
     assert tag.startswith("W/") == (name is not None)
-    assert api("GET", "/films/50", headers={"If-None-Match": tag}).status_code == 304
-    assert "content-encoding" not in api("GET", "/films/7", headers={"Accept-Encoding": accepted}).headers
+    assert own("GET", "/films/50", headers={"If-None-Match": tag}).status_code == 304
+    assert "content-encoding" not in own("GET", "/films/7", headers={"Accept-Encoding": accepted}).headers
 
 
 def test_methods(api: Api) -> None:
@@ -252,8 +258,8 @@ def test_only_json_is_given(path: str, api: Api) -> None:
         assert api("GET", path, headers={"Accept": accepted}).status_code == 200
 
 
-def test_pages_of_other_origins(served: Served) -> None:
-    api = Api(served, cors=["https://a.shop"])
+def test_pages_of_other_origins(shelf: Served) -> None:
+    api = Api(shelf, cors=["https://a.shop"])
     for path in ("/films/7", "/films/99", "/films"):
         answer = api("GET", path, headers={"Origin": "https://a.shop"})
         assert answer.headers["access-control-allow-origin"] == "https://a.shop"
@@ -273,8 +279,8 @@ def test_without_auth_only_this_machine_is_meant(path: str, api: Api) -> None:
         assert api("GET", path, base=base).status_code == 200
 
 
-def test_health(served: Served) -> None:
-    api = Api(served, auth={"keys": [api_key("a", "k1", endpoints={"films": {}})]})
+def test_health(shelf: Served) -> None:
+    api = Api(shelf, auth={"keys": [api_key("a", "k1", endpoints={"films": {}})]})
     assert api("GET", "/health").json() == {"status": "ready"}
     detailed = api("GET", "/health", headers={"X-API-Key": "k1"}).json()
     assert list(detailed["endpoints"]) == ["films"]
@@ -295,10 +301,10 @@ def test_an_endpoint_that_cannot_answer_yet(tmp_path: Path) -> None:
     assert api("GET", "/openapi.json").json()["paths"] == {}
 
 
-def test_metrics_count_what_was_asked(api: Api) -> None:
+def test_metrics_count_what_was_asked(own: Api) -> None:
     for path in ("/films/7", "/films/99", "/films", "/nothing/1"):
-        api("GET", path)
-    text = api("GET", "/metrics").text
+        own("GET", path)
+    text = own("GET", "/metrics").text
     count = 'headrace_serve_requests_total{endpoint="%s",route="%s",status="%d",surface="rest"} 1.0'
     for labels in (("films", "get", 200), ("films", "get", 404), ("films", "list", 200), ("", "get", 404)):
         assert count % labels in text
@@ -306,12 +312,12 @@ def test_metrics_count_what_was_asked(api: Api) -> None:
     assert 'headrace_endpoint_state{endpoint="films",state="ready"} 1.0' in text
 
 
-def test_all_processes_of_a_node_are_in_the_metrics(served: Served, api: Api) -> None:
+def test_all_processes_of_a_node_are_in_the_metrics(served: Served, own: Api) -> None:
     other = Api(served)
-    for one in (api, other):
+    for one in (own, other):
         one("GET", "/films/7")
     other("GET", "/metrics")  # which writes its numbers down, as it does every second when it runs
-    assert 'route="get",status="200",surface="rest"} 2.0' in api("GET", "/metrics").text
+    assert 'route="get",status="200",surface="rest"} 2.0' in own("GET", "/metrics").text
 
 
 def test_a_mistake_of_ours_shows_nothing_of_its_inside(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,18 +344,18 @@ def test_limits_on_requests(served: Served) -> None:
     assert api("GET", "/films/1", headers={"X-API-Key": "k2"}).status_code == 200
 
 
-def test_a_deleted_row_is_gone(api: Api, served: Served) -> None:
+def test_a_deleted_row_is_gone(own: Api, served: Served) -> None:
     served.put(FILMS, [film(7)], Op.DELETE)
-    assert problem(api("GET", "/films/7")) == (404, "no-row")
-    assert api("GET", "/notes").json() == [{"text": "hello", "raw": "AP8="}]
+    assert problem(own("GET", "/films/7")) == (404, "no-row")
+    assert own("GET", "/notes").json() == [{"text": "hello", "raw": "AP8="}]
     assert NOTES.key == ()
 
 
 @pytest.fixture
-def narrow(served: Served) -> Ask:
+def narrow(shelf: Served) -> Ask:
     """A caller that sees two columns and the rows of one region."""
     access = {"films": {"fields": ["id", "title"], "filter": {"region": "EU"}}}
-    api = Api(served, auth={"keys": [api_key("eu", "k1", endpoints=access), api_key("ops", "k2", scopes=["admin"])]})
+    api = Api(shelf, auth={"keys": [api_key("eu", "k1", endpoints=access), api_key("ops", "k2", scopes=["admin"])]})
 
     def ask(method: str, path: str, **more: Any) -> httpx.Response:
         headers = {"Authorization": "Bearer k1", **more.pop("headers", {})}
@@ -358,6 +364,7 @@ def narrow(served: Served) -> Ask:
     return ask
 
 
+NARROW = api_key("narrow", "k2", endpoints={"films": {"fields": ["id", "title"], "filter": {"rating": {"$gt": 1}}}})
 HIDDEN = ("region", "year", "rating", "price", "US")
 
 
@@ -399,8 +406,8 @@ def test_a_narrow_token_cannot_probe(narrow: Ask) -> None:
 
 
 @pytest.mark.parametrize("path", ["/films/7", "/films", "/", "/metrics", "/openapi.json", "/films/oapi"])
-def test_without_a_token(path: str, served: Served) -> None:
-    api = Api(served, auth={"keys": [api_key("a", "k1", scopes=["events"])]})
+def test_without_a_token(path: str, shelf: Served) -> None:
+    api = Api(shelf, auth={"keys": [api_key("a", "k1", scopes=["events"])]})
     missing = api("GET", path, base="http://api.shop.example")
     assert problem(missing) == (401, "no-token")
     assert missing.headers["www-authenticate"] == "Bearer"
@@ -411,3 +418,21 @@ def test_without_a_token(path: str, served: Served) -> None:
     if path != "/":
         assert problem(api("GET", path, headers={"X-API-Key": "k1"})) == (403, "wrong-scope")
     assert api("GET", "/docs").status_code == 200
+
+
+def test_a_query_that_looks_at_many_rows(served: Served) -> None:
+    served.put(FILMS, [film(number) for number in range(100, 1_100)])
+    own = Api(served, limits={"scan": 900}, auth={"keys": [api_key("a", "k1"), NARROW]})
+    asked = {"$filter": {"rating": {"$gt": 109.8}}}
+
+    def ask(route: str, key: str, document: Any) -> httpx.Response:
+        return own("POST", f"/films/{route}", json=document, headers={"X-API-Key": key})
+
+    assert ids(ask("query", "k1", {"$filter": {**asked["$filter"], "year": {"$gt": 2000}}}).content) == [1099]
+    for route in ("query", "count"):
+        refused = ask(route, "k1", asked)
+        assert problem(refused) == (422, "scan-too-large")
+        assert "rating" in refused.json()["hint"]
+        hidden = ask(route, "k2", {"$filter": {"title": "Film 1099"}})
+        assert problem(hidden) == (422, "scan-too-large")
+        assert not any(word in hidden.text for word in HIDDEN)

@@ -21,10 +21,11 @@ class Desk:
     """Makes batches, and reads the dead letters that their tasks have written."""
 
     folder: Path
+    state: str = "state"
 
     def batch(self, number: int = 0, generation: str = "g1", sink: str = "sink", output: str = "append") -> Batch:
         box = LetterBox(self.folder / "letters", "flow", sink, generation)
-        return Batch("flow", generation, number, sink, output, Context(self.folder, "state"), box)
+        return Batch("flow", generation, number, sink, output, Context(self.folder, self.state), box)
 
     def letters(self) -> list[dict[str, Any]]:
         return sorted(read_letters(self.folder / "letters").to_pylist(), key=lambda letter: letter["position"])

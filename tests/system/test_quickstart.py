@@ -8,8 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from deltalake import DeltaTable
 
@@ -30,6 +35,26 @@ def headrace(*arguments: str, timeout: float = 900) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a node that has caught up."""
+    command = [sys.executable, "-m", "headrace", "serve", str(folder), "--port", "0", "--set", "serve.grpc_port=null"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        address = json.loads(node.stdout.readline())["http"]
+        until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
+        yield address
+        node.send_signal(signal.SIGTERM)
+    assert node.returncode == 0
+
+
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_run_ask_and_test(folder: Path) -> None:
     counts = [f"streams.{name}.source.count=5000" for name in ("bookings", "payments")]
     settings = [word for setting in counts for word in ("--set", setting)]
@@ -41,6 +66,12 @@ def test_run_ask_and_test(folder: Path) -> None:
     assert {row["flow"] for row in rows} == {"bookings_per_service"}
     windows = DeltaTable(str(folder / "lake" / "bookings_per_service")).to_pyarrow_table().to_pylist()
     assert len(windows) >= len(rows) > 0
+
+    with serving(folder) as address:
+        served = httpx.get(f"{address}/bookings", params={"$limit": 1000}, timeout=60).json()
+    assert {(row["service"], row["bookings"], row["amount"]) for row in served} == {
+        (row["service"], row["bookings"], row["amount"]) for row in windows
+    }
 
     questions = [
         "SELECT sum(bookings) AS n FROM bookings_per_service",
@@ -59,24 +90,36 @@ def test_run_ask_and_test(folder: Path) -> None:
     assert tested.stdout.splitlines()[-1] == "1 passed, 0 failed"
 
 
-def test_ctrl_c_stops_without_a_trace_and_the_next_start_goes_on(folder: Path) -> None:
-    command = [sys.executable, "-m", "headrace", "run", str(folder), "big_rides"]
-    table = folder / "lake" / "big_rides" / "_delta_log"
+def test_it_serves_while_it_runs_and_ctrl_c_stops_without_a_trace(folder: Path) -> None:
+    sinks = "[{type: lake, path: lake/big_rides}, {type: endpoint, key: order_id}]"
+    settings = [f"flows.big_rides.sinks={sinks}", "serve.port=0", "serve.grpc_port=null", "serve.workers=1"]
+    arguments = [str(folder), "big_rides", *(word for setting in settings for word in ("--set", setting))]
+    command = [sys.executable, "-m", "headrace", "run", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         said = ""
-        while not any(table.glob("*.json")) and running.poll() is None:
-            line = running.stderr.readline()
-            said += line
+        while "curl http" not in said and running.poll() is None:
+            said += running.stderr.readline()
+        address = said.rpartition("curl ")[2].strip()
+        until(lambda: rows_at(address))
+        status = json.loads(headrace("status", str(folder), "--json").stdout)
         os.kill(running.pid, signal.SIGINT)
         _rest, more = running.communicate(timeout=300)
     assert running.returncode == 0, said + more
     assert "Traceback" not in said + more
     assert "stopping" in more
-    again = headrace("run", str(folder), "big_rides", "--for", "5s", "--json")
+    assert status["serve"]["endpoints"]["big_rides"]["state"] == "ready"
+    assert status["serve"]["node"]["http"] == address.removesuffix("/big_rides")
+    again = headrace("run", *arguments, "--for", "5s", "--json")
     assert again.returncode == 0, again.stderr
     orders = DeltaTable(str(folder / "lake" / "big_rides")).to_pyarrow_table()["order_id"].to_pylist()
     assert len(orders) == len(set(orders)) > 0
+
+
+def rows_at(address: str) -> list[dict[str, Any]]:
+    """The rows that are served; none while the endpoint has nothing yet."""
+    answer = httpx.get(address, timeout=60)
+    return answer.json() if answer.status_code == 200 else []
 
 
 def test_sql_outside_a_project(tmp_path: Path) -> None:

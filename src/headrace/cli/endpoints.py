@@ -99,7 +99,7 @@ def drop(
 ) -> None:
     """Delete a version that is no longer served, with its log and snapshots; nodes remove their copies of it."""
     from headrace.core.statefiles import remove_tree
-    from headrace.serve.hydrate import snapshots_of
+    from headrace.serve.hydrate import snapshots_root
 
     settings, logs = _opened(project or Path("."), profile, overrides)
     log = logs.open(_known(settings, logs, endpoint), version)
@@ -118,9 +118,8 @@ def drop(
             exit_code=Exit.CONFLICT,
         )
     confirm(f"Delete version {version} of endpoint '{endpoint}' with all its rows?", yes)
-    snapshots = snapshots_of(settings, log.endpoint, log).root
     logs.drop(endpoint, version)
-    remove_tree(snapshots)
+    remove_tree(snapshots_root(settings, log))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "done": True})
     else:

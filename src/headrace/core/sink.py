@@ -122,6 +122,11 @@ class Sink(Component):
         """Whether two that write to it at once get in each other's way: then no replay runs beside the engine."""
         return False
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether it has written something that is to be shown when the flow has caught up. Asked often."""
+        return False
+
     def of_flow(self, flow: str) -> Sink:
         """This sink as one of that flow, whose name it may take."""
         return self
@@ -137,7 +142,8 @@ class Sink(Component):
         """Write one batch, or nothing if it is already there."""
 
     def caught_up(self, context: Context) -> None:
-        """Show what was held back until the flow had read all there is. Called again and again; needs no Spark."""
+        """Show what was held back, now that the flow has read all there is. Needs no Spark; it may be called while a
+        batch is written."""
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What a rewind does to what this sink holds, in words, before it happens.

@@ -15,18 +15,19 @@ from headrace.engine.sidework import Notes
 def show_if_caught_up(
     run: FlowRun, starter: FlowStarter, notes: Notes, reports: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Tell the sinks of a flow, if its last batch has read all there was or it waits for more. They may wait on.
+    """Tell the sinks that hold something back, if the flow's last batch has read all there was or it waits for more.
 
     A candidate shows nothing by itself, and one that still reads history has not come to the present.
     """
-    if run.is_candidate or not (run.caught_up or (reports and read_all(reports[-1]))):
+    waiting = [step.sink for step in run.plan.sinks if step.sink.holds_back]
+    if not waiting or run.is_candidate or not (run.caught_up or (reports and read_all(reports[-1]))):
         return
     if is_pending(starter.state.current(run.plan.name)):
         return
     try:
         starter.state.fence.check()
-        for step in run.plan.sinks:
-            step.sink.caught_up(starter.project.context)
+        for sink in waiting:
+            sink.caught_up(starter.project.context)
     except (OSError, ProjectError) as error:  # tried again after the next look
         notes.add(f"sinks of {run.name}", str(error))
 

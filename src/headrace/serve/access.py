@@ -164,21 +164,21 @@ class Door:
             raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
         return None if row is None else self._answer(row.version, row.json)
 
-    def query(self, document: Any) -> AnswerPage:
-        """A page of rows."""
+    def query(self, document: Any, bound: int | None = None) -> AnswerPage:
+        """A page of rows. With a `bound` no more rows than that are looked at, other than those of the answer."""
         # a cursor tells where a page ended, which may be by columns that are hidden
         seal = None if self._columns is None else self._sealed
         query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
         with self.view() as view:
-            page = view.query(query, self._limits.scan)
+            page = view.query(query, self._within(bound))
         # the query had the restriction in it; what is left is to cut out columns
         return AnswerPage([Answer(row.version, self._cut(row.json)) for row in page.rows], page.next)
 
-    def count(self, document: Any) -> int:
+    def count(self, document: Any, bound: int | None = None) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
         with self.view() as view:
-            return view.count(query, self._limits.scan)
+            return view.count(query, self._within(bound))
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
@@ -243,6 +243,9 @@ class Door:
         values = _RAW.decode(json)
         parts = [msgspec.json.encode(name) + b":" + bytes(values[name]) for name in self._columns]
         return b"{" + b",".join(parts) + b"}"
+
+    def _within(self, bound: int | None) -> int:
+        return self._limits.scan if bound is None else min(bound, self._limits.scan)
 
     def _restricted(self, query: Query) -> Query:
         return query if self.restriction is None else replace(query, filter=both(self.restriction, query.filter))

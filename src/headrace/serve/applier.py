@@ -19,11 +19,10 @@ from headrace.core.errors import ProjectError
 from headrace.core.objects import ObjectPath
 from headrace.log.folder import LogFolder
 from headrace.serve import folders
-from headrace.serve.checking import damage_in
 from headrace.serve.follower import Follower
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.lock import locked
-from headrace.serve.pointers import Pointer, pointer_file, read_pointer, report_damage, write_pointer
+from headrace.serve.pointers import Pointer, distrust, pointer_file, read_pointer, write_pointer
 from headrace.serve.saving import Saver
 from headrace.serve.settings import Settings
 from headrace.serve.status import write_status
@@ -142,11 +141,10 @@ class Applier:
         if reason is None:
             return
         _LOG.warning("%s: all stores are checked", reason)
-        for folder in self._settings.store.glob("*/v*-*-*/"):
-            damage = damage_in(folder)
-            if damage is not None:
-                report_damage(folder, damage)  # its follower heals it
+        distrust(self._settings.store)
         cleared(self._settings.store)
+        for follower in self._followers.values():
+            follower.check()
 
     def _say(self) -> None:
         said: dict[str, dict[str, Any]] = {}

@@ -54,7 +54,7 @@ class Follower:
     trouble: ProjectError | None = field(default=None, init=False)
     """Why it does not get on."""
     snapshot: tuple[int, datetime] | None = field(default=None, init=False)
-    """Position and time of the newest snapshot that is known."""
+    """Position and time of the newest snapshot that is known; position 0: there was none at that time."""
     _writer: StoreWriter | None = field(default=None, init=False)
     _folder: Path | None = field(default=None, init=False)
     """The folder that is being written: the one that is served, or one that will be when it has caught up."""
@@ -63,6 +63,7 @@ class Follower:
     _looked: float = field(default=0.0, init=False)
     _gave_up: float = field(default=float("-inf"), init=False)
     _wanted: Endpoint | None = field(default=None, init=False)
+    _doubted: bool = field(default=False, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _lent: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while somebody else uses the writer: it is not closed then."""
@@ -106,6 +107,7 @@ class Follower:
         writer, trouble = self._writer, self.trouble
         position = writer.position if writer else None
         segments, seconds = self._behind
+        saved = self.snapshot if self.snapshot and self.snapshot[0] else None
         return {
             "state": self.state,
             "version": self.endpoint.version,
@@ -115,10 +117,14 @@ class Follower:
             "rows": writer.rows if writer else None,
             "changes": writer.version if writer else None,
             "refused": writer.refused if writer else None,
-            "snapshot": self.snapshot and self.snapshot[0],
-            "snapshot_age_s": self.snapshot and round((datetime.now(UTC) - self.snapshot[1]).total_seconds(), 1),
+            "snapshot": saved[0] if saved else None,
+            "snapshot_age_s": round((datetime.now(UTC) - saved[1]).total_seconds(), 1) if saved else None,
             "error": trouble and {"code": trouble.code, "message": trouble.message, "hint": trouble.hint},
         }
+
+    def check(self) -> None:
+        """Serve nothing until the store was looked through: opening it does that."""
+        self._doubted = True
 
     def redefine(self, endpoint: Endpoint) -> None:
         """Policies and words of a version may change."""
@@ -158,6 +164,11 @@ class Follower:
         if self._wanted is not None and self._wanted != self.endpoint:
             self.endpoint = self._wanted
             self._close_writer()
+        if self._doubted:
+            self._doubted = False
+            self.served = None
+            self.changed()
+            self._close_writer()
         writer = self._writer or self._open()
         self._look_for_reports()
         segments = self.log.after(writer.position, _AT_ONCE)
@@ -178,14 +189,14 @@ class Follower:
         return True
 
     def _open(self) -> StoreWriter:
-        """The store as it is; a new one when there is none."""
+        """The store as it is, looked through; a new one when there is none."""
         version, log = self.endpoint.version, self.log.id
         home = self.settings.store / self.endpoint.name
-        kept = self.served or next(iter(folders.copies(home, version, log)), None)
+        kept = self._folder or self.served or next(iter(folders.copies(home, version, log)), None)
         if kept is None:
             kept = begin(self.settings, self.endpoint, self.log, folders.new_folder(home, version, log))
         self._folder = kept
-        self._heed_reports()  # first: what LMDB does with a damaged file may end this process
+        self._heed_reports()
         self._writer = StoreWriter.open(kept, self.endpoint, events=self.settings.spec.events)
         return self._writer
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import ProjectError
+from headrace.core.statefiles import StatePath
 from headrace.log.log import Log
+from headrace.serve import folders
 from headrace.serve.settings import Settings
-from headrace.store.snapshot import Snapshots
+from headrace.store.snapshot import MANIFEST, Snapshot, Snapshots
 
 
-def snapshots_of(settings: Settings, endpoint: Endpoint, log: Log) -> Snapshots:
-    """The snapshots of one version of an endpoint, on whichever node they were made."""
-    return Snapshots(settings.snapshots / endpoint.name / f"v{endpoint.version}-{log.id}")
+def snapshots_root(settings: Settings, log: Log) -> StatePath:
+    """Where the snapshots are that a log goes on from, on whichever node they were made."""
+    return settings.snapshots / log.id
+
+
+def snapshots_of(settings: Settings, log: Log) -> Snapshots:
+    """The snapshots that a log goes on from."""
+    return Snapshots(snapshots_root(settings, log))
+
+
+def made_at(snapshot: Snapshot) -> datetime:
+    """When a snapshot was finished."""
+    return datetime.fromtimestamp((snapshot.folder / MANIFEST).stat().st_mtime, UTC)
 
 
 def begin(settings: Settings, endpoint: Endpoint, log: Log, folder: Path, *, after: int = 0) -> Path:
@@ -22,18 +35,19 @@ def begin(settings: Settings, endpoint: Endpoint, log: Log, folder: Path, *, aft
     A snapshot must be newer than `after`, and the log must go on from it. A ProjectError when there is none and the
     log was cut off: then nothing tells what is missing, and nothing is served.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    found = snapshots_of(settings, log).restore(endpoint, folder)
     first = log.begin()
-    snapshots = snapshots_of(settings, endpoint, log)
-    found = snapshots.newest(endpoint)
     if found is not None and found.position > after and found.position >= first - 1:
-        snapshots.restore(found, folder)
         return folder
+    if found is not None:
+        folders.remove(folder)
     if first > 1:
         raise ProjectError(
             "log-cut",
             f"the log of endpoint '{endpoint.name}' v{endpoint.version} begins at {first}, and no snapshot reaches it",
-            hint=f"restore a snapshot in {snapshots.root}, or let the flow write the endpoint anew: "
+            hint=f"restore a snapshot in {snapshots_root(settings, log)}, or let the flow write the endpoint anew: "
             "headrace run --new-generation FLOW",
         )
-    folder.mkdir(parents=True)
+    folder.mkdir()
     return folder

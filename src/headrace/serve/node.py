@@ -24,6 +24,7 @@ from headrace.project.model import is_loopback
 from headrace.serve.children import Child, how
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.lock import locked
+from headrace.serve.pointers import distrust
 from headrace.serve.ports import Port
 from headrace.serve.settings import Given, Settings
 from headrace.serve.status import NODE_FILE, NODE_LOCK
@@ -55,6 +56,7 @@ class Node:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.store / NODE_LOCK, "node", patience=STOP_SECONDS))
             self._take_ports(stack)
+            distrust(self.settings.store)  # nobody knows what became of the disk meanwhile
             stack.callback(self._end)
             self._start()
             self._keep(stopping, seconds)

@@ -164,7 +164,7 @@ def _get(endpoint: Endpoint) -> Document:
 
 
 def _list(endpoint: Endpoint, limits: Limits) -> Document:
-    found = _operation(endpoint, "list", "Rows, in the order of the key", _rows(endpoint), "413")
+    found = _operation(endpoint, "list", "Rows, in the order of the key", _rows(endpoint), "422")
     most = {"type": "integer", "minimum": 0, "maximum": limits.page, "default": min(50, limits.page)}
     reference = {"schema": {"$ref": f"#/components/schemas/{endpoint.name}_filter"}}
     found["parameters"] = [
@@ -191,13 +191,13 @@ def _parameter(name: str, text: str, schema: Document | None = None) -> Document
 
 
 def _query(endpoint: Endpoint) -> Document:
-    found = _operation(endpoint, "query", "Rows that meet a filter", _rows(endpoint), "408", "413", "415")
+    found = _operation(endpoint, "query", "Rows that meet a filter", _rows(endpoint), "408", "413", "415", "422")
     return {**found, "requestBody": _body(f"{endpoint.name}_query")}
 
 
 def _count(endpoint: Endpoint) -> Document:
     answer = _answer("How many rows meet it.", {"type": "integer", "minimum": 0})
-    found = _operation(endpoint, "count", "How many rows meet a filter", answer, "408", "413", "415")
+    found = _operation(endpoint, "count", "How many rows meet a filter", answer, "408", "413", "415", "422")
     return {**found, "requestBody": _body(f"{endpoint.name}_count")}
 
 

@@ -52,6 +52,12 @@ def write_pointer(home: Path, pointer: Pointer) -> None:
     write_atomically(pointer_file(home), json.dumps(said).encode())
 
 
+def distrust(store: Path) -> None:
+    """Let nobody read any store until the applier has looked through it."""
+    for file in store.glob(f"*/{_FILE}"):
+        write_pointer(file.parent, Pointer(read_pointer(file.parent).version))
+
+
 def report_damage(folder: Path, reason: str) -> None:
     """Tell the applier that what is in a store's folder is wrong: only it may put it aside and build a new one."""
     write_atomically(_report(folder), reason.encode(), durable=False)

@@ -1,4 +1,4 @@
-"""Snapshots of a node's stores: made in turn, checked first, old ones removed, the log cut off behind them.
+"""Snapshots of a node's stores: made in turn, checked, old ones removed, the log cut off behind them.
 
 Several nodes may keep their snapshots in one place: whoever finds the newest one old enough makes the next. Anybody who
 may write to the store folder can ask for one at once, with a small file that is answered by another.
@@ -18,11 +18,11 @@ from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.statefiles import write_atomically
-from headrace.serve.checking import damage_in
 from headrace.serve.follower import Follower
-from headrace.serve.hydrate import snapshots_of
+from headrace.serve.hydrate import made_at, snapshots_of
 from headrace.serve.pointers import report_damage
 from headrace.serve.settings import Settings
+from headrace.store.errors import StoreDamagedError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
@@ -79,8 +79,8 @@ class Saver:
         return follower.snapshot[0] if follower.snapshot else 0
 
     def _look(self, follower: Follower) -> None:
-        found = snapshots_of(self._settings, follower.endpoint, follower.log).newest(follower.endpoint)
-        follower.snapshot = (0, datetime.now(UTC)) if found is None else (found.position, found.at)
+        found = snapshots_of(self._settings, follower.log).newest(follower.endpoint)
+        follower.snapshot = (0, datetime.now(UTC)) if found is None else (found.position, made_at(found))
 
     def _is_due(self, follower: Follower, asked: bool) -> bool:
         if follower.snapshot is None:
@@ -91,22 +91,21 @@ class Saver:
 
 
 def save(settings: Settings, follower: Follower) -> None:
-    """Make a snapshot of a store if it is found to be well, and cut off what no snapshot needs any more."""
-    served = follower.served
-    if served is None:
-        return
-    damage = damage_in(served)
-    if damage is not None:
-        report_damage(served, damage)
-        raise ProjectError("store-damaged", f"the store of endpoint '{follower.endpoint.name}' is damaged: {damage}")
-    snapshots = snapshots_of(settings, follower.endpoint, follower.log)
+    """Make a snapshot, of a store that is found to be well, and cut off what is before the oldest that is kept."""
+    snapshots, keep = snapshots_of(settings, follower.log), settings.spec.snapshots.keep
     with follower.writer() as writer:
         if writer is None:
             return
-        made = snapshots.save(writer)
-    follower.snapshot = (made.position, made.at)
-    oldest = snapshots.prune(settings.spec.snapshots.keep)
-    follower.log.cut(oldest.position)
+        try:
+            made = snapshots.save(writer)
+        except StoreDamagedError as damage:
+            report_damage(writer.folder, str(damage))
+            name = follower.endpoint.name
+            raise ProjectError("store-damaged", f"the store of endpoint '{name}' is damaged: {damage}") from damage
+    follower.snapshot = (made.position, made_at(made))
+    kept = snapshots.found(follower.endpoint)[:keep]
+    follower.log.cut(kept[-1].position)
+    snapshots.prune(follower.endpoint, keep)
 
 
 def ask_for_snapshot(store: Path, name: str, version: int, seconds: float) -> int:

@@ -61,8 +61,8 @@ def value_schema(kind: pa.DataType) -> Schema:
 def filter_schema(endpoint: Endpoint, name: str) -> Schema:
     """What `$filter` takes; `name` is where this very schema is found."""
     one = {"$ref": f"#/components/schemas/{name}"}
-    several = {"type": "array", "items": one}
-    columns = {field.name: _condition(field, endpoint) for field in endpoint.columns}
+    several = {"type": "array", "items": one, "minItems": 2}
+    columns = {field.name: _condition(field) for field in endpoint.columns}
     deep = any(pa.types.is_nested(field.type) for field in endpoint.columns)
     return {
         "type": "object",
@@ -91,15 +91,30 @@ def query_schema(endpoint: Endpoint, filter_name: str, page: int | None) -> Sche
     }
 
 
-def _condition(field: pa.Field, endpoint: Endpoint) -> Schema:
-    value = _or_null(value_schema(field.type))
-    operators: Schema = {"$eq": value, "$ne": value, "$in": {"type": "array", "items": value}}
-    if not pa.types.is_nested(field.type):
-        operators.update(dict.fromkeys(_RANGES, value_schema(field.type)))
-    if field.name in endpoint.text:
-        text = {"type": "string"}
-        operators.update({"$contains": text, "$matches_any": text, "$matches_all": text})
-    return {"anyOf": [value, {"type": "object", "properties": operators, "additionalProperties": False}]}
+def _condition(field: pa.Field) -> Schema:
+    kind = field.type
+    value = _or_null(value_schema(kind))
+    several = {"type": "array", "items": value}
+    operators: Schema = {"$eq": value, "$ne": value, "$in": several, "$nin": several, "$not": {"type": "object"}}
+    operators.update(dict.fromkeys(_RANGES, value_schema(kind)))
+    searched = _searched(kind)
+    if searched is not None:
+        some = {"anyOf": [searched, {"type": "array", "items": searched}]}
+        operators.update({"$contains": searched, "$matches_any": some, "$matches_all": some})
+    asked = {"type": "object", "properties": operators, "additionalProperties": False, "minProperties": 1}
+    within = pa.types.is_struct(kind) or pa.types.is_map(kind)
+    # behind a list there is always an operator; behind a struct or map there may be the names of its fields
+    plain = [{"type": "null"}] if pa.types.is_nested(kind) else [value]
+    return {"anyOf": [*plain, asked, *([{"type": "object", "minProperties": 1}] if within else [])]}
+
+
+def _searched(kind: pa.DataType) -> Schema | None:
+    """What can be looked for in values of a type: words of a text, values of a list."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return {"type": "string"}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return value_schema(kind.value_type)
+    return None
 
 
 def _or_null(schema: Schema) -> Schema:

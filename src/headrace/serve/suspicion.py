@@ -1,8 +1,8 @@
 """Whether the stores of a node have to be looked through before they are trusted again.
 
 LMDB reads through memory maps and believes what it finds: a page that makes no sense can end a process where others
-would raise an error. So a process that dies of that leaves a word, and the applier checks every store, each in a
-process of its own, before it goes on.
+would raise an error. So when a process dies of that, somebody leaves a word, and the applier looks through every store
+before it lets anybody read it again.
 """
 
 from __future__ import annotations

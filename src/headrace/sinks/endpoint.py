@@ -149,6 +149,11 @@ class EndpointSink(Sink):
         """What a version is made for."""
         return {"key": list(self.keys), "indexes": [list(one) for one in self._indexes()], "text": list(self.text)}
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether the version it writes to is not served yet; one that is built beside has its own time."""
+        return self._builder is None and self._settled is not None and not self._settled[2].ready
+
     def of_flow(self, flow: str) -> EndpointSink:
         """Called as the flow is, unless it has a name of its own."""
         if self.name is not None:
@@ -225,9 +230,8 @@ class EndpointSink(Sink):
 
     def caught_up(self, context: Context) -> None:
         """Let requests get a version that was being filled."""
-        if self._builder is None and self._settled is not None and not self._settled[2].ready:
-            LogFolder(context.log_path).publish(self.target)
-            self._settled = None
+        LogFolder(context.log_path).publish(self.target)
+        self._settled = None
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or replaced; with `replace` a new version takes what is left of the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import hashlib
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Cursor:
         packed = _encode((query, self.order, self.values, self.key))
         if seal is not None:
             nonce = os.urandom(_NONCE)
-            packed = nonce + AESGCM(seal).encrypt(nonce, packed, None)
+            packed = nonce + _cipher(seal).encrypt(nonce, packed, None)
         return urlsafe_b64encode(packed).rstrip(b"=").decode()
 
     @staticmethod
@@ -43,7 +44,7 @@ class Cursor:
         try:
             packed = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
             if seal is not None:
-                packed = AESGCM(seal).decrypt(packed[:_NONCE], packed[_NONCE:], None)
+                packed = _cipher(seal).decrypt(packed[:_NONCE], packed[_NONCE:], None)
             asked, order, values, key = _decode(packed)
         except (ValueError, binascii.Error, InvalidTag, msgspec.DecodeError):
             hint = "hand back what the page before gave, unchanged; leave it out for the first page"
@@ -51,6 +52,11 @@ class Cursor:
         if asked != query:
             raise other_query()
         return Cursor(order, values, key)
+
+
+def _cipher(seal: bytes) -> AESGCM:
+    # a secret may have any length, a key may not
+    return AESGCM(hashlib.blake2b(seal, digest_size=32).digest())
 
 
 def other_query() -> RequestError:

@@ -168,7 +168,9 @@ class _Parser:
             raise _bad(f"behind '{field}' stand operators and names: {', '.join(value)[:_SHOWN]}")
         if not pa.types.is_struct(field.kind.type) and not pa.types.is_map(field.kind.type):
             raise _unknown_operator(next(iter(value)), _ON_FIELDS)
-        return every([self._on_field(_child(field, name), given, depth + 1) for name, given in value.items()])
+        # a key of a map may have dots of its own, and is written as it is
+        find = _child if pa.types.is_map(field.kind.type) else _inner
+        return every([self._on_field(find(field, name), given, depth + 1) for name, given in value.items()])
 
     def _operator(self, field: Field, key: str, given: Any, depth: int) -> Filter:
         self._conditions += 1
