@@ -170,7 +170,7 @@ class _Talk:
             asked = msgspec.json.decode(text, type=_Subscribe)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise RequestError(
-                "bad-message",
+                "bad-subscription",
                 f"the message is not understood: {str(error)[:200]}",
                 hint='as in {"type": "subscribe", "filter": {"id": 5}, "types": ["insert"], "snapshot": true}',
             ) from None

@@ -50,7 +50,7 @@ class Inspection:
             try:
                 request = reflection_pb2.ServerReflectionRequest.FromString(message)
             except DecodeError:
-                raise RequestError("bad-message", "not a question of reflection") from None
+                raise RequestError("bad-call", "not a question of reflection") from None
             grant = self._services.grant(caller)
             grant.check("read")
             for answer in self._shown(grant).ServerReflectionInfo(iter((request,)), None):
@@ -77,8 +77,8 @@ class Inspection:
     def _check(self, caller: Caller, message: bytes) -> bytes:
         status = self._state(caller, parsed(health_pb2.HealthCheckRequest, message).service)
         if status == _Status.SERVICE_UNKNOWN:
-            raise RequestError("unknown-service", "there is no such service", status=404, hint="reflection lists them")
-        return _Status(status=status).SerializeToString()
+            raise RequestError("no-service", "there is no such service", status=404, hint="reflection lists them")
+        return bytes(_Status(status=status).SerializeToString())
 
     async def _watch(self, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
         service = parsed(health_pb2.HealthCheckRequest, message).service

@@ -148,7 +148,7 @@ class Services:
     def _endpoints(self, caller: Caller, _message: bytes) -> tuple[str, bytes]:
         grant = self.grant(caller)
         grant.check("read")
-        found = []
+        found: list[dict[str, Any]] = []
         for name in self.doors.names(grant):
             try:
                 endpoint = self.doors.open(grant, name).endpoint
@@ -254,7 +254,7 @@ def parsed(kind: type[Message], message: bytes) -> Any:
         return kind.FromString(message)
     except DecodeError:
         raise RequestError(
-            "bad-message", f"the message is not a {kind.DESCRIPTOR.full_name}", hint="server reflection describes it"
+            "bad-call", f"the message is not a {kind.DESCRIPTOR.full_name}", hint="server reflection describes it"
         ) from None
 
 

@@ -87,12 +87,12 @@ class MessageMaker:
         self.full = full
         self.names = Names()
         self._root = root or self
-        self.nested_names = Names() if root is None else root.nested_names
+        self.nested_names: Names = Names() if root is None else root.nested_names
 
     def add(self, column: str, field: str, number: int, shape: Shape, *, optional: bool = True) -> None:
         """A field for a column."""
         label = _F.LABEL_REPEATED if shape.repeated else _F.LABEL_OPTIONAL
-        added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)  # type: ignore[arg-type]
+        added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)
         if shape.message:
             added.type_name = shape.message
         if not (column.startswith("[") and column.endswith("]")) and column.isprintable():
@@ -150,8 +150,8 @@ class MessageMaker:
         item = self._single(kind.item_type, f"{field}_value")
         entry = self.proto.nested_type.add(name=f"{camel(field)}Entry")
         entry.options.map_entry = True
-        entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=key.kind)  # type: ignore[arg-type]
-        value = entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL, type=item.kind)  # type: ignore[arg-type]
+        entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=key.kind)
+        value = entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL, type=item.kind)
         if item.message:
             value.type_name = item.message
         as_key, as_item = key.write or str, _or_default(item)

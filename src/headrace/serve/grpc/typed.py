@@ -183,5 +183,5 @@ def _columns(endpoint: Endpoint, maker: MessageMaker, shown: Sequence[str] | Non
 def _message(name: str, fields: Sequence[tuple[str, int, str]]) -> DescriptorProto:
     message = DescriptorProto(name=name)
     for number, (field, kind, of) in enumerate(fields, 1):
-        message.field.add(name=field, number=number, label=_F.LABEL_OPTIONAL, type=kind, type_name=of or None)  # type: ignore[arg-type]
+        message.field.add(name=field, number=number, label=_F.LABEL_OPTIONAL, type=kind, type_name=of or None)
     return message
