@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -37,6 +38,8 @@ def main() -> None:
     options = _options()
     needed = {"wrk", "go", *(() if options.no_redis else ("redis",)), *(() if options.no_grpc else ("ghz",))}
     load.require(needed)
+    # ended from outside, it still ends its servers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         report = measured(Path(name), options)
     print(table(report))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import select
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from benchmarks import serving_load as load
 from benchmarks.serving_rows import ENDPOINT, lines
 from headrace.testing.services import Redis as RedisServer
 
-_START_SECONDS = 600.0
+_START_SECONDS = 300.0
 _PER_PIPELINE = 10_000
 
 
@@ -48,6 +49,8 @@ class _Process:
     def first_line(self) -> str:
         """What it prints when it answers."""
         assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], _START_SECONDS)[0]:
+            raise SystemExit(f"{self.process.args!r} has not answered after {_START_SECONDS:.0f} s")
         line = self.process.stdout.readline().decode().strip()
         if not line:
             raise SystemExit(f"{self.process.args!r} ended before it answered")
@@ -70,10 +73,9 @@ class Node(_Process):
         (folder / "headrace.yaml").write_text(json.dumps(project))
         command = [sys.executable, "-m", "headrace", "serve", "--project", str(folder), "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        addresses = json.loads(self.first_line())
-        self.url = str(addresses["http"])
-        self.grpc_address = str(addresses["grpc"])
         try:
+            addresses = json.loads(self.first_line())
+            self.url, self.grpc_address = str(addresses["http"]), str(addresses["grpc"])
             self._await_rows(options.rows)
         except BaseException:
             self.__exit__()

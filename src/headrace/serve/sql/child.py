@@ -81,7 +81,7 @@ def _answered(message: bytes, settings: Settings, stores: Stores) -> tuple[int, 
     except Exception:
         _LOG.exception("a question could not be answered")
         return REFUSAL, refusal(
-            RequestError("sql-failed", "the question could not be answered here", status=503, hint="the log says why")
+            RequestError("sql-unanswered", "the question could not be answered here", status=503, hint="the log says why")
         )
 
 
