@@ -127,13 +127,14 @@ def parse_wrk(text: str) -> dict[str, float]:
     total = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m)", text)
     if total is None or len(latencies) != 2:
         raise SystemExit(f"wrk printed something unexpected:\n{text}")
-    return {"requests": float(total[1]), **latencies}
+    requests = float(total[1])
+    return {"requests": requests, "per_s": requests / (float(total[2]) * _UNITS[total[3]] / 1000), **latencies}
 
 
 def redis_gets(redis: Redis, options: argparse.Namespace, seconds: float) -> dict[str, float]:
     """The same rows from Redis. It is told how many to ask for, not how long: so it first finds out its pace."""
     pace = _redis(redis, options, 20_000)
-    return _metered(redis.processes, lambda: _redis(redis, options, max(20_000, round(pace["rate"] * seconds))))
+    return _metered(redis.processes, lambda: _redis(redis, options, max(20_000, round(pace["per_s"] * seconds))))
 
 
 def _redis(redis: Redis, options: argparse.Namespace, requests: int) -> dict[str, float]:
@@ -142,7 +143,7 @@ def _redis(redis: Redis, options: argparse.Namespace, requests: int) -> dict[str
     (found,) = csv.DictReader(_output(command).splitlines())
     return {
         "requests": float(requests),
-        "rate": float(found["rps"]),
+        "per_s": float(found["rps"]),
         "p50_ms": float(found["p50_latency_ms"]),
         "p99_ms": float(found["p99_latency_ms"]),
     }
@@ -167,7 +168,7 @@ def parse_ghz(text: str) -> dict[str, float]:
     if failed or not found["count"]:
         raise SystemExit(f"ghz: {failed or 'no call was made'}: {found.get('errorDistribution')}")
     latencies = {one["percentage"]: one["latency"] / 1e6 for one in found["latencyDistribution"]}
-    return {"requests": float(found["count"]), "p50_ms": latencies[50], "p99_ms": latencies[99]}
+    return {"requests": float(found["count"]), "per_s": found["rps"], "p50_ms": latencies[50], "p99_ms": latencies[99]}
 
 
 def _output(command: Sequence[str]) -> str:
@@ -182,12 +183,10 @@ def _metered(processes: Sequence[psutil.Process], ask: Callable[[], dict[str, fl
     before, began = _cpu(processes), time.perf_counter()
     found = ask()
     took, cpu = time.perf_counter() - began, _cpu(processes) - before
-    found.pop("rate", None)
     requests = found.pop("requests")
     return {
-        "per_s": requests / took,
-        "per_cpu_s": requests / max(cpu, 0.01),
         **found,
+        "per_cpu_s": requests / max(cpu, 0.01),
         "cpu": cpu / took,
         "load": os.getloadavg()[0],
     }

@@ -80,9 +80,8 @@ def _answered(message: bytes, settings: Settings, stores: Stores) -> tuple[int, 
         return REFUSAL, refusal(error)
     except Exception:
         _LOG.exception("a question could not be answered")
-        return REFUSAL, refusal(
-            RequestError("sql-unanswered", "the question could not be answered here", status=503, hint="the log says why")
-        )
+        message = "the question could not be answered here"
+        return REFUSAL, refusal(RequestError("sql-unanswered", message, status=503, hint="the log says why"))
 
 
 def _no_cursors() -> bytes:
