@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.core.errors import ProjectError
 from headrace.core.objects import ObjectPath
-from headrace.log.folder import LogFolder, Version
+from headrace.log.folder import Version
 from headrace.serve import folders
 from headrace.serve.follower import Follower
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
@@ -43,7 +43,7 @@ class Applier:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._logs = LogFolder(settings.log)
+        self._logs = settings.logs
         self._followers: dict[Key, Follower] = {}
         self._aliases: dict[str, int | None] = {}
         self._pointing = threading.RLock()
