@@ -32,8 +32,8 @@ from headrace.store.writer import StoreWriter
 _LOG = logging.getLogger(__name__)
 
 State = Literal["hydrating", "ready", "failed"]
-_NEAR_SECONDS, _FAR_SECONDS = 0.025, 1.0
-"""How often a log is looked at that is on a disk, or on an object store."""
+_NEAR_SECONDS, _TOPIC_SECONDS, _FAR_SECONDS = 0.025, 0.2, 1.0
+"""How often a log is looked at that is on a disk, in a topic, or on an object store."""
 _TRY_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
@@ -131,8 +131,9 @@ class Follower:
         self._wanted = endpoint
 
     def _run(self) -> None:
-        near = not isinstance(self.settings.log, ObjectPath)
-        pause = _NEAR_SECONDS if near else _FAR_SECONDS
+        pause = _FAR_SECONDS if isinstance(self.settings.log, ObjectPath) else _NEAR_SECONDS
+        if self.settings.topics is not None:
+            pause = _TOPIC_SECONDS
         while not self._stopping.is_set():
             if not self._tend():
                 self._stopping.wait(_TRY_AGAIN_SECONDS if self.trouble else pause)
