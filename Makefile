@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup jars run check test bench docs lock clean
+.PHONY: help setup jars run check test bench bench-serve docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,10 @@ test: setup check ## everything, real services included
 bench: setup ## compare with hand-written PySpark, side by side
 	$(BIN)/headrace services install kafka
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-serve: $(VENV)/.installed ## what endpoints answer, beside a Go server and Redis (needs wrk, Go and ghz)
+	$(BIN)/headrace services install redis
+	$(BIN)/python -m benchmarks.serving $(ARGS)
 
 docs: $(VENV)/.installed ## regenerate the reference pages and the JSON schema
 	$(BIN)/python -m headrace.project.reference

@@ -85,6 +85,12 @@ def test_a_limit_ends_the_pages(server: Any) -> None:
     assert [asked.body["$limit"] for asked in server.asked] == [2, 1]
 
 
+def test_pages_are_as_small_as_the_server_wants(server: Any) -> None:
+    server.reply(problem(422, "page-too-large"), problem(422, "page-too-large"), {"body": [{"id": 1}]})
+    assert list(Client(server.url).endpoint("films").query()) == [{"id": 1}]
+    assert [asked.body["$limit"] for asked in server.asked] == [500, 250, 125]
+
+
 def test_counts(server: Any) -> None:
     server.reply({"body": 42})
     assert Client(server.url).endpoint("films").count({"at": {"$lt": datetime(2026, 1, 1, tzinfo=UTC)}}) == 42

@@ -38,12 +38,27 @@ def test_goes_on_behind_the_last_event_after_a_lost_connection(server: Any) -> N
     assert events.after == "v1-10"
 
 
-def test_a_gap_is_told(server: Any) -> None:
-    server.stream([event("gap", "v1-90", **{"from": 5, "to": 90}), event("insert", "v1-91", row={"id": 7})])
+def test_a_gap_is_told_once(server: Any) -> None:
+    missed = {"from": "v1-4", "to": "v1-90"}
+    server.stream([event("gap", None, **missed)], [event("insert", "v1-91", row={"id": 7})])
     with Client(server.url).endpoint("films").events(after="v1-4") as events:
         gap, after = take(events, 2)
-    assert (gap.type, gap.detail) == ("gap", {"from": 5, "to": 90})
+    assert (gap.type, gap.detail) == ("gap", missed)
     assert after.id == "v1-91"
+    assert [asked.path for asked in server.asked][:2] == ["/films/events?after=v1-4", "/films/events?after=v1-90"]
+
+
+def test_an_error_amid_the_stream(server: Any) -> None:
+    """One that time mends is waited out, another is raised."""
+    busy, expired = (
+        event("error", None, status=status, code=code, detail="why", hint=None)
+        for status, code in ((503, "hydrating"), (401, "token-expired"))
+    )
+    server.stream([event("insert", "v1-1", row={"id": 1}), busy], [event("insert", "v1-2", row={"id": 2}), expired])
+    events = Client(server.url).endpoint("films").events()
+    assert [one.id for one in take(events, 2)] == ["v1-1", "v1-2"]
+    with pytest.raises(NotAllowedError, match="token-expired"):
+        next(events)
 
 
 def test_a_snapshot_that_breaks_off_begins_again(server: Any) -> None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from headrace.client.errors import ClientError, NotFoundError
+from headrace.client.errors import ApiError, ClientError, NotFoundError
 from headrace.client.events import Events
 from headrace.client.frames import rows_table
 from headrace.client.transport import Transport
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Filter = Mapping[str, Any]
+_PAGE = 500
 OrderBy = str | Sequence[str] | Mapping[str, str]
 
 
@@ -53,15 +54,21 @@ class EndpointClient:
         *,
         order_by: OrderBy | None = None,
         limit: int | None = None,
-        page: int = 500,
+        page: int | None = None,
     ) -> Iterator[dict[str, Any]]:
         """All rows that meet the filter, fetched page by page; rows that do not change come once, whatever is written
-        meanwhile. `page`: rows per request."""
-        left = limit
+        meanwhile. `page`: rows per request; by default 500, or fewer if the server wants that."""
+        left, size = limit, page or _PAGE
         document = _query(filter, order_by)
         while left is None or left > 0:
-            document["$limit"] = page if left is None else min(page, left)
-            rows, headers = self._transport.ask("POST", f"{self._path}/query", document)
+            document["$limit"] = size if left is None else min(size, left)
+            try:
+                rows, headers = self._transport.ask("POST", f"{self._path}/query", document)
+            except ApiError as error:
+                if error.code != "page-too-large" or page is not None or size == 1:
+                    raise
+                size //= 2
+                continue
             yield from rows
             left = None if left is None else left - len(rows)
             if "x-next-cursor" not in headers:

@@ -53,7 +53,11 @@ _KINDS: dict[int, type[ApiError]] = {
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error that an answer stands for; also of a proxy in between, which has no problem document."""
-    problem = _problem(headers, body)
+    return told(status, _problem(headers, body))
+
+
+def told(status: int, problem: Mapping[str, Any]) -> ApiError:
+    """The error that a problem document tells of."""
     kind = _KINDS.get(status, ApiError)
     detail = problem.get("detail") or problem.get("title") or "the server gave no reason"
     return kind(status, str(problem.get("code", f"http-{status}")), str(detail), problem.get("hint"))

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import urllib3
 
-from headrace.client.errors import refused
+from headrace.client.errors import ApiError, ClientError, UnreachableError, refused, told
 from headrace.client.transport import AGAIN, Patience, Transport, retry_after
 
 # the server says something at least every 15 seconds
@@ -70,12 +70,18 @@ class Events(Iterator[Event]):
             try:
                 self._connect()
                 yield from self._read()
+                lost: ClientError = UnreachableError(f"{self._transport.url} has ended the stream")
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                if self._closed:
-                    return
-                self._disconnect()
-                self._patience.wait(self._transport.unreachable(error))
-            if self._in_snapshot and not self._closed:
+                lost = self._transport.unreachable(error)
+            except ApiError as error:
+                if error.status not in AGAIN:
+                    raise
+                lost = error
+            if self._closed:
+                return
+            self._disconnect()
+            self._patience.wait(lost)
+            if self._in_snapshot:
                 yield Event("restart", None)
 
     def _connect(self) -> None:
@@ -116,17 +122,17 @@ class Events(Iterator[Event]):
         if name == "heartbeat":
             self._seen(place)
             return None
-        document = json.loads(data) if data else {}
+        document: dict[str, Any] = json.loads(data) if data else {}
+        if name == "error":
+            raise told(int(document["status"]), document)
         if name == "snapshot_end":
             self._in_snapshot = False
-        # the middle of a snapshot is no place to go on from
-        if name != "snapshot":
-            self._seen(place)
-        row = document.get("row") if isinstance(document, dict) else None
-        old = document.get("old") if isinstance(document, dict) else None
-        return Event(cast(EventType, name), place or self.after, row, old, document)
+        # what was missed is told once
+        self._seen(document.get("to") if name == "gap" else place)
+        return Event(cast(EventType, name), place or self.after, document.get("row"), document.get("old"), document)
 
     def _seen(self, place: str | None) -> None:
+        # the middle of a snapshot is no place to go on from
         if place and not self._in_snapshot:
             self.after = place
 

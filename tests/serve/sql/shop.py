@@ -25,6 +25,7 @@ ORDERS = Endpoint(
     key=("id",),
 )
 REGIONS = Endpoint("regions", from_ddl("region string, name string"), key=("region",))
+NONE = Endpoint("none", from_ddl("a bigint"), key=("a",))
 
 
 def order(number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.sql.shop import ORDERS, put, shop
+from tests.serve.sql.shop import NONE, ORDERS, put, shop
 
 from headrace.client.frames import Answer
 from headrace.core.errors import RequestError
@@ -51,8 +51,9 @@ def refused(ask: Ask, text: str, **more: Any) -> RequestError:
 
 def test_endpoints_and_lake_tables_are_asked_together(ask: Ask) -> None:
     found = ask(
-        "SELECT r.name, count(*) AS visits, sum(DISTINCT o.amount) AS amount FROM orders o JOIN regions r USING (region)"
-        " JOIN visits v ON v.order_id = o.id WHERE o.id < ? GROUP BY ALL ORDER BY 1",
+        "SELECT r.name, count(*) AS visits, sum(DISTINCT o.amount) AS amount "
+        "FROM orders o JOIN regions r USING (region) JOIN visits v ON v.order_id = o.id "
+        "WHERE o.id < ? GROUP BY ALL ORDER BY 1",
         [6],
     )
     assert found == {
@@ -61,7 +62,7 @@ def test_endpoints_and_lake_tables_are_asked_together(ask: Ask) -> None:
             {"name": "visits", "type": "bigint"},
             {"name": "amount", "type": "decimal(38,2)"},
         ],
-        "rows": [["America", 167, "5.20"], ["Europe", 83, "3.10"]],
+        "rows": [["America", 167, "5.20"], ["Europe", 84, "3.10"]],
         "truncated": False,
     }
 
@@ -81,7 +82,8 @@ def test_values_look_as_endpoints_give_them(ask: Ask, settings: Any) -> None:
 def test_values_that_endpoints_do_not_have(ask: Ask) -> None:
     found = ask(
         "SELECT sum(id) AS a, 2::hugeint ** 100 AS b, time '10:00:01' AS c, interval '1 day' AS d, "
-        "'x'::enum('x', 'y') AS e, 1.5 AS e, 'inf'::double AS f, NULL AS g, uuid '00000000-0000-0000-0000-000000000001', "
+        "'x'::enum('x', 'y') AS e, 1.5 AS e, 'inf'::double AS f, NULL AS g, "
+        "uuid '00000000-0000-0000-0000-000000000001', "
         "{'k': [time '01:00']} AS h, 18446744073709551615::ubigint AS i FROM orders"
     )
     assert [column["name"] for column in found["columns"]][:6] == ["a", "b", "c", "d", "e", "e_2"]
@@ -99,7 +101,7 @@ def test_values_that_endpoints_do_not_have(ask: Ask) -> None:
         ("SELECT ?::bigint + ?", [1, 2], [[3]]),
         ("SELECT $2 || $1", ["a", "b"], [["ba"]]),
         ("SELECT $who", {"who": "Ada'; DROP TABLE orders"}, [["Ada'; DROP TABLE orders"]]),
-        ("SELECT count(*) FROM orders WHERE at >= ?::timestamptz", ["2026-01-01T00:00:10Z"], [[3]]),
+        ('SELECT count(*) FROM orders WHERE "at" >= ?::timestamptz', ["2026-01-01T00:00:10Z"], [[3]]),
         ("SELECT id FROM orders WHERE region = $1 AND day = $2::date", ["EU", "2026-01-04"], [[3]]),
         ("SELECT ?", [None], [[None]]),
     ],
@@ -178,7 +180,7 @@ def test_a_token_without_the_scope(ask: Ask) -> None:
         "SELECT * FROM _rows",
         "SELECT * FROM system.main.duckdb_settings",
         # a name that a part of the question has made up does not stand for another elsewhere
-        "SELECT * FROM (WITH duckdb_settings AS (SELECT 1) FROM duckdb_settings), duckdb_settings",
+        "SELECT * FROM (WITH pg_settings AS (SELECT 1) FROM pg_settings), pg_settings",
         "SELECT * FROM orderz",
     ],
 )
@@ -203,9 +205,9 @@ def test_a_lake_table_that_is_not_there_yet(ask: Ask, settings: Any) -> None:
 
 def test_an_endpoint_with_no_rows(tmp_path: Path) -> None:
     settings = shop(tmp_path)
-    put(settings.store, ORDERS, [])
+    put(settings.store, NONE, [])
     stores = Stores(settings)
     tables = Tables(Doors(stores, settings.spec.limits, bytes), ALL, {})
-    found = json.loads(answer("SELECT count(*), sum(amount) FROM orders", None, tables, settings.spec.limits.sql))
+    found = json.loads(answer("SELECT count(*), sum(a) FROM none", None, tables, settings.spec.limits.sql))
     stores.close()
-    assert found["rows"] in ([[0, None]], [[12, "79.20"]])
+    assert found["rows"] == [[0, None]]

@@ -31,7 +31,10 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
     "threads": "1",
 }
-_OWN_NAMES = "SELECT view_name FROM duckdb_views() UNION ALL SELECT table_name FROM duckdb_tables()"
+_OWN_NAMES = """
+SELECT view_name FROM duckdb_views() WHERE schema_name <> 'information_schema'
+UNION ALL SELECT table_name FROM duckdb_tables()
+"""
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 Writer = Callable[[pa.Array], list[bytes]]

@@ -61,7 +61,9 @@ def _own_output() -> int:
 def _bound_memory(memory: int) -> None:
     """No more than this above what an idle process has. Not of the address space: stores are mapped into that."""
     pa.set_cpu_count(1)
-    duckdb.connect(":memory:", config={"threads": "1"}).close()
+    # what the first question would otherwise have to load within its time and memory
+    with duckdb.connect(":memory:", config={"threads": "1"}) as database:
+        database.sql("SELECT 1").to_arrow_table()
     most = psutil.Process().memory_info().data + _MEMORY_FACTOR * memory
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
@@ -78,9 +80,8 @@ def _answered(message: bytes, settings: Settings, stores: Stores) -> tuple[int, 
         return REFUSAL, refusal(error)
     except Exception:
         _LOG.exception("a question could not be answered")
-        return REFUSAL, refusal(
-            RequestError("sql-failed", "the question could not be answered here", status=503, hint="the log says why")
-        )
+        message = "the question could not be answered here"
+        return REFUSAL, refusal(RequestError("sql-unanswered", message, status=503, hint="the log says why"))
 
 
 def _no_cursors() -> bytes:

@@ -19,7 +19,7 @@ from headrace.serve.suspicion import CRASHES, suspect
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 3.0
 _PATIENCE_SECONDS = 1.0
-_OVER = ("sql-memory", "sql-timeout", "sql-failed")
+_OVER = ("sql-memory", "sql-timeout", "sql-unanswered")
 """A process that answered with one of these is not asked again: what it still holds on to is lost with it."""
 
 
@@ -103,7 +103,7 @@ class _Answerer:
         except (Closed, Late):
             self.end()
             raise RequestError(
-                "sql-failed", "no process could be started for the question", status=503, hint="the log says why"
+                "sql-unanswered", "no process could be started for the question", status=503, hint="the log says why"
             ) from None
 
     def alive(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import duckdb
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from headrace.core.errors import RequestError
 
@@ -99,9 +99,11 @@ def _explained(text: str) -> str:
 
 def _parsed(text: str) -> exp.Expr:
     try:
-        statements = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+        # the parser has an operator of that look; a parameter and its type are two things
+        found = sqlglot.parse(text.replace("?::", "? ::"), dialect="duckdb")
     except (SqlglotError, RecursionError) as error:
         raise _bad(text, error) from error
+    statements = [tree for tree in found if tree is not None]
     if len(statements) != 1:
         raise RequestError(
             "bad-sql", f"there are {len(statements)} statements in it", hint="ask one question at a time"
@@ -111,7 +113,8 @@ def _parsed(text: str) -> exp.Expr:
 
 def _bad(text: str, error: Exception) -> RequestError:
     """In the words of who would run it, if it cannot read it either."""
-    message = str(error)
+    described = error.errors[0].get("description") if isinstance(error, ParseError) and error.errors else None
+    message = f"Parser Error: {described}" if described else "Parser Error: this cannot be read"
     try:
         duckdb.extract_statements(text)
     except duckdb.Error as known:

@@ -103,9 +103,14 @@ class Endpoint {
   /** All rows that meet the filter, page by page: `for await (const row of films.query(…))`. */
   async *query(filter = undefined, { orderBy = undefined, limit = Infinity, page = 500 } = {}) {
     const document = { $filter: filter, $order_by: orderBy };
-    for (let left = limit; left > 0; ) {
-      document.$limit = Math.min(page, left);
-      const { body, headers } = await this.server.ask("POST", `${this.path}/query`, document);
+    for (let left = limit, size = page; left > 0; ) {
+      document.$limit = Math.min(size, left);
+      const answer = await this.server.ask("POST", `${this.path}/query`, document).catch((problem) => {
+        if (problem.code !== "page-too-large" || size === 1) throw problem;
+        size = Math.floor(size / 2);
+      });
+      if (!answer) continue;
+      const { body, headers } = answer;
       yield* body;
       left -= body.length;
       document.$after = headers.get("x-next-cursor");
@@ -203,11 +208,13 @@ class Watch {
     }
     if (!said.event) return;
     this.wait = 100;
-    if (said.event === "snapshot_end") this.inSnapshot = false;
-    // the middle of a snapshot is no place to go on from
-    if (said.id && !this.inSnapshot) this.after = said.id;
-    if (said.event === "heartbeat") return;
     const detail = said.data.length ? JSON.parse(said.data.join("\n")) : {};
+    if (said.event === "error") throw new HeadraceError(detail.status, detail);
+    if (said.event === "snapshot_end") this.inSnapshot = false;
+    // the middle of a snapshot is no place to go on from; what was missed is told once
+    const place = said.event === "gap" ? detail.to : said.id;
+    if (place && !this.inSnapshot) this.after = place;
+    if (said.event === "heartbeat") return;
     this.tell({ type: said.event, id: said.id || this.after, row: detail.row ?? null, old: detail.old ?? null, detail });
   }
 

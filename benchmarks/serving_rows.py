@@ -1,0 +1,95 @@
+"""The rows that are asked for, and how fast they go from a log into a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.core.endpoints import OLD, OP, Endpoint, Op
+from headrace.core.schema import from_ddl
+from headrace.log.folder import LogFolder
+from headrace.log.log import Log, Mark
+from headrace.store.rowjson import RowJson
+from headrace.store.writer import StoreWriter
+
+PER_GROUP = 20
+PER_SEGMENT = 20_000
+ENDPOINT = Endpoint(
+    "items",
+    from_ddl(
+        "id bigint, name string, batch bigint, region string, rating double, price decimal(10,2), at timestamp, "
+        "in_stock boolean"
+    ),
+    key=("id",),
+    indexes=(("batch",), ("region", "rating")),
+)
+_REGIONS = ["EU", "US", "AP", "AF"]
+_BEGIN = 1_767_225_600_000_000
+
+
+def lines(rows: int) -> Iterator[tuple[int, bytes]]:
+    """Keys and rows as they are served, for the peers."""
+    made = RowJson(ENDPOINT.columns)
+    for first in range(1, rows + 1, PER_SEGMENT):
+        batch = changes(first, min(first + PER_SEGMENT, rows + 1), 0)
+        yield from enumerate(made.rows(batch.select(ENDPOINT.columns.names)), first)
+
+
+def changes(first: int, end: int, turn: int) -> pa.RecordBatch:
+    """Upserts of these rows. Another turn gives other values to the name and to all columns of indexes."""
+    numbers = range(first, end)
+    columns = {
+        OP: [int(Op.UPSERT)] * len(numbers),
+        OLD: [None] * len(numbers),
+        "id": numbers,
+        "name": [f"item number {n} of turn {turn}" for n in numbers],
+        "batch": [(n - 1) // PER_GROUP + turn * 10_000_000 for n in numbers],
+        "region": [_REGIONS[(n + turn) % len(_REGIONS)] for n in numbers],
+        "rating": [(n * 7 + turn) % 1_000 / 10 for n in numbers],
+        "price": [Decimal(n % 1_000_000).scaleb(-2) for n in numbers],
+        "at": [_BEGIN + n * 1_000_000 for n in numbers],
+        "in_stock": [n % 3 > 0 for n in numbers],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=ENDPOINT.changes)
+
+
+def applier(folder: Path, rows: int) -> dict[str, float]:
+    """Changes per second, from a log into a store, by one process: first all rows, then a fifth of them anew.
+
+    The log is what the servers are filled from afterwards; the changes to rows are in one of its own.
+    """
+    log = _written(folder / "log", rows, 0)
+    again = _written(folder / "again", max(rows // 5, 1), 1)
+    writer = StoreWriter.open(folder / "store", ENDPOINT)
+    try:
+        inserts = _applied(writer, log, 0, rows)
+        updates = _applied(writer, again, log.end(), max(rows // 5, 1))
+    finally:
+        writer.close()
+    return {
+        "inserts_per_s": round(inserts[0]),
+        "inserts_per_cpu_s": round(inserts[1]),
+        "updates_per_s": round(updates[0]),
+        "updates_per_cpu_s": round(updates[1]),
+    }
+
+
+def _written(root: Path, rows: int, turn: int) -> Log:
+    log = LogFolder(root).define(ENDPOINT)
+    for number, first in enumerate(range(1, rows + 1, PER_SEGMENT)):
+        log.commit(Mark("bench/endpoint", "g1", number), [changes(first, min(first + PER_SEGMENT, rows + 1), turn)])
+    return log
+
+
+def _applied(writer: StoreWriter, log: Log, base: int, expected: int) -> tuple[float, float]:
+    wall, cpu, done = time.perf_counter(), time.process_time(), 0
+    for segment in log.after(0, log.end()):
+        done += writer.apply(base + segment.position, log.changes(segment)).changes
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if done != expected:
+        raise SystemExit(f"{done:,} changes had an effect instead of {expected:,}")
+    return done / wall, done / cpu
