@@ -120,7 +120,12 @@ def _row(view: View, hit: Hit) -> Row:
 
 def _checked(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     """What meets the filter after a place, in the order of the plan."""
-    for hit in hits(view, chosen, begin, budget):
+    found = hits(view, chosen, begin, budget)
+    return found if chosen.whole is None else _matching(view, chosen, found, budget)
+
+
+def _matching(view: View, chosen: Plan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
+    for hit in found:
         condition = chosen.whole if hit.shortened else chosen.rest
         if condition is None or condition.matches(decoded(view, hit)):
             yield hit
