@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,22 @@ class Environment:
             self._change.notify_all()
 
 
-@contextmanager
-def damage_told() -> Iterator[None]:
+class _DamageTold:
+    """As a class, not a generator: it stands around every read."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, _DAMAGE):
+            raise StoreDamagedError(str(error)) from error
+
+
+_damage_told = _DamageTold()
+
+
+def damage_told() -> AbstractContextManager[None]:
     """What LMDB says about a damaged file, as an error of the store."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise StoreDamagedError(str(error)) from error
+    return _damage_told
 
 
 def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environment:

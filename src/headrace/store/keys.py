@@ -140,6 +140,12 @@ class _Bytes(KeyCodec):
         end = data.index(_END, at)
         return data[at:end].replace(_ZERO, b"\x00"), end + len(_END)
 
+    def column(self, values: pa.Array) -> list[bytes]:
+        return [
+            _NULL if value is None else b"\x01%b\x00\x01" % value.replace(b"\x00", _ZERO)
+            for value in values.cast(pa.large_binary()).to_pylist()
+        ]
+
 
 class _Texts(_Bytes):
     def _encode(self, value: Any) -> bytes:

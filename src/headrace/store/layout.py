@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -16,15 +17,18 @@ from headrace.store.keys import codec
 from headrace.store.tokens import tokens
 
 ROWS, TEXT, EVENTS, META, REFUSED = b"rows", b"text", b"events", b"meta", b"refused"
+FILE = "data.mdb"
+"""What LMDB calls its file."""
 ENDPOINT, STATE = b"endpoint", b"state"
 ROW_KEY, VALUE_KEY = 200, 280
 """How long keys are at most. One that is longer ends in a hash, and has just this length, as no whole one has."""
 _ROW_HASH, _VALUE_HASH = 32, 16
 NUMBER = struct.Struct(">Q")
 _HEAD = struct.Struct(">QI")
-_EVENT = struct.Struct(">BHI")
+_EVENT = struct.Struct(">QBHI")
 _STATE = struct.Struct(">QQQQ")
 _CRC = struct.Struct(">I")
+_SUM = 16
 
 
 def index_name(number: int) -> bytes:
@@ -67,6 +71,10 @@ def token_prefix(word: bytes, column: int) -> bytes:
     return word + b"\x00" + bytes((column,))
 
 
+LENGTHS = [bytes((length,)) for length in range(256)]
+"""What is stored with an entry: how long the key of its row is."""
+
+
 def row_key_of(entry: bytes, length: bytes) -> bytes:
     """The row that an entry of an index or of the words leads to. The entry's value tells how long its key is."""
     return entry[-length[0] :]
@@ -96,9 +104,9 @@ class KeyMaker:
         parts = [part.encode(value) for (_, part), value in zip(self._indexes[index], values, strict=True)]
         return shortened_value_key(b"".join(parts))
 
-    def value_keys(self, index: int, batch: pa.RecordBatch) -> list[bytes]:
-        """From the rows of a batch."""
-        encoded = [part.column(batch.column(name)) for name, part in self._indexes[index]]
+    def value_keys(self, index: int, columns: Mapping[str, pa.Array]) -> list[bytes]:
+        """From the columns of many rows."""
+        encoded = [part.column(columns[name]) for name, part in self._indexes[index]]
         return _joined(encoded, shortened_value_key)
 
 
@@ -123,38 +131,68 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
     return version, json
 
 
+def row_sum(packed: bytes) -> int:
+    """The checksum of a row as it stands under its key."""
+    return _CRC.unpack_from(packed, NUMBER.size)[0]  # type: ignore[no-any-return]
+
+
+def entry_sum(entry: bytes, length: bytes) -> int:
+    """The checksum of an entry of an index or of the words."""
+    return crc32(length, crc32(entry))
+
+
 def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
     """Key and value of an event."""
-    number = NUMBER.pack(version)
     new = new or b""
-    body = b"".join((_EVENT.pack(op, len(key), len(new)), key, new, old or b""))
-    return number, _CRC.pack(crc32(body, crc32(number))) + body
+    body = b"".join((_EVENT.pack(version, op, len(key), len(new)), key, new, old or b""))
+    return body[: NUMBER.size], _CRC.pack(crc32(body)) + body
 
 
 def unpack_event(number: bytes, packed: bytes) -> tuple[int, int, bytes, bytes | None, bytes | None]:
     """Version, op, row key, new and old JSON of an event."""
-    body = packed[_CRC.size :]
-    if len(body) < _EVENT.size or crc32(body, crc32(number)) != _CRC.unpack_from(packed)[0]:
-        raise StoreDamagedError(f"the checksum of event {number.hex()} does not fit")
-    op, key_length, new_length = _EVENT.unpack_from(body)
+    body = unsealed(packed)
+    if len(body) < _EVENT.size or body[: NUMBER.size] != number:
+        raise StoreDamagedError(f"event {number.hex()} is not what stands there")
+    version, op, key_length, new_length = _EVENT.unpack_from(body)
     key_end = _EVENT.size + key_length
     new_end = key_end + new_length
-    version = NUMBER.unpack(number)[0]
     return version, op, body[_EVENT.size : key_end], body[key_end:new_end] or None, body[new_end:] or None
 
 
-def pack_state(position: int, version: int, rows: int, refused: int) -> bytes:
+@dataclass
+class State:
     """How far a store is, as it stands in `meta`."""
-    return sealed(_STATE.pack(position, version, rows, refused))
 
+    position: int
+    version: int
+    rows: int
+    refused: int
+    sums: dict[bytes, int]
+    """Of the checksums of rows and of entries, by their database."""
 
-def unpack_state(packed: bytes | None) -> tuple[int, int, int, int]:
-    """Position, last version, number of rows, number of refused changes."""
-    body = unsealed(packed)
-    if len(body) != _STATE.size:
-        raise StoreDamagedError("how far it is cannot be read")
-    position, version, rows, refused = _STATE.unpack(body)
-    return position, version, rows, refused
+    @staticmethod
+    def begin(endpoint: Endpoint) -> State:
+        """Of an empty store."""
+        indexes = [index_name(number) for number in range(len(endpoint.indexes))]
+        return State(0, 0, 0, 0, dict.fromkeys([ROWS, TEXT, *indexes], 0))
+
+    def pack(self) -> bytes:
+        """As it stands there."""
+        numbers = _STATE.pack(self.position, self.version, self.rows, self.refused)
+        sums = [bytes((len(name),)) + name + total.to_bytes(_SUM, "big") for name, total in self.sums.items()]
+        return sealed(b"".join((numbers, *sums)))
+
+    @staticmethod
+    def unpack(packed: bytes | None) -> State:
+        """The inverse of `pack`."""
+        body = unsealed(packed)
+        sums, at = {}, _STATE.size
+        while at < len(body):
+            name_end = at + 1 + body[at]
+            sums[body[at + 1 : name_end]] = int.from_bytes(body[name_end : name_end + _SUM], "big")
+            at = name_end + _SUM
+        position, version, rows, refused = _STATE.unpack_from(body)
+        return State(position, version, rows, refused, sums)
 
 
 def sealed(body: bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,22 @@ import msgspec
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.store import search
+from headrace.store.contents import Contents
 from headrace.store.environment import Environment, Transaction, acquire, damage_told, release
 from headrace.store.errors import StoreDamagedError
 from headrace.store.layout import (
     ENDPOINT,
     EVENTS,
+    FILE,
     META,
     NUMBER,
     ROWS,
     STATE,
     KeyMaker,
+    State,
     databases,
     unpack_event,
     unpack_row,
-    unpack_state,
     unsealed,
 )
 from headrace.store.query import Page, Query
@@ -81,7 +82,7 @@ class StoreReader:
     @staticmethod
     def open(folder: Path) -> StoreReader:
         """Open the store of a folder; StoreDamagedError when it is none."""
-        if not (folder / "data.mdb").is_file():
+        if not (folder / FILE).is_file():
             raise StoreDamagedError(f"there is no store in {folder}")
         return StoreReader(acquire(folder))
 
@@ -89,14 +90,17 @@ class StoreReader:
         """Views must be done."""
         release(self._environment)
 
-    @contextmanager
-    def view(self) -> Iterator[View]:
-        """One moment of the store."""
-        txn = self._environment.begin()
-        try:
-            yield View(self, txn)
-        finally:
-            self._environment.end(txn)
+    def view(self) -> View:
+        """One moment of the store, to be used in a `with` block."""
+        return View(self)
+
+    def begin(self) -> Transaction:
+        """Begin to read; `end` must follow."""
+        return self._environment.begin()
+
+    def end(self, txn: Transaction) -> None:
+        """Be done with reading."""
+        self._environment.end(txn)
 
     def _endpoint(self) -> Endpoint:
         meta = self._environment.open_db(META)
@@ -108,11 +112,18 @@ class StoreReader:
 class View:
     """What a store holds at one moment, whatever is written meanwhile."""
 
-    def __init__(self, reader: StoreReader, txn: Transaction) -> None:
+    def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
-        self.txn = txn
+        self.txn: Transaction = None
         self._rows_db = reader.databases[ROWS]
-        self._state: tuple[int, int, int, int] | None = None
+        self._state: State | None = None
+
+    def __enter__(self) -> View:
+        self.txn = self.reader.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.end(self.txn)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -122,22 +133,22 @@ class View:
     @property
     def position(self) -> int:
         """The newest segment of the log that is in it."""
-        return self._how_far()[0]
+        return self._how_far().position
 
     @property
     def version(self) -> int:
         """The number of its newest change."""
-        return self._how_far()[1]
+        return self._how_far().version
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return self._how_far()[2]
+        return self._how_far().rows
 
     @property
     def refused(self) -> int:
         """How many changes were refused so far."""
-        return self._how_far()[3]
+        return self._how_far().refused
 
     def get(self, key: Sequence[Any]) -> Row | None:
         """The row with these values in its key columns."""
@@ -145,7 +156,8 @@ class View:
 
     def row(self, key: bytes) -> Row | None:
         """The row with this row key."""
-        packed = self.txn.get(key, db=self._rows_db)
+        with damage_told():
+            packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
         return self.unpacked(key, packed)
@@ -189,8 +201,13 @@ class View:
                     found.append(Event(version, Op(op), row_key, new, old))
             return Events(first, found)
 
-    def _how_far(self) -> tuple[int, int, int, int]:
+    def check(self) -> None:
+        """StoreDamagedError when anything is not as it was written: all of it is read."""
+        with damage_told():
+            Contents(self.txn, self.endpoint, self.reader.databases).check()
+
+    def _how_far(self) -> State:
         if self._state is None:
             with damage_told():
-                self._state = unpack_state(self.txn.get(STATE, db=self.reader.databases[META]))
+                self._state = State.unpack(self.txn.get(STATE, db=self.reader.databases[META]))
         return self._state

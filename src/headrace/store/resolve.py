@@ -91,8 +91,10 @@ class Resolver:
         keys, olds = self._prepared.keys, self._prepared.olds
         for index, op in enumerate(self._prepared.ops):
             key = keys[index] if keys else NUMBER.pack(self._outcome.version + 1)
-            old = key if olds is None else olds[index] or key
-            steps[op](index, key, old)
+            if olds is None and op == Op.UPSERT:
+                self._set(index, key, self._now.get(key))
+            else:
+                steps[op](index, key, key if olds is None else olds[index] or key)
         return self._outcome
 
     def _upsert(self, index: int, key: bytes, old: bytes) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _NULL = b"null"
+# up to that scale Arrow writes decimals without an exponent
+_PLAIN_SCALE = 6
 _SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
 Convert = Callable[[Any], Any]
 
@@ -52,8 +54,19 @@ def column_json(values: pa.Array) -> list[bytes]:
         return _instants(values)
     if types.is_string(kind) or types.is_large_string(kind):
         return [_encode(value) for value in values.to_pylist()]
-    plain = _plain(kind)
+    if types.is_decimal(kind) and 0 <= kind.scale <= _PLAIN_SCALE:
+        return [_NULL if value is None else b'"%b"' % value for value in _as_bytes(values)]
+    return _each(values)
+
+
+def _each(values: pa.Array) -> list[bytes]:
+    plain = _plain(values.type)
     return [_NULL if value is None else _encode(plain(value)) for value in values.to_pylist()]
+
+
+def _as_bytes(values: pa.Array) -> list[bytes | None]:
+    found: list[bytes | None] = values.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return found
 
 
 def _numbers(values: list[Any]) -> list[bytes]:
@@ -63,8 +76,7 @@ def _numbers(values: list[Any]) -> list[bytes]:
 def _floats(values: pa.Array) -> list[bytes]:
     if pa.types.is_float64(values.type) and pc.all(pc.is_finite(values), min_count=0).as_py():
         return _numbers(values.to_pylist())
-    plain = _plain(values.type)
-    return [_NULL if value is None else _encode(plain(value)) for value in values.to_pylist()]
+    return _each(values)
 
 
 def _instants(values: pa.Array) -> list[bytes]:
@@ -184,23 +196,41 @@ class Picker:
 
     def __init__(self, columns: pa.Schema, names: Iterable[str]) -> None:
         self.names = list(names)
-        picked = [columns.field(name) for name in self.names]
-        self._convert = [None if _same(field.type) else typed(field.type) for field in picked]
-        fields = [(f"f{number}", Any) for number in range(len(picked))]
-        names_there = {f"f{number}": field.name for number, field in enumerate(picked)}
-        shape = msgspec.defstruct("Picked", fields, rename=names_there)
+        self._types = [columns.field(name).type for name in self.names]
+        self._convert = [typed(kind) for kind in self._types]
+        fields = [(f"f{number}", Any) for number in range(len(self.names))]
+        shape = msgspec.defstruct("Picked", fields, rename={f"f{at}": name for at, name in enumerate(self.names)})
         self._decode = msgspec.json.Decoder(shape).decode
-        self._fields = [name for name, _ in fields]
 
     def __call__(self, json: bytes) -> list[Any]:
-        """The values, in the order in which the columns were named."""
-        row = self._decode(json)
-        values = (getattr(row, name) for name in self._fields)
-        return [
-            value if convert is None else convert(value) for value, convert in zip(values, self._convert, strict=True)
-        ]
+        """The values of a row, in the order in which the columns were named."""
+        values = msgspec.structs.astuple(self._decode(json))
+        return [convert(value) for convert, value in zip(self._convert, values, strict=True)]
+
+    def columns(self, rows: Iterable[bytes]) -> list[pa.Array]:
+        """The values of many rows, column by column."""
+        decode, astuple = self._decode, msgspec.structs.astuple
+        found = list(zip(*(astuple(decode(row)) for row in rows), strict=True)) or [()] * len(self.names)
+        return [_array(kind, values) for kind, values in zip(self._types, found, strict=True)]
 
 
-def _same(kind: pa.DataType) -> bool:
+def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     types = pa.types
-    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind))
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_string(kind):
+        return pa.array(values, kind)
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_decimal(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    convert = typed(kind)
+    return pa.array([_pairs(kind, convert(value)) for value in values], kind)
+
+
+def _pairs(kind: pa.DataType, value: Any) -> Any:
+    """As Arrow wants a value: maps, also those within, as lists of pairs."""
+    types = pa.types
+    if value is None or not types.is_nested(kind):
+        return value
+    if types.is_map(kind):
+        return [(key, _pairs(kind.item_type, item)) for key, item in value.items()]
+    if types.is_struct(kind):
+        return {field.name: _pairs(field.type, value[field.name]) for field in kind}
+    return [_pairs(kind.value_type, item) for item in value]

@@ -1,0 +1,113 @@
+"""Whether a store holds what was put into it: every checksum, every count, nothing missing and nothing too much.
+
+Of rows and of the entries of each index, `meta` keeps the sum of their checksums, which each change carries on. So one
+walk tells whether one was lost or changed, without a look at the rows for each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+from headrace.core.endpoints import Endpoint
+from headrace.store.environment import Transaction
+from headrace.store.errors import StoreDamagedError
+from headrace.store.fill import Shape, word_entries
+from headrace.store.layout import (
+    EVENTS,
+    LENGTHS,
+    META,
+    NUMBER,
+    REFUSED,
+    ROWS,
+    STATE,
+    TEXT,
+    State,
+    entry_sum,
+    index_name,
+    row_sum,
+    unpack_event,
+    unpack_row,
+    unsealed,
+)
+
+_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A store at one moment."""
+
+    txn: Transaction
+    endpoint: Endpoint
+    databases: dict[bytes, Any]
+
+    def check(self) -> None:
+        """StoreDamagedError when anything is not as it was written. A second or two for a million rows."""
+        state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
+        rows, total = 0, 0
+        for key, packed in self._items(ROWS):
+            unpack_row(key, packed)
+            rows, total = rows + 1, total + row_sum(packed)
+        self._expect(rows == state.rows and total == state.sums[ROWS], "rows are missing")
+        for number in range(len(self.endpoint.indexes)):
+            entries, total = self._sum(index_name(number))
+            self._expect(entries == rows and total == state.sums[index_name(number)], f"index {number} lacks entries")
+        self._expect(self._sum(TEXT)[1] == state.sums[TEXT], "words lack entries")
+        self._check_numbered(state)
+
+    def verify(self) -> None:
+        """As `check`, and that the entries of all indexes and words are just those of the rows."""
+        self.check()
+        state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
+        expected = dict.fromkeys(state.sums, 0)
+        expected[ROWS] = state.sums[ROWS]
+        shape = Shape(self.endpoint)
+        items = self._items(ROWS)
+        while chunk := list(islice(items, _AT_ONCE)):
+            keys = [key for key, _ in chunk]
+            columns = dict(zip(shape.found_by, shape.pick.columns(unpack_row(*item)[1] for item in chunk), strict=True))
+            for number in range(len(self.endpoint.indexes)):
+                pairs = zip(shape.keys.value_keys(number, columns), keys, strict=True)
+                expected[index_name(number)] += sum(
+                    entry_sum(value_key + key, LENGTHS[len(key)]) for value_key, key in pairs
+                )
+            for number, name in enumerate(self.endpoint.text):
+                texts = zip(keys, columns[name].to_pylist(), strict=True)
+                expected[TEXT] += sum(entry_sum(*item) for item in word_entries(number, texts))
+        self._expect(expected == state.sums, "indexes do not fit the rows")
+
+    def _check_numbered(self, state: State) -> None:
+        """Events and refused changes: all from the first that is kept to the last."""
+        versions = [unpack_event(number, packed)[0] for number, packed in self._items(EVENTS)]
+        self._expect(not versions or versions[-1] == state.version, "events are missing")
+        refused = []
+        for number, packed in self._items(REFUSED):
+            unsealed(packed)
+            refused.append(NUMBER.unpack(number)[0])
+        self._expect(
+            bool(refused) == bool(state.refused) and refused[-1:] in ([], [state.refused]), "notes are missing"
+        )
+        for numbers in (versions, refused):
+            self._expect(all(after == before + 1 for before, after in pairwise(numbers)), "numbers are missing")
+
+    def _sum(self, name: bytes) -> tuple[int, int]:
+        entries, total = 0, 0
+        for item in self._items(name):
+            entries, total = entries + 1, total + entry_sum(*item)
+        return entries, total
+
+    def _items(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All of a database; that its keys rise is what makes them be found."""
+        before = b""
+        with self.txn.cursor(db=self.databases[name]) as cursor:
+            for key, value in cursor.iternext():
+                self._expect(key > before, "keys are out of order")
+                before = key
+                yield key, value
+
+    def _expect(self, fits: bool, otherwise: str) -> None:
+        if not fits:
+            raise StoreDamagedError(f"the store of '{self.endpoint.name}' is damaged: {otherwise}")
