@@ -1,4 +1,4 @@
-"""Queries on a store, without any server: `python -m benchmarks.queries [rows]` prints what each kind of query takes."""
+"""Queries on a store, without any server: `python -m benchmarks.queries [ROWS]` prints what each kind takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from headrace.store.writer import StoreWriter
 ENDPOINT = Endpoint(
     "orders",
     from_ddl(
-        "id bigint, region string, amount double, customer bigint, status string, note string, at timestamp, paid boolean"
+        "id bigint, region string, amount double, customer bigint, status string, note string, at timestamp,"
+        " paid boolean"
     ),
     key=("id",),
     indexes=(("region", "amount"), ("customer",)),

@@ -210,10 +210,9 @@ def test_two_filters_are_both_met() -> None:
     assert (both(one, None), both(None, one), both(None, None)) == (one, one, None)
 
 
-NAMES = st.sampled_from(
-    "$and $or $not $eq $in $nin $lt $contains $matches_any $x id price at name tags address address.city labels labels."
-    " a.b rate raw nothing \x00 \ud800".split(" ")
-)
+OPERATORS = ["$and", "$or", "$not", "$eq", "$in", "$nin", "$lt", "$contains", "$matches_any", "$x"]
+FIELDS = ["id", "price", "at", "name", "tags", "address", "address.city", "labels", "labels.", "a.b", "rate", "raw"]
+NAMES = st.sampled_from([*OPERATORS, *FIELDS, "", "nothing", "\x00", "\ud800"])
 VALUES = (
     st.none()
     | st.booleans()
