@@ -18,7 +18,7 @@ from headrace.project.serving import Access
 from headrace.serve.access import Door, Doors
 from headrace.serve.grants import Grant
 from headrace.serve.stores import Stores
-from headrace.store.reader import Event
+from headrace.store.reader import Event, StoreReader
 
 ALL = Grant("all", frozenset({"read"}))
 
@@ -196,3 +196,44 @@ def test_a_new_version_is_taken_up(served: Served) -> None:
     assert "more" in doors.open(ALL, "visits").endpoint.columns.names
     assert "more" not in doors.open(ALL, "visits@v1").endpoint.columns.names
     assert doors.open(ALL, "films").endpoint == FILMS
+
+
+class Swapping(Stores):
+    """Gives a reader that is closed a moment later, as when a store was built anew."""
+
+    swaps = 0
+
+    def reader(self, name: str, version: int | None = None) -> StoreReader:
+        found = super().reader(name, version)
+        if self.swaps:
+            self.swaps -= 1
+            self._let_go(name, set())
+        return found
+
+
+def test_a_store_that_is_exchanged_under_a_question(served: Served) -> None:
+    served.close()  # else this process would keep it open by its writer
+    stores = Swapping(served.settings())
+    door = Doors.of(served.settings(), stores).open(ALL, "films")
+    stores.swaps = 1
+    assert door.get([7]) is not None
+    stores.swaps = 1
+    assert len(door.query({}).rows) == 20
+    stores.swaps = 1
+    assert door.count({}) == 20
+    stores.close()
+
+
+def test_a_damaged_store_is_told_and_answers_nothing(served: Served) -> None:
+    served.close()
+    stores = Stores(served.settings())
+    door = Doors.of(served.settings(), stores).open(ALL, "films")
+    assert door.get([7]) is not None
+    stores.close()
+    file = served.folder / "store" / "films" / "v1-a" / "data.mdb"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"Film 7", b"Filn 7"))
+    assert code(door.get, [7]) == ("hydrating", 503)
+    assert code(door.get, [8]) == ("hydrating", 503)
+    assert code(door.query, {}) == ("hydrating", 503)
+    stores.close()

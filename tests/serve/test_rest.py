@@ -297,7 +297,9 @@ def test_an_endpoint_that_cannot_answer_yet(tmp_path: Path) -> None:
     waiting = api("GET", "/health")
     assert (waiting.status_code, waiting.json()["status"]) == (503, "hydrating")
     for path in ("/soon/1", "/soon"):
-        assert problem(api("GET", path)) == (503, "hydrating")
+        answer = api("GET", path)
+        assert problem(answer) == (503, "hydrating")
+        assert answer.headers["retry-after"] == "1"
     assert api("GET", "/openapi.json").json()["paths"] == {}
 
 
@@ -365,6 +367,21 @@ def narrow(shelf: Served) -> Ask:
 
 
 NARROW = api_key("narrow", "k2", endpoints={"films": {"fields": ["id", "title"], "filter": {"rating": {"$gt": 1}}}})
+WALKED = {
+    "/": "",
+    "/health": "",
+    "/metrics": "",
+    "/openapi.json": "",
+    "/docs": "no data",
+    "/headrace.js": "no data",
+    "/sql": "tests/serve/sql",
+    "/{path}": "",
+    "/{path}/query": "",
+    "/{path}/count": "",
+    "/{path}/oapi": "",
+    "/{path}/events": "tests of live events",
+    "/{path}/{key:path}": "",
+}
 HIDDEN = ("region", "year", "rating", "price", "US")
 
 
@@ -387,6 +404,12 @@ def test_a_narrow_token_on_every_route(narrow: Ask) -> None:
     for path in ("/visits/query", "/visits/count"):
         assert problem(narrow("POST", path)) == (403, "endpoint-forbidden")
     assert problem(narrow("GET", "/metrics")) == (403, "wrong-scope")
+
+
+def test_every_route_is_walked(api: Api) -> None:
+    """Whoever adds a route adds it above, and to what a narrow token is tried on."""
+    router = api.app._router  # type: ignore[attr-defined]
+    assert {route.path for route in router.routes} == set(WALKED)
 
 
 def test_a_narrow_token_cannot_probe(narrow: Ask) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -24,10 +24,10 @@ from headrace.core.statefiles import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.grants import Grant
 from headrace.serve.texts import KeyReader
-from headrace.store.errors import StoreDamagedError
+from headrace.store.errors import StoreClosedError, StoreDamagedError
 from headrace.store.filters import Filter, both, parse_filter
 from headrace.store.query import Query, parse_query
-from headrace.store.reader import Event, StoreReader, View
+from headrace.store.reader import Event, Row, StoreReader, View
 
 if TYPE_CHECKING:
     from headrace.serve.settings import Settings
@@ -93,7 +93,7 @@ class Doors:
         """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
         grant.check(scope)
         kept: Door | None = grant.kept.get(name)
-        if kept is not None and (kept.asked or self._stores.served(kept.endpoint.name)) == kept.version:
+        if kept is not None and kept.stores is self._stores and kept.version == self._wanted(kept):
             return kept
         bare, version = _split(name) or (name, None)
         access = grant.may(bare)
@@ -108,6 +108,10 @@ class Doors:
         door = Door(self._stores, full, access, self._limits, self._seal, asked=version)
         grant.kept[name] = door
         return door
+
+    def _wanted(self, door: Door) -> int | None:
+        """The version that would be opened now."""
+        return self._stores.served(door.endpoint.name) if door.asked is None else door.asked
 
     def _reader(self, grant: Grant, name: str, version: int | None) -> StoreReader:
         if _NAME.fullmatch(name) and (version is not None or name in self._stores.names()):
@@ -137,7 +141,7 @@ class Door:
         self.restriction = _restriction(access, full)
         self.whole = self.endpoint is full and self.restriction is None
         """Nothing is hidden: rows pass as they are stored."""
-        self._stores = stores
+        self.stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
         self.header = (b"x-headrace-version", b"v%d" % full.version)
         """Tells callers which version answered."""
@@ -150,18 +154,23 @@ class Door:
         """What tells one state of a row from all others, as this caller sees it."""
         return self._tag % version
 
-    def view(self) -> AbstractContextManager[View]:
+    @contextmanager
+    def view(self) -> Iterator[View]:
         """One moment of the store, for `scan`."""
-        return self._stores.view(self.endpoint.name, self.version)
+        with ExitStack() as stack:
+            try:
+                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
+            except StoreClosedError:  # another copy has just taken its place
+                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
+            yield view
 
     def get(self, key: Sequence[Any]) -> Answer | None:
         """The row of a key: a value for each of the endpoint's key columns."""
         self._check_key()
-        reader = self._stores.reader(self.endpoint.name, self.version)
         try:
-            row = reader.get(key)
-        except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
-            raise self._stores.damaged(self.endpoint.name, reader, damage) from damage
+            row = self._row(key)
+        except StoreClosedError:
+            row = self._row(key)
         return None if row is None else self._answer(row.version, row.json)
 
     def query(self, document: Any, bound: int | None = None) -> AnswerPage:
@@ -226,6 +235,13 @@ class Door:
                 status=422,
                 hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
             )
+
+    def _row(self, key: Sequence[Any]) -> Row | None:
+        reader = self.stores.reader(self.endpoint.name, self.version)
+        try:
+            return reader.get(key)
+        except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
+            raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
     def _answer(self, version: int, json: bytes) -> Answer | None:
         shown = json if self.whole else self.shown(json)

@@ -29,8 +29,8 @@ def problem(error: RequestError) -> tuple[int, Headers, bytes]:
     if error.status == 401:
         how = b"Bearer" if error.code == "no-token" else b'Bearer error="invalid_token"'
         headers.append((b"www-authenticate", how))
-    if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
+    if error.retry_after is not None or error.status == 503:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after or 0))))
     return error.status, headers, body
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lmdb
 
-from headrace.store.errors import StoreDamagedError
+from headrace.store.errors import StoreClosedError, StoreDamagedError
 
 MAP = 64 << 30
 """How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
@@ -75,8 +75,11 @@ class Environment:
             except DAMAGE as error:
                 self._done()
                 raise StoreDamagedError(str(error)) from error
-            except BaseException:
+            except BaseException as error:
+                closed = _open.get(self.path) is not self
                 self._done()
+                if closed:
+                    raise StoreClosedError(f"{self.folder} is closed") from error
                 raise
 
     def end(self, txn: Transaction) -> None:
