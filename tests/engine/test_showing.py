@@ -17,7 +17,7 @@ from headrace.engine.state import StateDir
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
-from headrace.sinks.endpoint import EndpointSink
+from headrace.sinks.endpoint import EndpointSink, _Memory
 
 PROJECT = """
 project: shop
@@ -57,7 +57,8 @@ def waiting(tmp_path: Path) -> tuple[FlowRun, FlowStarter, LogFolder]:
     run = FlowRun(plan.flow("orders"))
     sink = run.plan.sinks[0].sink
     assert isinstance(sink, EndpointSink)
-    sink._settled = now, "g2", logs.settle(now)
+    version = logs.settle(now)
+    sink._place.found = _Memory(now, "g2", version, logs.log(version))
     state = StateDir(project.context.state_path)
     return run, FlowStarter(project, state, None), logs  # type: ignore[arg-type]  # nothing is started
 

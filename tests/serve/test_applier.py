@@ -187,11 +187,30 @@ def test_a_log_that_was_begun_anew_is_not_taken_for_the_former(settings: Setting
         commit(defined(settings), number, changes([order(number)]))
     with applying(settings):
         until(at(settings, 3))
-    (settings.log).rename(settings.log.with_name("gone"))
+    settings.log.rename(settings.log.with_name("gone"))
     commit(defined(settings), 0, changes([order(9)]))
     with applying(settings) as stores:
         until(at(settings, 1))
         assert rows_of(stores) == {9: order(9)}
+        settings.log.rename(settings.log.with_name("gone too"))
+        for number in range(2):
+            commit(defined(settings), number, changes([order(10 + number)]))
+        until(at(settings, 2))
+        assert rows_of(stores) == {10: order(10), 11: order(11)}
+
+
+def test_a_log_that_cannot_be_seen_takes_nothing_with_it(settings: Settings) -> None:
+    commit(defined(settings), 0, changes([order(1)]))
+    with applying(settings) as stores:
+        until(at(settings, 1))
+        away = settings.log.rename(settings.log.with_name("away"))
+        before = read_status(settings.store).as_of
+        until(lambda: read_status(settings.store).as_of != before)
+        until(lambda: said(settings)["state"] == "ready")
+        assert rows_of(stores) == {1: order(1)}
+        away.rename(settings.log)
+        commit(LogFolder(settings.log).open("orders", 1), 1, changes([order(2)]))
+        until(at(settings, 2))
 
 
 def test_a_reported_store_is_built_anew(settings: Settings) -> None:

@@ -156,11 +156,10 @@ def snapshot(
 
 
 def _opened(path: Path, profile: str | None, overrides: list[str] | None) -> tuple[Settings, LogFolder]:
-    from headrace.log.folder import LogFolder
     from headrace.serve.settings import Settings
 
     settings = Settings.of(load_project(path, profile, overrides))
-    return settings, LogFolder(settings.log)
+    return settings, settings.logs
 
 
 def _names(settings: Settings, logs: LogFolder) -> list[str]:

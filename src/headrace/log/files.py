@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -20,8 +19,8 @@ from headrace.core.endpoints import Endpoint
 from headrace.core.objects import ObjectPath
 from headrace.core.statefiles import StatePath, copy_file, sync, write_new
 from headrace.log._commits import Commit, Marks, sealed, unsealed
-from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment
-from headrace.log.parts import Staging, place_of, read_part, series
+from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment, segment_of
+from headrace.log.parts import FileStaging, place_of, read_part, series
 
 _FIRST = 0
 _NUMBERED = re.compile(r"(\d{12})\.json")
@@ -43,6 +42,12 @@ class FileLog(Log):
         self._seen = _FIRST
         self._cut_seen = _FIRST
         self._cut_due = 0.0
+
+    def make(self) -> None:
+        """Folders come with their first file."""
+
+    def remove(self) -> None:
+        """Nothing is kept elsewhere."""
 
     def end(self) -> int:
         """The newest position: found by one look at the next one, as long as nobody else commits."""
@@ -79,21 +84,13 @@ class FileLog(Log):
                 self._require_kept(segment.position - 1, self._cut())
                 raise LogDamagedError(f"{part.name} of segment {segment.position} is missing") from None
 
-    def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
-        """Write all changes as one task would, and commit them."""
-        return self.commit_parts(mark, self.staging(mark).stage(0, batches))
-
     def has(self, mark: Mark) -> bool:
         """Whether a batch is there already."""
         return self._newest()[1].has(mark)
 
-    def knows(self, writer: str, generation: str) -> bool:
-        """Whether a batch of this generation is there."""
-        return self.has(Mark(writer, generation, 0))
-
-    def staging(self, mark: Mark) -> Staging:
+    def staging(self, mark: Mark) -> FileStaging:
         """Where tasks put the changes of a batch."""
-        return Staging(self._parts, self.endpoint.changes, mark)
+        return FileStaging(self._parts, self.endpoint.changes, mark)
 
     def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
         """Make what tasks have staged count, in the order given."""
@@ -104,7 +101,7 @@ class FileLog(Log):
             end, marks = self._newest()
             if marks.has(mark):
                 return None
-            segment = _segment(end + 1, mark, parts)
+            segment = segment_of(end + 1, mark, parts)
             taken = write_new(self._file(end + 1), Commit(segment, marks.with_(mark)).to_bytes())
             # who slept between these lines may have put it where others had committed and cut off meanwhile; if it was
             # cut off only now, its mark is known
@@ -112,8 +109,11 @@ class FileLog(Log):
                 self._seen = segment.position
                 return segment
 
-    def take_in(self, other: FileLog, segment: Segment) -> None:
-        """Commit a segment of another log as well, unless it is there."""
+    def take_in(self, other: Log, segment: Segment) -> None:
+        """Commit a segment of another log as well, unless it is there. Files are linked, if they can be."""
+        if not isinstance(other, FileLog):
+            super().take_in(other, segment)
+            return
         for part in segment.parts:
             copy_file(other._parts / part.name, self._parts / part.name)
         self.commit_parts(segment.mark, segment.parts)
@@ -187,11 +187,6 @@ class FileLog(Log):
     def _require_kept(self, position: int, cut: int) -> None:
         if position < cut:
             raise LogCutError(f"the log of {self.endpoint.name} v{self.endpoint.version} begins after {cut}")
-
-
-def _segment(position: int, mark: Mark, parts: Sequence[Part]) -> Segment:
-    changes, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-    return Segment(position, mark, changes, size, datetime.now(UTC), tuple(parts))
 
 
 def _batches(marks: Marks) -> dict[str, int]:

@@ -13,10 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.core.context import Context
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, remove_tree, write_atomically, write_new
 from headrace.log.files import FileLog
+from headrace.log.log import Log
 
 _DEFINITION, _ALIAS, _DROPPED = "endpoint.json", "alias.json", "dropped"
 _VERSION = re.compile(r"v([1-9]\d*)")
@@ -33,6 +36,8 @@ class Version:
     """Whether it has all that it should: then it is, was or will be served."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
     """Of its log."""
+    kafka: bool = field(default=False, compare=False)
+    """Whether its changes are in topics."""
 
     @property
     def number(self) -> int:
@@ -41,14 +46,15 @@ class Version:
 
     def to_bytes(self) -> bytes:
         """As it stands in its file."""
-        said = {**self.endpoint.to_json(), "builder": self.builder, "ready": self.ready, "id": self.id}
-        return json.dumps(said, indent=1).encode()
+        about = {"builder": self.builder, "ready": self.ready, "id": self.id, "kafka": self.kafka}
+        return json.dumps({**self.endpoint.to_json(), **about}, indent=1).encode()
 
     @staticmethod
     def from_bytes(content: bytes) -> Version:
         """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
-        return Version(Endpoint.from_json(document), document["builder"], document["ready"], document["id"])
+        about = {name: document[name] for name in ("builder", "ready", "id", "kafka")}
+        return Version(Endpoint.from_json(document), **about)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,13 @@ class LogFolder:
     """All logs of a project. Any number of processes may use it at the same time."""
 
     root: StatePath
+    topics: LogTopics | None = None
+    """Where changes are kept if not in files."""
+
+    @staticmethod
+    def of(context: Context) -> LogFolder:
+        """The logs of a project."""
+        return LogFolder(context.log_path, context.log_topics)
 
     def names(self) -> list[str]:
         """The endpoints that have a log, by name."""
@@ -69,7 +82,7 @@ class LogFolder:
         """The versions with what is known about each."""
         return [version for version in self._numbers(name).values() if version is not None]
 
-    def open(self, name: str, version: int) -> FileLog:
+    def open(self, name: str, version: int) -> Log:
         """The log of a version."""
         found = next((one for one in self.details(name) if one.number == version), None)
         if found is not None:
@@ -89,9 +102,21 @@ class LogFolder:
             exit_code=Exit.NOT_FOUND,
         )
 
-    def log(self, version: Version) -> FileLog:
+    def log(self, version: Version) -> Log:
         """The log of a version that is known."""
-        return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
+        folder = self._folder(version.endpoint.name, version.number)
+        if not version.kafka:
+            return FileLog(folder, version.endpoint, version.id)
+        if self.topics is None:
+            raise ProjectError(
+                "log-in-kafka",
+                f"the changes of version {version.number} of endpoint '{version.endpoint.name}' are in Kafka, and the "
+                "project does not say where that is",
+                hint="put `serve.topics` back, or fill a new version: headrace run --new-generation FLOW",
+            )
+        from headrace.log.kafka import KafkaLog  # its client takes a while to load
+
+        return KafkaLog(folder, version.endpoint, version.id, self.topics)
 
     def has(self, version: Version) -> bool:
         """Whether a version is still there."""
@@ -101,7 +126,7 @@ class LogFolder:
         """The version that changes go to: the last one, or with `builder` that which it is about to build."""
         return _newest(self.details(name), builder)
 
-    def define(self, endpoint: Endpoint, builder: str | None = None) -> FileLog:
+    def define(self, endpoint: Endpoint, builder: str | None = None) -> Log:
         """The log that changes of such an endpoint go to."""
         return self.log(self.settle(endpoint, builder))
 
@@ -117,14 +142,21 @@ class LogFolder:
             found = _newest([version for version in numbers.values() if version is not None], builder)
             if found is not None and found.endpoint.fingerprint == endpoint.fingerprint:
                 break
-            made = replace(endpoint, version=1 + max(numbers, default=0))
-            write_new(self._definition(made), Version(made, builder, ready=not numbers and not builder).to_bytes())
+            self._begin(replace(endpoint, version=1 + max(numbers, default=0)), builder, first=not numbers)
         now = replace(found, endpoint=replace(endpoint, version=found.number))
         if now != found:  # policies and words may change
             write_atomically(self._definition(now.endpoint), now.to_bytes())
         if now.ready and self.served(endpoint.name) is None:
             self.serve(endpoint.name, now.number)
         return now
+
+    def _begin(self, endpoint: Endpoint, builder: str | None, *, first: bool) -> None:
+        """Begin a version, unless somebody else is faster."""
+        made = Version(endpoint, builder, ready=first and builder is None, kafka=self.topics is not None)
+        log = self.log(made)
+        log.make()
+        if not write_new(self._definition(endpoint), made.to_bytes()):
+            log.remove()
 
     def publish(self, name: str, builder: str | None = None) -> None:
         """Serve the newest version, or that which was built beside, if it was not ready. Twice is as good as once."""
@@ -152,12 +184,17 @@ class LogFolder:
         self.open(name, version)
         write_atomically(self.root / name / _ALIAS, json.dumps({"version": version}).encode())
 
+    def is_dropped(self, name: str, version: int) -> bool:
+        """Whether a version was removed on purpose: one that just cannot be seen may be on a disk that is away."""
+        return (self._folder(name, version) / _DROPPED).is_file()
+
     def drop(self, name: str, version: int) -> None:
         """Remove a version. Its number is not given again: a store that holds it would take the other for it."""
-        self.open(name, version)
+        log = self.open(name, version)
         folder = self._folder(name, version)
         write_atomically(folder / _DROPPED, b"")
         (folder / _DEFINITION).unlink(missing_ok=True)
+        log.remove()
         for part in ("commits", "cuts", "parts"):
             remove_tree(folder / part)
 

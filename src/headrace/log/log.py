@@ -7,9 +7,10 @@ log keeps the position of the last segment it has taken in, and asks for those a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -58,6 +59,19 @@ class Segment:
     """For the log itself."""
 
 
+def segment_of(position: int, mark: Mark, parts: Sequence[Part]) -> Segment:
+    """A segment that is committed now."""
+    changes, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Segment(position, mark, changes, size, datetime.now(UTC), tuple(parts))
+
+
+class Staging(Protocol):
+    """Takes the changes of a batch, task by task. Pickled to the tasks."""
+
+    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[Part]:
+        """Write the changes of one task. They count once a segment is committed that has them."""
+
+
 class Log(ABC):
     """The log of one version of one endpoint. Any number of processes may read it and commit to it at the same time."""
 
@@ -85,8 +99,36 @@ class Log(ABC):
         """
 
     @abstractmethod
+    def make(self) -> None:
+        """Make what it is kept in, if that does not come by itself; it may be there."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Delete what it is kept in beside its folder; it may be gone."""
+
     def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
         """Add a segment, durably, in one step. None: there is nothing to add, or that batch is already there."""
+        return self.commit_parts(mark, self.staging(mark).stage(0, batches))
+
+    @abstractmethod
+    def staging(self, mark: Mark) -> Staging:
+        """Where the tasks of a batch put its changes."""
+
+    @abstractmethod
+    def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+        """Make what tasks have staged a segment, in the order given, as `commit` does."""
+
+    @abstractmethod
+    def has(self, mark: Mark) -> bool:
+        """Whether a batch is there already."""
+
+    def knows(self, writer: str, generation: str) -> bool:
+        """Whether a batch of this generation is there."""
+        return self.has(Mark(writer, generation, 0))
+
+    def take_in(self, other: Log, segment: Segment) -> None:
+        """Commit a segment of another log as well, unless it is there."""
+        self.commit(segment.mark, other.changes(segment))
 
     @abstractmethod
     def cut(self, position: int) -> None:

@@ -22,7 +22,7 @@ _NAME = re.compile(r"(?P<series>.+)-(?P<batch>\d+)-\d+-\d+-[0-9a-f]+\.arrow")
 
 
 @dataclass(frozen=True)
-class Staging:
+class FileStaging:
     """Where the tasks of a batch put its changes. Pickled to them."""
 
     folder: StatePath
@@ -35,7 +35,7 @@ class Staging:
         return [self._put(f"{task:05d}-{number:03d}", rows, content) for number, (rows, content) in pieces]
 
     def _put(self, place: str, rows: int, content: bytes) -> Part:
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        digest = _digest(content)
         name = f"{series(self.mark.writer, self.mark.generation)}-{self.mark.batch:012d}-{place}-{digest[:12]}.arrow"
         write_atomically(self.folder / name, content)
         return Part(name, rows, len(content), digest)
@@ -58,10 +58,19 @@ def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tu
 def read_part(folder: StatePath, part: Part) -> Iterator[pa.RecordBatch]:
     """The changes of a piece, once it is known to be what was written. FileNotFoundError when it is gone."""
     content = (folder / part.name).read_bytes()
-    if hashlib.blake2b(content, digest_size=16).hexdigest() != part.digest:
+    yield from batches_of(content, part)
+
+
+def batches_of(content: bytes, part: Part) -> Iterator[pa.RecordBatch]:
+    """The changes in a piece's content, once that is known to be what was written."""
+    if _digest(content) != part.digest:
         raise LogDamagedError(f"{part.name}: its checksum does not fit")
     with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
         yield from stream
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def series(writer: str, generation: str) -> str:

@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
-from headrace.core.endpoints import Endpoint
 from headrace.core.errors import ProjectError
 from headrace.core.objects import ObjectPath
-from headrace.log.folder import LogFolder
+from headrace.log.folder import Version
 from headrace.serve import folders
 from headrace.serve.follower import Follower
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
@@ -43,7 +43,7 @@ class Applier:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._logs = LogFolder(settings.log)
+        self._logs = settings.logs
         self._followers: dict[Key, Follower] = {}
         self._aliases: dict[str, int | None] = {}
         self._pointing = threading.RLock()
@@ -81,29 +81,33 @@ class Applier:
     def _look(self) -> None:
         """What endpoints and versions there are now. What cannot be read now is looked at again soon."""
         try:
-            found = {(name, one.version): one for name in self._logs.names() for one in self._logs.versions(name)}
+            found = {(name, one.number): one for name in self._logs.names() for one in self._logs.details(name)}
             aliases = {name: self._logs.served(name) for name, _ in found}
             self._note = None
-        except (OSError, ValueError, ProjectError) as error:
+        except (OSError, ValueError, KeyError, ProjectError) as error:
             said = self._settings.redact(str(error))
             self._note = f"the logs in {self._settings.log} cannot be read: {said}"
             return
-        for key in [key for key in self._followers if key not in found]:
-            self._forget(*key)
-        for key, endpoint in found.items():
-            self._follow(key, endpoint)
         changed = {name for name, version in aliases.items() if self._aliases.get(name) != version}
         self._aliases = aliases
+        for key in [key for key in self._followers if self._is_gone(key, found.get(key))]:
+            self._forget(*key)
+        for key, one in found.items():
+            self._follow(key, one)
         for name in changed:
             self._point(name)
 
-    def _follow(self, key: Key, endpoint: Endpoint) -> None:
+    def _is_gone(self, key: Key, found: Version | None) -> bool:
+        """Whether a version was dropped or begun anew. One that just cannot be seen may be on a disk that is away."""
+        return self._logs.is_dropped(*key) if found is None else found.id != self._followers[key].log.id
+
+    def _follow(self, key: Key, found: Version) -> None:
         name, version = key
+        endpoint, log = found.endpoint, self._logs.log(found)
         follower = self._followers.get(key)
         if follower is not None:
             follower.redefine(endpoint)
             return
-        log = self._logs.open(name, version)
         home = self._settings.store / name
         served = read_pointer(home).folder(version)
         kept = None if served is None else home / served
@@ -163,11 +167,11 @@ class Applier:
             _LOG.warning("the status cannot be written: %s", error.strerror)
 
 
-def _chosen(alias: int | None, before: int | None, ready: dict[int, str]) -> int | None:
-    """The version to serve: the alias's; until that can answer, the one before. Without an alias, the newest."""
+def _chosen(alias: int | None, before: int | None, ready: Collection[int]) -> int | None:
+    """The version to serve: the alias's; until that can answer, the one before, also when neither can now."""
     if alias is None:
-        return max(ready, default=None)
-    return next((version for version in (alias, before) if version in ready), None)
+        return max(ready, default=before)
+    return alias if alias in ready or before is None else before
 
 
 def main() -> int:

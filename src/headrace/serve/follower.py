@@ -7,7 +7,9 @@ snapshot and the log. A damaged log is never skipped: the follower says so and w
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.endpoints import Endpoint
-from headrace.core.errors import ProjectError
+from headrace.core.errors import Exit, ProjectError
 from headrace.core.objects import ObjectPath
 from headrace.log.log import Log, LogCutError, LogDamagedError
 from headrace.serve import folders
@@ -32,8 +34,8 @@ from headrace.store.writer import StoreWriter
 _LOG = logging.getLogger(__name__)
 
 State = Literal["hydrating", "ready", "failed"]
-_NEAR_SECONDS, _FAR_SECONDS = 0.025, 1.0
-"""How often a log is looked at that is on a disk, or on an object store."""
+_NEAR_SECONDS, _TOPIC_SECONDS, _FAR_SECONDS = 0.025, 0.2, 1.0
+"""How often a log is looked at that is on a disk, in a topic, or on an object store."""
 _TRY_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
@@ -64,6 +66,8 @@ class Follower:
     _gave_up: float = field(default=float("-inf"), init=False)
     _wanted: Endpoint | None = field(default=None, init=False)
     _doubted: bool = field(default=False, init=False)
+    _is_cut: bool = field(default=False, init=False)
+    """Whether the log no longer has what comes after the store."""
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _lent: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while somebody else uses the writer: it is not closed then."""
@@ -131,8 +135,9 @@ class Follower:
         self._wanted = endpoint
 
     def _run(self) -> None:
-        near = not isinstance(self.settings.log, ObjectPath)
-        pause = _NEAR_SECONDS if near else _FAR_SECONDS
+        pause = _FAR_SECONDS if isinstance(self.settings.log, ObjectPath) else _NEAR_SECONDS
+        if self.settings.topics is not None:
+            pause = _TOPIC_SECONDS
         while not self._stopping.is_set():
             if not self._tend():
                 self._stopping.wait(_TRY_AGAIN_SECONDS if self.trouble else pause)
@@ -145,7 +150,9 @@ class Follower:
         except StoreDamagedError as damage:
             return self._give_up(str(damage))
         except LogCutError as cut:
-            return self._jump(str(cut))
+            _LOG.warning("%s has to go on from a snapshot: %s", self.endpoint.name, cut)
+            self._is_cut = True
+            return True
         except LogDamagedError as damage:
             self._complain(_log_damaged(self.endpoint, str(damage)))
         except OSError as error:
@@ -153,8 +160,7 @@ class Follower:
         except ProjectError as error:
             self._complain(error)
         except Exception as error:  # one endpoint's trouble must not end the others
-            _LOG.exception("%s cannot be followed", self.endpoint.name)
-            self._complain(_fault(self.endpoint, error))
+            self._complain(_fault(self.settings, self.endpoint, error))
         else:
             self.trouble = None
             return moved
@@ -169,7 +175,7 @@ class Follower:
             self.served = None
             self.changed()
             self._close_writer()
-        writer = self._writer or self._open()
+        writer = self._jump() if self._is_cut else self._writer or self._open()
         self._look_for_reports()
         segments = self.log.after(writer.position, _AT_ONCE)
         if not segments:
@@ -237,26 +243,17 @@ class Follower:
         self.trouble = _store_damaged(self.endpoint, reason) if again else None
         return not again
 
-    def _jump(self, cut: str) -> bool:
+    def _jump(self) -> StoreWriter:
         """The log was cut off ahead of the store: begin again with a snapshot, while the old store still answers."""
         behind = self._writer.position if self._writer else 0
         home = self.settings.store / self.endpoint.name
         target = folders.new_folder(home, self.endpoint.version, self.log.id)
-        try:
-            begin(self.settings, self.endpoint, self.log, target, after=behind)
-            self._close_writer()
-            if self._folder is not None and self._folder != self.served:
-                folders.remove(self._folder)
-            self._folder = target
-            self._writer = StoreWriter.open(target, self.endpoint, events=self.settings.spec.events)
-        except ProjectError as error:
-            self._complain(error)
-            return False
-        except OSError as error:
-            self._complain(_unreachable(self.settings, error))
-            return False
-        _LOG.warning("%s goes on from a snapshot at %s: %s", self.endpoint.name, self._writer.position, cut)
-        return True
+        begin(self.settings, self.endpoint, self.log, target, after=behind)
+        self._close_writer()
+        if self._folder is not None and self._folder != self.served:
+            folders.remove(self._folder)
+        self._folder, self._is_cut = target, False
+        return self._open()
 
     def _close_writer(self) -> None:
         with self._lent:
@@ -295,7 +292,11 @@ def _unreachable(settings: Settings, error: OSError) -> ProjectError:
     )
 
 
-def _fault(endpoint: Endpoint, error: Exception) -> ProjectError:
+def _fault(settings: Settings, endpoint: Endpoint, error: Exception) -> ProjectError:
+    if os.strerror(errno.ENOSPC) in str(error):  # LMDB has no error of its own for it
+        hint = "make room; following goes on by itself, and rows up to here are served"
+        return ProjectError("disk-full", f"the disk of {settings.store} is full", hint=hint, exit_code=Exit.TRANSIENT)
+    _LOG.exception("%s cannot be followed", endpoint.name)
     return ProjectError(
         "applier-failed",
         f"the log of endpoint '{endpoint.name}' cannot be applied: {type(error).__name__}: {error}",

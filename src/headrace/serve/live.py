@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import HTTPConnection, Request
@@ -58,6 +57,9 @@ class Live:
         def door() -> Door:
             return front.doors.open(front.grant(request), request.path_params["path"], "events")
 
+        if request.method == "HEAD":
+            door()
+            return Response(media_type=_EVENT_STREAM)
         items = self._items(door, wanted)
         first = await anext(items)  # what is wrong with the request is said before anything is sent
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", "vary": front.vary}
@@ -79,16 +81,17 @@ class Live:
         with suppress(WebSocketDisconnect, RuntimeError):  # the caller is gone
             await _Talk(socket, self, token).run()
 
-    async def _items(self, door: Any, wanted: Wanted) -> AsyncIterator[list[Item]]:
+    async def _items(self, door: Any, wanted: Wanted) -> AsyncGenerator[list[Item], None]:
         subscription = Subscription(self.feeds, door, wanted)
         self._front.meters.subscribers(1)
         try:
-            async for items in subscription.items():
-                yield items
+            async with aclosing(subscription.items()) as found:
+                async for items in found:
+                    yield items
         finally:
             self._front.meters.subscribers(-1)
 
-    def of_socket(self, socket: WebSocket, token: str | None, wanted: Wanted) -> AsyncIterator[list[Item]]:
+    def of_socket(self, socket: WebSocket, token: str | None, wanted: Wanted) -> AsyncGenerator[list[Item], None]:
         """The items of a WebSocket's caller."""
         front = self._front
 
@@ -157,13 +160,16 @@ class _Talk:
             await asyncio.gather(sending, asking, return_exceptions=True)
 
     async def _send(self, wanted: Wanted) -> None:
-        items = self._live.of_socket(self._socket, self._token, wanted)
-        async for some in items:
-            for item in some:
-                await self._socket.send_text(item.to_json().decode())
+        async with aclosing(self._live.of_socket(self._socket, self._token, wanted)) as items:
+            async for some in items:
+                for item in some:
+                    await self._socket.send_text(item.to_json().decode())
 
     async def _asked(self, before: Wanted) -> Wanted:
-        text = await self._socket.receive_text()
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text = message.get("text") or ""
         if len(text) > _LONGEST_MESSAGE:
             raise RequestError("body-too-large", "the message is too long", status=413)
         try:
@@ -237,7 +243,8 @@ def check_origin(connection: HTTPConnection, allowed: Sequence[str]) -> None:
     origin = connection.headers.get("origin")
     if origin is None or "*" in allowed or origin in allowed:
         return
-    if urlsplit(origin).netloc != connection.headers.get("host"):
+    scheme, _, place = origin.partition("://")
+    if scheme not in ("http", "https") or place != connection.headers.get("host"):
         raise RequestError(
             "origin-forbidden", "pages of this origin are not answered", status=403, hint="see serve.cors"
         )
@@ -253,11 +260,12 @@ def _shown_token(socket: WebSocket) -> tuple[str | None, str | None]:
     return token or named, _PROTOCOL if _PROTOCOL in offered else None
 
 
-async def _sse(first: list[Item], items: AsyncIterator[list[Item]]) -> AsyncIterator[bytes]:
+async def _sse(first: list[Item], items: AsyncGenerator[list[Item], None]) -> AsyncIterator[bytes]:
     yield b"".join(map(_message, first))
     try:
-        async for some in items:
-            yield b"".join(map(_message, some))
+        async with aclosing(items):
+            async for some in items:
+                yield b"".join(map(_message, some))
     except RequestError as error:
         if error.code != "stopping":  # then the browser asks another node by itself
             said = {"type": "error", "status": error.status, "code": error.code, "detail": error.message}

@@ -21,6 +21,7 @@ from types import FrameType
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.statefiles import write_atomically
 from headrace.project.model import is_loopback
+from headrace.serve import meters
 from headrace.serve.children import Child, how
 from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.lock import locked
@@ -57,6 +58,7 @@ class Node:
             stack.enter_context(locked(self.settings.store / NODE_LOCK, "node", patience=STOP_SECONDS))
             self._take_ports(stack)
             distrust(self.settings.store)  # nobody knows what became of the disk meanwhile
+            meters.forget(self.settings.store)
             stack.callback(self._end)
             self._start()
             self._keep(stopping, seconds)

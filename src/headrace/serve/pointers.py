@@ -17,7 +17,7 @@ _FILE, _REPORT = "current.json", ".damaged"
 
 @dataclass(frozen=True)
 class Pointer:
-    """The version that is served to those who name none, and the folders of all that are ready."""
+    """The version that is served to those who name none, once it is ready, and the folders of all that are."""
 
     version: int | None = None
     folders: Mapping[int, str] = field(default_factory=dict)

@@ -53,8 +53,9 @@ class Stores:
         return sorted(self._pointer(name).folders)
 
     def served(self, name: str) -> int | None:
-        """The version that those get who name none."""
-        return self._pointer(name).version
+        """The version that those get who name none; None while there is none that can answer."""
+        pointer = self._pointer(name)
+        return None if pointer.folder(None) is None else pointer.version
 
     def reader(self, name: str, version: int | None = None) -> StoreReader:
         """The reader of an endpoint; a RequestError when there is no such endpoint, or none that can answer now."""

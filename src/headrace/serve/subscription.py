@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class Subscription:
         self._due = 0.0
         self._feed: Feed
 
-    async def items(self) -> AsyncIterator[list[Item]]:
+    async def items(self) -> AsyncGenerator[list[Item], None]:
         """What happens, some at a time, until the endpoint's version changes. A RequestError: why it ended before."""
         endpoint = self.door.endpoint
         with self._feeds.join(endpoint.name, self.door.asked) as self._feed:
@@ -159,6 +159,8 @@ class Subscription:
                 position = found.events[-1].version
             if items:
                 yield items
+            elif found.events:  # nothing to tell of many changes must not keep others waiting
+                await asyncio.sleep(0)
             if time.monotonic() >= self._due:
                 self._beat()
                 yield [Item("heartbeat", self._token(position))]

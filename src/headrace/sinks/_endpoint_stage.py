@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.core.endpoints import OLD, OP, Conflicts, Op
 from headrace.core.jsonvalues import as_text
-from headrace.log.log import Part
-from headrace.log.parts import Staging
+from headrace.log.log import Part, Staging
 from headrace.sinks._endpoint_net import net_batches
 from headrace.sinks._refused import Report, task_number
 
@@ -37,6 +36,8 @@ class StageStep:
     """Stages the changes of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
     staging: Staging
+    schema: pa.Schema
+    """Of the changes."""
     report: Report
     key: tuple[str, ...]
     conflicts: Conflicts | None = None
@@ -79,7 +80,7 @@ class StageStep:
 
     def _changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as changes."""
-        schema = self.staging.schema
+        schema = self.schema
         given: dict[str, pa.Array] = {name: rows.column(name) for name in schema.names if name not in (OP, OLD)}
         given[OP] = _ops(rows, Op.UPSERT if self.key else Op.INSERT)
         if OLD in schema.names:

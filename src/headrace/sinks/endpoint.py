@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.log.folder import LogFolder, Version
-from headrace.log.log import Mark, Part
+from headrace.log.log import Log, Mark, Part
 from headrace.sinks._documents import require_columns
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report
 from headrace.sinks._rows import drain, structured
@@ -23,6 +24,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TAKEN = ("docs", "health", "metrics", "sql")
+
+
+@dataclass
+class _Memory:
+    """What a sink found out while it wrote. Not part of what it is: with it or without, it is the same sink."""
+
+    endpoint: Endpoint
+    generation: str
+    version: Version
+    log: Log
+
+    def fits(self, endpoint: Endpoint, generation: str) -> bool:
+        """Whether it is about the same."""
+        return (self.endpoint, self.generation) == (endpoint, generation)
+
+
+@dataclass(eq=False)
+class _Place:
+    """The version that the current generation writes to, once it is known."""
+
+    found: _Memory | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class EndpointSink(Sink):
@@ -90,8 +117,7 @@ class EndpointSink(Sink):
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
     _builder: str | None = PrivateAttr(None)
     """Who fills a version beside the others with it."""
-    _settled: tuple[Endpoint, str, Version] | None = PrivateAttr(None)
-    """The version that a generation writes to, once it is known."""
+    _place: _Place = PrivateAttr(default_factory=_Place)
 
     @field_validator("name")
     @classmethod
@@ -152,7 +178,8 @@ class EndpointSink(Sink):
     @property
     def holds_back(self) -> bool:
         """Whether the version it writes to is not served yet; one that is built beside has its own time."""
-        return self._builder is None and self._settled is not None and not self._settled[2].ready
+        found = self._place.found
+        return self._builder is None and found is not None and not found.version.ready
 
     def of_flow(self, flow: str) -> EndpointSink:
         """Called as the flow is, unless it has a name of its own."""
@@ -199,13 +226,14 @@ class EndpointSink(Sink):
 
         shaped = structured(rows)
         endpoint = self.defined(spark_schema(shaped))
-        log = LogFolder(batch.context.log_path).log(self._version(batch, endpoint))
+        log = self._log(batch, endpoint)
         mark = Mark(_writer(batch), batch.generation, batch.batch_id)
         if log.has(mark):
             drain(rows)
             return
         conflicts = endpoint.conflicts if self.operation is not None else None
-        step = StageStep(log.staging(mark), Report.of(batch, self.label, self.on_error), self.keys, conflicts)
+        report = Report.of(batch, self.label, self.on_error)
+        step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
         staged = sorted(changes_of(shaped, self).mapInArrow(step, STAGED).collect())
         parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in staged if row["number"] >= 0]
         log.commit_parts(mark, parts)
@@ -230,8 +258,8 @@ class EndpointSink(Sink):
 
     def caught_up(self, context: Context) -> None:
         """Let requests get a version that was being filled."""
-        LogFolder(context.log_path).publish(self.target)
-        self._settled = None
+        LogFolder.of(context).publish(self.target)
+        self._place.found = None
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or replaced; with `replace` a new version takes what is left of the log."""
@@ -240,7 +268,7 @@ class EndpointSink(Sink):
         if not replace:
             effect = "replace those of the same key" if self.keys else "are added beside those already there"
             return f"{rewind.words}: their rows {effect}"
-        plan = plan_rewind(LogFolder(rewind.context.log_path), self.target, rewind)
+        plan = plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
         if plan is None:
             return f"nothing was written since; {rewind.words}"
         return (
@@ -252,41 +280,39 @@ class EndpointSink(Sink):
         """Go on with a version that has only the batches that stay."""
         from headrace.sinks._endpoint_rewind import go_back
 
-        go_back(LogFolder(rewind.context.log_path), self.target, rewind)
+        go_back(LogFolder.of(rewind.context), self.target, rewind)
 
     def beside_effect(self, side: Side) -> str:
         """Another version is filled."""
-        served = LogFolder(side.context.log_path).served(self.target)
+        served = LogFolder.of(side.context).served(self.target)
         instead = f" instead of version {served}, which stays until it is dropped" if served is not None else ""
         return f"a new version is filled; at the switch requests get it{instead}"
 
     def beside(self, side: Side) -> Sink:
         """The same with a version of its own."""
         made = self.model_copy()
-        made._builder, made._settled = _builder(side), None
+        made._builder, made._place = _builder(side), _Place()
         return made
 
     def publish(self, side: Side, spark: SparkSession) -> None:
         """Let requests get the new version."""
-        LogFolder(side.context.log_path).publish(self.target, _builder(side))
+        LogFolder.of(side.context).publish(self.target, _builder(side))
 
     def forget_beside(self, side: Side) -> None:
         """Drop the version, unless it was published."""
-        LogFolder(side.context.log_path).forget(self.target, _builder(side))
+        LogFolder.of(side.context).forget(self.target, _builder(side))
 
-    def _version(self, batch: Batch, endpoint: Endpoint) -> Version:
-        """The version that the batch belongs to."""
-        logs = LogFolder(batch.context.log_path)
-        if self._settled is not None and self._settled[:2] == (endpoint, batch.generation):
-            version = self._settled[2]
-            if logs.has(version):
-                return version
+    def _log(self, batch: Batch, endpoint: Endpoint) -> Log:
+        """The log that the batch belongs into."""
+        logs, found = LogFolder.of(batch.context), self._place.found
+        if found is not None and found.fits(endpoint, batch.generation) and logs.has(found.version):
+            return found.log
         held = logs.newest(endpoint.name, self._builder)
         if held is not None and held.endpoint.fingerprint != endpoint.fingerprint:
             self._require_begun_anew(logs, held, batch)
         version = logs.settle(endpoint, self._builder)
-        self._settled = endpoint, batch.generation, version
-        return version
+        self._place.found = _Memory(endpoint, batch.generation, version, logs.log(version))
+        return self._place.found.log
 
     def _require_begun_anew(self, logs: LogFolder, held: Version, batch: Batch) -> None:
         """A new version that lacks what this generation has written to the old one must not be served."""

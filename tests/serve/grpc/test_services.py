@@ -147,7 +147,7 @@ def test_what_is_wrong_is_said(running: Running) -> None:
 
 def test_bytes_that_are_no_question(running: Running) -> None:
     client = running.client()
-    for path in (f"/{TYPED}/Get", f"/{COMMON}/Get", f"/{COMMON}/Query", f"/{TYPED}/Count"):
+    for path in (f"/{TYPED}/Get", f"/{COMMON}/Get", f"/{COMMON}/Query", f"/{TYPED}/Count", f"/{TYPED}/OnEvent"):
         assert refusal(lambda path=path: client.raw(path, b"\xff\xff\xff"))[:2] == (INVALID, "bad-call")
     for path in ("/nowhere/Get", f"/{TYPED}/Drop", "/headrace.endpoints.films.Filmsservice/Get", "/"):
         assert refusal(lambda path=path: client.raw(path))[0] is grpc.StatusCode.UNIMPLEMENTED

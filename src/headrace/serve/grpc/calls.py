@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -67,7 +68,8 @@ class Style(Enum):
 class Caller:
     """Who calls, and what it says of itself."""
 
-    metadata: dict[str, str]
+    metadata: dict[str, str] = field(repr=False)
+    """There may be a token in it."""
     address: str
 
 
@@ -153,7 +155,7 @@ class Calls:
         elif method.style is Style.SLOW:
             self._start(stream, self._slow(stream, method, caller, message))
         else:
-            self._start(stream, _stream(stream, method.call(caller, message)))
+            self._start(stream, _stream(stream, method, caller, message))
 
     def _message(self, stream: Stream) -> bytes | None:
         """The next whole message."""
@@ -177,7 +179,7 @@ class Calls:
     def _talk(self, stream: Stream, method: Method) -> None:
         talk = stream.state = _Talk(stream)
         caller = Caller(stream.head.metadata, stream.connection.address)
-        self._start(stream, _stream(stream, method.call(caller, talk.messages())))
+        self._start(stream, _stream(stream, method, caller, talk.messages()))
 
     async def _slow(self, stream: Stream, method: Method, caller: Caller, message: bytes) -> None:
         loop = asyncio.get_running_loop()
@@ -221,11 +223,12 @@ def _quick(stream: Stream, method: Method, caller: Caller, message: bytes) -> No
         _failed(stream)
 
 
-async def _stream(stream: Stream, messages: AsyncIterator[bytes]) -> None:
-    async for message in messages:
-        stream.send(framed(message))
-        if not await stream.room():
-            return
+async def _stream(stream: Stream, method: Method, caller: Caller, given: Any) -> None:
+    async with aclosing(method.call(caller, given)) as messages:
+        async for message in messages:
+            stream.send(framed(message))
+            if not await stream.room():
+                return
     stream.finish(heads.OK)
 
 

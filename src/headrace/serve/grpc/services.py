@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from functools import cached_property, partial
 from typing import Any
 
@@ -47,6 +48,12 @@ class Services:
         self._meters = meters
         self._typed: dict[tuple[str, int], Typed] = {}
         self._generic: dict[tuple[str, int], GenericRows] = {}
+        self._typed_calls: dict[str, Callable[..., Any]] = {
+            "Get": self._typed_get,
+            "Query": self._typed_query,
+            "Count": self._typed_count,
+            "OnEvent": self._typed_on_event,
+        }
         self._methods = {f"/{COMMON_SERVICE}/{name}": method for name, method in self._common().items()}
 
     def find(self, path: str) -> Method | None:
@@ -57,7 +64,7 @@ class Services:
         found = _TYPED.fullmatch(path)
         if found is None or not path.startswith(f"/{service_name(found[1])}/"):
             return None
-        method = self._method(found[2], "typed", getattr(self, f"_typed_{found[2].lower()}"), found[1])
+        method = self._method(found[2], "typed", self._typed_calls[found[2]], found[1])
         if found[1] in self.stores.names():
             self._methods[path] = method
         return method
@@ -225,7 +232,7 @@ class Services:
     def _typed_count(self, name: str, caller: Caller, message: bytes) -> tuple[str, bytes]:
         return self._counted_rows(self._door(caller, name), self._asked("Query", message).query)
 
-    def _typed_onevent(self, name: str, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
+    def _typed_on_event(self, name: str, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
         def how(door: Door) -> tuple[type[Message], Callable[[bytes], dict[str, Any]]]:
             typed = self.typed(door)
             return typed.event_class, typed.row
@@ -241,9 +248,10 @@ class Services:
         event, row = how(subscription.door)
         self._meters.subscribers(1)
         try:
-            async for items in subscription.items():
-                for item in items:
-                    yield event(**_event(item, row)).SerializeToString()
+            async with aclosing(subscription.items()) as found:
+                async for items in found:
+                    for item in items:
+                        yield event(**_event(item, row)).SerializeToString()
         finally:
             self._meters.subscribers(-1)
 
