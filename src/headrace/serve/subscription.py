@@ -1,8 +1,8 @@
 """One subscription to the changes of an endpoint, as its caller sees them: the source for SSE, WebSocket and gRPC.
 
 Every change is given once and in order, or the subscriber is told which it missed. With a snapshot, the rows come
-first: in pieces, each of one moment of the store, so that none is held open for a slow reader. Changes to rows that were
-already given come between the pieces; changes to the others are in the pieces that follow.
+first: in pieces, each of one moment of the store, so that none is held open for a slow reader. Changes to rows that
+were already given come between the pieces; changes to the others are in the pieces that follow.
 """
 
 from __future__ import annotations
