@@ -90,6 +90,14 @@ def test_reflection_tells_all_there_is(running: Running) -> None:
     ]
 
 
+def test_reflection_finds_methods_by_their_name(running: Running) -> None:
+    client = running.client()
+    for service in (TYPED, COMMON):
+        assert client.files(f"{service}.Get") == client.files(service)
+    assert client.reflect(file_containing_symbol=f"{TYPED}.Drop").HasField("error_response")
+    assert client.reflect(file_containing_symbol="").HasField("error_response")
+
+
 def test_the_newer_name_of_reflection_is_answered_too(running: Running) -> None:
     path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
     (answer,) = running.client().channel.stream_stream(path)(iter([b"\x3a\x01*"]), timeout=10)
