@@ -113,9 +113,9 @@ def key_of(endpoint: Endpoint, given: list[Any]) -> list[Any]:
 
 def _typed(field: pa.Field, value: Any) -> Any:
     kind = kind_of(field.type)
+    if value is None:
+        raise RequestError("bad-key", f"the key has no '{field.name}'", hint=f"it must be {kind.wanted}")
     try:
-        if value is None:
-            raise ValueError
         taken = kind.take(value)
     except ValueError:
         message = f"'{str(value)[:40]}' is no value of '{field.name}'"
