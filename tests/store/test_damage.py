@@ -113,6 +113,7 @@ def damage_and_read(folder: Path, scratch: Path, seed: int, times: int) -> dict[
     return seen
 
 
+@pytest.mark.service
 def test_a_changed_byte_is_found_out_or_does_no_harm(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
     code = (
@@ -137,7 +138,7 @@ def test_a_file_that_is_none_or_was_cut_off_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [(b"ix0", "index 0"), (b"text", "words"), (b"rows", "rows"), (b"events", "")]
+    ("name", "told"), [(b"ix0", "index 0"), (b"text", "words"), (b"rows", "rows"), (b"events", "numbers")]
 )
 def test_what_is_missing_is_found(tmp_path: Path, name: bytes, told: str) -> None:
     fill(tmp_path)
