@@ -117,7 +117,7 @@ def _joined(columns: list[list[bytes]], shortened: Any) -> list[bytes]:
 
 def pack_row(key: bytes, version: int, json: bytes) -> bytes:
     """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
-    return _HEAD.pack(version, crc32(json, crc32(NUMBER.pack(version), crc32(key)))) + json
+    return _HEAD.pack(version, crc32(json, crc32(version.to_bytes(8, "big"), crc32(key)))) + json
 
 
 def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
@@ -131,14 +131,14 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
     return version, json
 
 
-def row_sum(packed: bytes) -> int:
-    """The checksum of a row as it stands under its key."""
-    return _CRC.unpack_from(packed, NUMBER.size)[0]  # type: ignore[no-any-return]
+def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
+    """The sum of the checksums of entries of an index or of the words."""
+    return sum(crc32(length, crc32(entry)) for entry, length in items)
 
 
-def entry_sum(entry: bytes, length: bytes) -> int:
-    """The checksum of an entry of an index or of the words."""
-    return crc32(length, crc32(entry))
+def sum_of_rows(packed: Iterable[bytes]) -> int:
+    """The sum of the checksums of rows as they stand under their keys."""
+    return sum(_HEAD.unpack_from(one)[1] for one in packed)
 
 
 def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
