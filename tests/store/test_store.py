@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -199,3 +201,45 @@ def test_of_events_the_last_are_kept(tmp_path: Path) -> None:
         assert view.events(10).events == []
     reader.close()
     writer.close()
+
+
+def test_what_cannot_be_served_is_refused_and_stops_nothing(tmp_path: Path) -> None:
+    writer = StoreWriter.open(tmp_path, PEOPLE)
+    batch = changes(PEOPLE, *((Op.UPSERT, {"id": number, "name": "Ada"}) for number in range(3)))
+    far = pa.array([0, 2**62, None], pa.int64()).cast(PEOPLE.columns.field("at").type)
+    odd = pa.array([b"a\xff", b"b", b"c"]).view(pa.string())
+    batch = batch.set_column(5, PEOPLE.columns.field("at"), far).set_column(3, PEOPLE.columns.field("name"), odd)
+    (refused,) = writer.apply(1, [batch]).refusals
+    assert (refused.index, refused.reason) == (1, "'at' is outside the years 1 to 9999")
+    reader = StoreReader.open(tmp_path)
+    assert [row["name"] for row in rows(reader)] == ["a\ufffd", "c"]
+    writer.verify()
+    reader.close()
+    writer.close()
+
+
+def test_a_map_that_is_full_grows(tmp_path: Path) -> None:
+    writer = StoreWriter.open(tmp_path, NOTES, size=1 << 18)
+    code = (
+        "import sys; from pathlib import Path; from headrace.store.environment import acquire;"
+        "from headrace.store.reader import StoreReader;"
+        "reader = StoreReader(acquire(Path(sys.argv[1]), size=1 << 18));\n"
+        "for _ in sys.stdin:\n"
+        "    with reader.view() as view: print(len(list(view.scan())), flush=True)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for position in range(1, 3):
+            texts = [{"id": number, "text": f"{position} " * 200} for number in range(1000 * position)]
+            # read again when the map grew: from a function, and from what can only be read once
+            batch = changes(NOTES, *((Op.UPSERT, row) for row in texts))
+            writer.apply(position, (lambda batch=batch: iter([batch])) if position == 1 else iter([batch]))
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == f"{1000 * position}\n"
+        other.stdin.close()
+    writer.verify()
+    writer.close()
+    assert (tmp_path / "data.mdb").stat().st_size > 1 << 18

@@ -12,18 +12,25 @@ from headrace.core.errors import unknown_flow
 
 if TYPE_CHECKING:
     from headrace.engine.state import StateDir
+    from headrace.project.place import Place
 
 
 def state_of(path: Path, profile: str | None, overrides: Sequence[str] | None, flows: Sequence[str] = ()) -> StateDir:
     """The state folder of a project; the flows named must be its own."""
     from headrace.engine.state import StateDir
+
+    return StateDir.of(place_of(path, profile, overrides, flows).context)
+
+
+def place_of(path: Path, profile: str | None, overrides: Sequence[str] | None, flows: Sequence[str] = ()) -> Place:
+    """Where a project keeps what it has; the flows named must be its own."""
     from headrace.project.place import locate
 
     place = locate(path, profile=profile, overrides=tuple(overrides or ()))
     for name in flows:
         if name not in place.flows:
             raise unknown_flow(name, place.flows)
-    return StateDir.of(place.context)
+    return place
 
 
 def seconds_of(option: str, text: str) -> float:

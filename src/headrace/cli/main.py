@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "lint": Command("lint", "Check a project without starting anything."),
         "plan": Command("plan", "Show what a project's flows read, keep, write and guarantee."),
         "run": Command("run", "Run a project's flows."),
+        "serve": Command("serve", "Serve a project's endpoints over REST, gRPC and live events."),
         "sql": Command("sql", "Ask a project's streams and lake tables, or just Spark."),
         "test": Command("test", "Run a project's own tests."),
         "migrate": Command("migrate", "Make a project from the configuration of another system.", "app"),
@@ -66,7 +67,9 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
         "generations": Command("generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"),
         "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),
+        "token": Command("token", "Tokens and API keys for callers of endpoints.", "app"),
         "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
+        "endpoints": Command("endpoints", "What is served, in which versions; switching and dropping them.", "app"),
         "late": Command("late", "Look at rows that came too late for their windows.", "app"),
     },
     "Environment": {

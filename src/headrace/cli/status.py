@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.engines import flows_of, seconds_of, state_of
+from headrace.cli.engines import flows_of, place_of, seconds_of
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, split
+from headrace.cli.serving_status import serving_lines, serving_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,36 +33,40 @@ def status(
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often with --watch.")] = "2s",
     json: Json = False,
 ) -> None:
-    """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters.
+    """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters; and the endpoints that
+    are served from this machine.
 
-    Reads what the engine writes down every second; needs no Spark. With --watch --json there is one document per line.
+    Reads what engine and serve node write down every second; needs no Spark. With --watch --json there is one document
+    per line.
     """
+    from headrace.engine.state import StateDir
     from headrace.engine.statusfile import look
 
     path, flows = split(names, project)
-    state = state_of(path, profile, overrides, flows)
+    place = place_of(path, profile, overrides, flows)
+    state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        seen = look(state)
+        seen, served = look(state), serving_of(place.store)
         if not watch:
-            _print(seen, flows, json)
+            _print(seen, served, flows, json)
             return
         if json:
-            printer.line(_document(seen, flows))
+            printer.line(_document(seen, served, flows))
         else:
             if printer.on_terminal():
                 print(_CLEAR, end="")
-            _print(seen, flows, json)
+            _print(seen, served, flows, json)
         time.sleep(pause)
 
 
-def _document(seen: Seen, flows: Sequence[str]) -> dict[str, Any]:
+def _document(seen: Seen, served: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
     document = seen.to_json()
-    return {**document, "flow_list": flows_of(document, flows)}
+    return {**document, "flow_list": flows_of(document, flows), "serve": served}
 
 
-def _print(seen: Seen, flows: Sequence[str], json: bool) -> None:
-    document = printer.clean(_document(seen, flows))
+def _print(seen: Seen, served: dict[str, Any], flows: Sequence[str], json: bool) -> None:
+    document = printer.clean(_document(seen, served, flows))
     if json:
         printer.document(document)
         return
@@ -75,6 +80,8 @@ def _print(seen: Seen, flows: Sequence[str], json: bool) -> None:
     for flow in document["flow_list"]:
         for line in _remarks(flow):
             printer.data(f"{flow['name']}: {line}")
+    for line in [] if flows else serving_lines(document["serve"]):
+        printer.data(line)
     for note in document["notes"]:
         printer.note(f"note: {note['about']}: {note['text']}")
 

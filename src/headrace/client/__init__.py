@@ -1,1 +1,30 @@
-"""A client of endpoints."""
+"""A client of endpoints: `Client("http://127.0.0.1:9480").endpoint("films").get(7)`."""
+
+from headrace.client.client import Client
+from headrace.client.endpoint import EndpointClient
+from headrace.client.errors import (
+    ApiError,
+    ClientError,
+    LimitedError,
+    NotAllowedError,
+    NotFoundError,
+    UnavailableError,
+    UnreachableError,
+)
+from headrace.client.events import Event, Events
+from headrace.client.frames import Answer
+
+__all__ = [
+    "Answer",
+    "ApiError",
+    "Client",
+    "ClientError",
+    "EndpointClient",
+    "Event",
+    "Events",
+    "LimitedError",
+    "NotAllowedError",
+    "NotFoundError",
+    "UnavailableError",
+    "UnreachableError",
+]

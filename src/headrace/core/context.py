@@ -21,11 +21,18 @@ class Context:
     state: str
     store: ObjectStore = field(default=ObjectStore(), kw_only=True, repr=False)
     """How object stores are reached."""
+    log: str | None = field(default=None, kw_only=True)
+    """Where the logs of endpoints are kept, if not in the state folder."""
 
     @property
     def state_path(self) -> StatePath:
         """The state folder, wherever it is."""
         return state_path(self.state, self.store)
+
+    @property
+    def log_path(self) -> StatePath:
+        """The folder of the logs of endpoints, wherever it is."""
+        return self.state_path / "log" if self.log is None else state_path(self.log, self.store)
 
     @property
     def state_store(self) -> ObjectStore | None:

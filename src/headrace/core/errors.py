@@ -85,9 +85,19 @@ class ProjectError(Exception):
 class RequestError(ProjectError):
     """Something a caller of an endpoint can mend. `status` is what HTTP says of it; gRPC has its own word for each."""
 
-    def __init__(self, code: str, message: str, *, status: int = 400, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 400,
+        hint: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(code, message, hint=hint)
         self.status = status
+        self.retry_after = retry_after
+        """Seconds until it is worth asking again, if time alone mends it."""
 
 
 class ProjectErrors(ProjectError):  # noqa: N818

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from headrace.core.component import Component
 from headrace.core.context import Batch, Context
@@ -102,6 +102,17 @@ class Sink(Component):
         return None
 
     @property
+    def endpoint(self) -> str | None:
+        """The endpoint that this sink keeps, if it keeps one. No other may keep the same."""
+        return None
+
+    @property
+    def fills(self) -> dict[str, Any] | None:
+        """What the rows that it holds are laid out by: with another layout, or other columns, they have to come again,
+        so that needs a new generation. None when each row is written for itself."""
+        return None
+
+    @property
     def realtime(self) -> bool:
         """Whether a real-time flow can write to it."""
         return False
@@ -110,6 +121,10 @@ class Sink(Component):
     def one_writer(self) -> bool:
         """Whether two that write to it at once get in each other's way: then no replay runs beside the engine."""
         return False
+
+    def of_flow(self, flow: str) -> Sink:
+        """This sink as one of that flow, whose name it may take."""
+        return self
 
     def check(self, context: Context) -> None:
         """Ask the system behind this sink whether it can be written; a ProjectError says what to mend."""
@@ -120,6 +135,9 @@ class Sink(Component):
     @abstractmethod
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch, or nothing if it is already there."""
+
+    def caught_up(self, context: Context) -> None:
+        """Show what was held back until the flow had read all there is. Called again and again; needs no Spark."""
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What a rewind does to what this sink holds, in words, before it happens.

@@ -60,13 +60,9 @@ def write_atomically(file: StatePath, content: bytes, *, durable: bool = True, p
         file.put(content)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
+    scratch = _scratch(file)
     try:
-        with os.fdopen(os.open(scratch, _WRITE, 0o600 if private else 0o666), "wb") as out:
-            out.write(content)
-            out.flush()
-            if durable:
-                os.fsync(out.fileno())
+        _write_out(scratch, content, durable, 0o600 if private else 0o666)
         os.replace(scratch, file)
     except OSError:
         with suppress(OSError):  # on a full disk even half a file is too much
@@ -76,17 +72,40 @@ def write_atomically(file: StatePath, content: bytes, *, durable: bool = True, p
 
 def write_first(file: StatePath, content: bytes) -> None:
     """Write a small file unless it is there already: of several writers only the first has its way."""
-    with suppress(FileExistsError):
-        if isinstance(file, ObjectPath):
+    write_new(file, content, durable=False)
+
+
+def write_new(file: StatePath, content: bytes, *, durable: bool = True) -> bool:
+    """Write a small file unless it is there already; whether it was this writer that had its way."""
+    if isinstance(file, ObjectPath):
+        with suppress(FileExistsError):
             file.put(content, new=True)
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
-        scratch.write_bytes(content)
-        try:
-            os.link(scratch, file)  # unlike a rename it fails when another was faster
-        finally:
-            scratch.unlink(missing_ok=True)
+            return True
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = _scratch(file)
+    try:
+        _write_out(scratch, content, durable)
+        os.link(scratch, file)  # unlike a rename it fails when another was faster
+    except FileExistsError:
+        return False
+    finally:
+        scratch.unlink(missing_ok=True)
+    if durable:
+        sync(file.parent)
+    return True
+
+
+def _scratch(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+
+
+def _write_out(file: Path, content: bytes, durable: bool, mode: int = 0o666) -> None:
+    with os.fdopen(os.open(file, _WRITE, mode), "wb") as out:
+        out.write(content)
+        out.flush()
+        if durable:
+            os.fsync(out.fileno())
 
 
 @contextmanager
@@ -141,6 +160,18 @@ def copy_tree(source: StatePath, target: StatePath) -> None:
     shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
+def copy_file(source: StatePath, target: StatePath) -> None:
+    """A copy of a file that is never changed, unless it is there; as cheap as that of a tree."""
+    if isinstance(source, ObjectPath):
+        assert isinstance(target, ObjectPath), "both are on one store"
+        source.copy_to(target)
+        return
+    assert isinstance(target, Path), "both are on one disk"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        _link_or_copy(str(source), str(target))
+
+
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -156,8 +187,15 @@ def make_durable(folder: StatePath) -> None:
 
 def _make_durable(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        sync(path)
+
+
+def sync(path: StatePath) -> None:
+    """Make sure that a file's content, or the names in a folder, survive a crash. Objects do from the start."""
+    if isinstance(path, ObjectPath):
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

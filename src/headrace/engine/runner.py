@@ -25,6 +25,7 @@ from headrace.engine.observers import Observer
 from headrace.engine.orders import Orders
 from headrace.engine.schemawatch import SchemaWatch
 from headrace.engine.session import is_lost
+from headrace.engine.showing import show_if_caught_up
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import count_on, stop_flow
 from headrace.plan.model import FlowPlan, LakeInput, Plan
@@ -228,6 +229,7 @@ class Runner:
         if reports:
             run.busy_since = None
             self._look_at_history(run)
+            show_if_caught_up(run, self._starter(run), self.notes, reports)
         return bool(reports)
 
     def _tell(self, run: FlowRun, report: Mapping[str, Any]) -> None:
@@ -299,6 +301,7 @@ class Runner:
             return
         if run.take_status():
             run.works()
+            show_if_caught_up(run, self._starter(run), self.notes)
             return
         now = time.monotonic()
         if run.look is not None and run.look.done():
@@ -340,6 +343,7 @@ class Runner:
             count_on(run, self._starter(run))
         elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
             run.caught_up = True
+            show_if_caught_up(run, self._starter(run), self.notes)
             run.become("stopped")
         else:
             message = f"flow '{run.plan.name}' ended, and Spark does not say why"

@@ -81,6 +81,22 @@ def _broken(old: Shape, new: Shape) -> Iterator[str]:
         if old["output"] != new["output"]:
             yield f"output changed from {old['output']} to {new['output']}"
         yield from _settings(old["settings"], new["settings"])
+    yield from _filled(old["sinks"], new["sinks"])
+
+
+def _filled(old: list[Shape], new: list[Shape]) -> Iterator[str]:
+    """Sinks that hold rows in a layout which is another now."""
+    before = {one["id"]: one["fills"] for one in old if "fills" in one}
+    for one in new:
+        for part, now in one.get("fills", {}).items():
+            then = before.get(one["id"], {}).get(part, now)
+            if then != now:
+                change = f"changed from {_parts(then)} to {_parts(now)}"
+                yield f"the {part} of {one['label']} {change}: its rows have to come again"
+
+
+def _parts(names: list[Any]) -> str:
+    return ", ".join(one if isinstance(one, str) else f"({', '.join(one)})" for one in names) or "none"
 
 
 def _inputs(old: list[Shape], new: list[Shape]) -> Iterator[str]:

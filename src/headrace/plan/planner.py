@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
 from headrace.core.processor import LakeTable
+from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
 from headrace.plan.functions import python_functions, unusable
@@ -18,7 +19,7 @@ from headrace.plan.processing import Known, output_of, part_of_another, remember
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
-from headrace.plan.sinkids import sink_steps
+from headrace.plan.sinkids import repeated_endpoints, sink_steps
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
@@ -47,6 +48,7 @@ def make_plan(project: Project, only: Sequence[str] = (), schema_of: SchemaOf | 
     planner = _Planner(project, schema_of or (lambda _name, _spec: None))
     planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
+    planner.errors += repeated_endpoints(project)
     for name in only or project.spec.flows:
         planner.plan(name)
     if planner.errors:
@@ -171,11 +173,20 @@ class _Planner:
             after=after,
             output_columns=self._output_columns(name, query, after),
             state=state,
-            sinks=sink_steps(spec.sinks),
+            sinks=sink_steps(self._sinks(name, spec)),
             trigger=spec.trigger or defaults.trigger,
             max_records=spec.max_records or defaults.max_records,
             partitions=spec.partitions or defaults.partitions,
         )
+
+    def _sinks(self, name: str, spec: FlowSpec) -> list[Sink]:
+        made = []
+        for index, sink in enumerate(spec.sinks):
+            try:
+                made.append(sink.of_flow(name))
+            except ProjectError as error:
+                self._fail(error, name, "sinks", index)
+        return made
 
     def _other_texts(self, inputs: tuple[Input, ...], after: tuple[ProcessorStep, ...]) -> Iterator[str]:
         """All SQL beside the flow's own: of flows that are part of it, and of steps."""

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput
 from headrace.plan.settings import meaningful
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
@@ -45,9 +45,16 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
         "types": _types(flow, kept),
         "output": flow.spec.output,
         "settings": meaningful(settings or {}),
-        "sinks": [{"id": step.id, "label": step.sink.label} for step in flow.sinks],
+        "sinks": [_sink(step, flow.output_columns) for step in flow.sinks],
         "loose": _loose(flow, query),
     }
+
+
+def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
+    said: dict[str, Any] = {"id": step.id, "label": step.sink.label}
+    if step.sink.fills is not None:
+        said["fills"] = {**step.sink.fills, "columns": list(columns)}
+    return said
 
 
 def _remembered(steps: Iterable[ProcessorStep]) -> list[dict[str, Any]]:

@@ -1,13 +1,16 @@
-"""Names for the sinks of a flow that batch marks can rely on."""
+"""Names for the sinks of a flow that batch marks can rely on, and endpoints that have one name."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
 from headrace.plan.model import SinkStep
+from headrace.project.loader import Project
 
 
 def sink_steps(sinks: Sequence[Sink]) -> tuple[SinkStep, ...]:
@@ -29,3 +32,26 @@ def _name(sink: Sink, *, alone: bool) -> str:
     # two topics of one name are told apart by their clusters
     identity = sink.target if alone else f"{sink.target} {sink.label}"
     return f"{sink.kind()}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+
+def repeated_endpoints(project: Project) -> Iterator[ProjectError]:
+    """Endpoints that two sinks write: whose rows such a one had would be a matter of chance."""
+    writers: dict[str, str] = {}
+    for flow, index, name in _endpoints(project):
+        if name in writers:
+            yield ProjectError(
+                "endpoint-twice",
+                f"endpoint '{name}' is written by flow '{writers[name]}' already",
+                where=project.origin("flows", flow, "sinks", index),
+                hint="give one of them another `name`",
+            )
+        writers.setdefault(name, flow)
+
+
+def _endpoints(project: Project) -> Iterator[tuple[str, int, str]]:
+    for flow, spec in project.spec.flows.items():
+        for index, sink in enumerate(spec.sinks):
+            with suppress(ProjectError):  # said when the flow is planned
+                name = sink.of_flow(flow).endpoint
+                if name is not None:
+                    yield flow, index, name

@@ -37,7 +37,13 @@ class Project:
     def context(self) -> Context:
         """What components may know about the project."""
         context = Context(self.root, "")
-        return Context(self.root, context.path(self.spec.state), store=self.spec.object_store)
+        log = self.spec.serve.log
+        return Context(
+            self.root,
+            context.path(self.spec.state),
+            store=self.spec.object_store,
+            log=None if log is None else context.path(log),
+        )
 
     def origin(self, *path: str | int) -> Origin | None:
         """Where the value at this path was written."""

@@ -352,6 +352,17 @@ class ProjectSpec(Options):
         ObjectStore(), description="How the object store of `state` is reached; the usual `AWS_…` variables will do."
     )
 
+    @field_validator("serve")
+    @classmethod
+    def _open_only_here(cls, serve: ServeSpec) -> ServeSpec:
+        if not serve.auth.wanted and not is_loopback(serve.host):
+            raise PydanticCustomError(
+                "serve-unguarded",
+                "'host' is not an address of this machine itself, so everybody could read all endpoints: set 'auth', "
+                "or leave out 'host'",
+            )
+        return serve
+
 
 def settings_as_text(value: Any) -> Any:
     """Spark settings are text; YAML makes numbers and booleans of some of them."""

@@ -14,6 +14,7 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
 from headrace.core.objectstore import ObjectStore
 from headrace.project.layers import with_includes, with_override, with_profile, with_variables
+from headrace.project.serving import ServeSpec
 from headrace.project.tree import Tree, load_tree
 from headrace.project.variables import Secrets
 
@@ -40,6 +41,8 @@ class Place:
 
     context: Context
     flows: tuple[str, ...]
+    store: Path
+    """Where a serve node on this machine keeps its copies of endpoints."""
 
 
 def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] = ()) -> Place:
@@ -50,7 +53,7 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
     for override in overrides:
         tree = with_override(tree, override)
     flows = tree.data.get("flows")
-    wanted: tuple[str, ...] = ("state", "object_store", "variables", "secrets")
+    wanted: tuple[str, ...] = ("state", "object_store", "serve", "variables", "secrets")
     needed = {key: tree.data[key] for key in wanted if key in tree.data}
     unfilled: list[ProjectError] = []
     filled = with_variables(Tree(needed, tree.origins), file.parent, Secrets(), os.environ, unfilled).data
@@ -58,7 +61,13 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
         raise ProjectErrors(unfilled)
     folder = Context(file.parent, "").path(str(filled.get("state") or DEFAULT_STATE))
     context = Context(file.parent, folder, store=_store(filled.get("object_store")))
-    return Place(context, tuple(map(str, flows)) if isinstance(flows, dict) else ())
+    names = tuple(map(str, flows)) if isinstance(flows, dict) else ()
+    return Place(context, names, Path(context.path(_store_folder(filled.get("serve")))))
+
+
+def _store_folder(serve: Any) -> str:
+    given = serve.get("store") if isinstance(serve, dict) else None
+    return str(given or ServeSpec.model_fields["store"].default)
 
 
 def _store(given: Any) -> ObjectStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
@@ -51,8 +51,8 @@ class ApiKey(Options):
     sha256: str = Field(
         pattern=r"^[0-9a-f]{64}$", description="The key's SHA-256; `headrace token create --api-key` gives both."
     )
-    scopes: list[str] = Field(
-        default=["read"], description="What it allows: read, events, sql, admin.", examples=[["read", "sql"]]
+    scopes: list[Literal["read", "events", "sql", "admin"]] = Field(
+        default=["read"], description="What it allows; admin allows all of it.", examples=[["read", "sql"]]
     )
     endpoints: dict[str, Access] | None = Field(None, description="Only these endpoints; null: all of them, whole.")
     requests_per_second: float | None = Field(None, gt=0, description="Instead of the limit for all.")

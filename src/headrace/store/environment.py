@@ -16,7 +16,7 @@ MAP = 64 << 30
 """How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
 _READERS, _DATABASES, _SPARE = 1022, 64, 16
 _WAIT = 30.0
-_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
 
 Transaction = Any
 """One of LMDB's. Its own types leave open whether it gives bytes or views; here it is always asked for bytes."""
@@ -30,6 +30,7 @@ class Environment:
 
     def __init__(self, folder: Path, write: bool, size: int) -> None:
         self.folder = folder
+        self.path = str(folder.resolve())
         self.write = write
         self.users = 0
         self._active = 0
@@ -67,11 +68,13 @@ class Environment:
             with self._change:
                 self._active += 1
             try:
-                with damage_told():
-                    return self.lmdb.begin()
+                return self.lmdb.begin()
             except lmdb.MapResizedError:
                 self._done()
                 self._remap(0)
+            except DAMAGE as error:
+                self._done()
+                raise StoreDamagedError(str(error)) from error
             except BaseException:
                 self._done()
                 raise
@@ -94,7 +97,15 @@ class Environment:
     def _done(self) -> None:
         with self._change:
             self._active -= 1
-            self._change.notify_all()
+            if self._active == 0:
+                self._change.notify_all()
+        if self.users == 0:
+            _close_if_unused(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody looks at it."""
+        return self._active == 0
 
 
 class _DamageTold:
@@ -103,7 +114,7 @@ class _DamageTold:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, _DAMAGE):
+        if isinstance(error, DAMAGE):
             raise StoreDamagedError(str(error)) from error
 
 
@@ -129,9 +140,15 @@ def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environmen
 
 
 def release(environment: Environment) -> None:
-    """Close it if nobody else uses it."""
+    """Close it if nobody else uses it, and when nobody looks at it any more."""
     with _guard:
         environment.users -= 1
-        if environment.users == 0:
-            del _open[str(environment.folder.resolve())]
+    _close_if_unused(environment)
+
+
+def _close_if_unused(environment: Environment) -> None:
+    with _guard:
+        path = environment.path
+        if environment.users == 0 and environment.idle and _open.get(path) is environment:
+            del _open[path]
             environment.lmdb.close()

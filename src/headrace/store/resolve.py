@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Conflicts, Endpoint, Op
+from headrace.store.fit import fitted
 from headrace.store.layout import NUMBER, KeyMaker, old_keys, pack_event
 from headrace.store.rowjson import RowJson
 
@@ -17,7 +18,7 @@ MISSING = "primary key not found"
 
 @dataclass(frozen=True)
 class Refusal:
-    """A change that the endpoint's policy says is an error."""
+    """A change that the endpoint's policy says is an error, or that cannot be served."""
 
     index: int
     """Which of the changes that were applied together, from 0."""
@@ -38,6 +39,8 @@ class Prepared:
     olds: list[bytes | None] | None
     """Old keys; None when no change has one."""
     json: list[bytes]
+    unfit: dict[int, str]
+    """Why changes cannot be taken at all, by their number."""
 
     def touched(self) -> set[bytes]:
         """The keys of all rows that may change."""
@@ -49,13 +52,14 @@ class Prepared:
 
 def prepare(batch: pa.RecordBatch, endpoint: Endpoint, maker: KeyMaker, writer: RowJson) -> Prepared:
     """Read the columns of a batch."""
+    batch, unfit = fitted(batch, endpoint.columns)
     keys: list[bytes] = []
     olds: list[bytes | None] | None = None
     if endpoint.key:
         keys = maker.row_keys([batch.column(name) for name in endpoint.key])
         given = batch.column(OLD)
         olds = old_keys(maker, given, endpoint.key) if given.null_count < len(given) else None
-    return Prepared(batch, batch.column(OP).to_pylist(), keys, olds, writer.rows(batch))
+    return Prepared(batch, batch.column(OP).to_pylist(), keys, olds, writer.rows(batch), unfit)
 
 
 @dataclass
@@ -88,10 +92,12 @@ class Resolver:
             Op.UPDATE: self._update,
             Op.DELETE: self._delete,
         }
-        keys, olds = self._prepared.keys, self._prepared.olds
+        keys, olds, unfit = self._prepared.keys, self._prepared.olds, self._prepared.unfit
         for index, op in enumerate(self._prepared.ops):
             key = keys[index] if keys else NUMBER.pack(self._outcome.version + 1)
-            if olds is None and op == Op.UPSERT:
+            if index in unfit:
+                self._refuse(index, unfit[index])
+            elif olds is None and op == Op.UPSERT:
                 self._set(index, key, self._now.get(key))
             else:
                 steps[op](index, key, key if olds is None else olds[index] or key)
@@ -155,5 +161,8 @@ class Resolver:
         if policy == "nothing":
             self._outcome.ignored += 1
         else:
-            json = self._prepared.json[index]
-            self._outcome.refused.append(Refusal(index, Op(self._prepared.ops[index]), reason, json))
+            self._refuse(index, reason)
+
+    def _refuse(self, index: int, reason: str) -> None:
+        json = self._prepared.json[index]
+        self._outcome.refused.append(Refusal(index, Op(self._prepared.ops[index]), reason, json))

@@ -97,6 +97,16 @@ class StoreWriter:
         """The number of the newest change."""
         return self._state.version
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._state.rows
+
+    @property
+    def refused(self) -> int:
+        """How many changes were ever refused."""
+        return self._state.refused
+
     def close(self) -> None:
         """Be done."""
         release(self._environment)

@@ -1,0 +1,225 @@
+"""A log in files, on a disk or an object store.
+
+`commits/<position>.json` is put there in one step by whoever is first, and names the pieces of the segment in `parts/`.
+It also holds the newest batch of every writer, so that a batch that comes again is known by the last commit alone.
+`cuts/<position>.json` says up to where the log was cut off, and holds the same; the greatest counts. A commit file at
+or before a cut is nothing but a remainder.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from headrace.core.endpoints import Endpoint
+from headrace.core.objects import ObjectPath
+from headrace.core.statefiles import StatePath, copy_file, sync, write_new
+from headrace.log._commits import Commit, Marks, sealed, unsealed
+from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment
+from headrace.log.parts import Staging, place_of, read_part, series
+
+_FIRST = 0
+_NUMBERED = re.compile(r"(\d{12})\.json")
+# a follower asks a store once a second; where the log was cut off matters only to one that stayed far behind
+_LOOK_AT_CUTS_SECONDS = 10.0
+# a batch that was staged so long ago and not committed will never be
+_FORGOTTEN_SECONDS = 24 * 3600.0
+
+
+class FileLog(Log):
+    """The log of one version of an endpoint, in one folder."""
+
+    def __init__(self, folder: StatePath, endpoint: Endpoint, id: str = "0") -> None:
+        self.endpoint = endpoint
+        self.id = id
+        self._parts = folder / "parts"
+        self._commits = folder / "commits"
+        self._cuts = folder / "cuts"
+        self._seen = _FIRST
+        self._cut_seen = _FIRST
+        self._cut_due = 0.0
+
+    def end(self) -> int:
+        """The newest position: found by one look at the next one, as long as nobody else commits."""
+        cut = self._cut()
+        if self._seen < cut or self._seen == _FIRST or self._file(self._seen + 1).is_file():
+            self._seen = max(cut, _highest(self._commits))
+        return self._seen
+
+    def begin(self) -> int:
+        """The position after the last cut."""
+        return self._cut() + 1
+
+    def after(self, position: int, limit: int = 64) -> list[Segment]:
+        """Read commits one after the other until there is none."""
+        self._require_kept(position, self._recent_cut())
+        found: list[Segment] = []
+        while len(found) < limit:
+            commit = self._read(position + len(found) + 1)
+            if commit is None:
+                break
+            found.append(commit.segment)
+        if found:
+            # remainders of what was cut off can be read as well
+            self._require_kept(position, self._cut())
+            self._seen = max(self._seen, found[-1].position)
+        return found
+
+    def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """Read piece by piece."""
+        for part in segment.parts:
+            try:
+                yield from read_part(self._parts, part)
+            except FileNotFoundError:
+                self._require_kept(segment.position - 1, self._cut())
+                raise LogDamagedError(f"{part.name} of segment {segment.position} is missing") from None
+
+    def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
+        """Write all changes as one task would, and commit them."""
+        return self.commit_parts(mark, self.staging(mark).stage(0, batches))
+
+    def has(self, mark: Mark) -> bool:
+        """Whether a batch is there already."""
+        return self._newest()[1].has(mark)
+
+    def knows(self, writer: str, generation: str) -> bool:
+        """Whether a batch of this generation is there."""
+        return self.has(Mark(writer, generation, 0))
+
+    def staging(self, mark: Mark) -> Staging:
+        """Where tasks put the changes of a batch."""
+        return Staging(self._parts, self.endpoint.changes, mark)
+
+    def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+        """Make what tasks have staged count, in the order given."""
+        if not parts:
+            return None
+        sync(self._parts)
+        while True:
+            end, marks = self._newest()
+            if marks.has(mark):
+                return None
+            segment = _segment(end + 1, mark, parts)
+            taken = write_new(self._file(end + 1), Commit(segment, marks.with_(mark)).to_bytes())
+            # who slept between these lines may have put it where others had committed and cut off meanwhile; if it was
+            # cut off only now, its mark is known
+            if taken and self._cut() < segment.position:
+                self._seen = segment.position
+                return segment
+
+    def take_in(self, other: FileLog, segment: Segment) -> None:
+        """Commit a segment of another log as well, unless it is there."""
+        for part in segment.parts:
+            copy_file(other._parts / part.name, self._parts / part.name)
+        self.commit_parts(segment.mark, segment.parts)
+
+    def cut(self, position: int) -> None:
+        """Say where the log was cut off, then remove what is before it."""
+        end = self.end()
+        if not _FIRST < position <= end:
+            raise ValueError(f"the log has positions up to {end}, and is to be cut off at {position}")
+        commit = self._read(position)
+        if commit is not None and position > self._cut():
+            document = {"position": position, "marks": commit.marks.batches}
+            write_new(self._cuts / f"{position:012d}.json", sealed(document))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove commits, cuts and pieces that nobody needs any more."""
+        (cut, gone), (_, known) = self._last_cut(), self._newest()
+        for file in _files(self._commits):
+            if (_position(file) or cut + 1) <= cut:
+                file.unlink(missing_ok=True)
+        for file in _files(self._cuts):
+            if (_position(file) or cut) < cut:
+                file.unlink(missing_ok=True)
+        cut_off, committed = _batches(gone), _batches(known)
+        for file in _files(self._parts):
+            name, batch = place_of(file.name) or ("", 0)
+            if batch <= cut_off.get(name, -1) or (batch > committed.get(name, -1) and _is_forgotten(file)):
+                file.unlink(missing_ok=True)
+
+    def _newest(self) -> tuple[int, Marks]:
+        """The newest position, and which batches are there with it."""
+        while True:
+            end = self.end()
+            cut, marks = self._last_cut()
+            if end <= cut:
+                return cut, marks
+            commit = self._read(end)
+            if self._cut() >= end:
+                continue  # cut off just now: what was read may be a remainder
+            if commit is None:
+                raise LogDamagedError(f"{self._file(end)} is missing")
+            return end, commit.marks
+
+    def _last_cut(self) -> tuple[int, Marks]:
+        """Up to where the log was cut off, and which batches were there by then."""
+        while (cut := self._cut()) > _FIRST:
+            file = self._cuts / f"{cut:012d}.json"
+            with suppress(FileNotFoundError):  # a later one took its place
+                return cut, Marks(unsealed(file.read_bytes(), file.name)["marks"])
+        return _FIRST, Marks()
+
+    def _read(self, position: int) -> Commit | None:
+        file = self._file(position)
+        try:
+            return Commit.from_bytes(file.read_bytes(), file.name)
+        except FileNotFoundError:
+            return None
+
+    def _file(self, position: int) -> StatePath:
+        return self._commits / f"{position:012d}.json"
+
+    def _cut(self) -> int:
+        self._cut_seen = max(self._cut_seen, _highest(self._cuts))
+        self._cut_due = time.monotonic() + (_LOOK_AT_CUTS_SECONDS if isinstance(self._cuts, ObjectPath) else 0.0)
+        return self._cut_seen
+
+    def _recent_cut(self) -> int:
+        return self._cut_seen if time.monotonic() < self._cut_due else self._cut()
+
+    def _require_kept(self, position: int, cut: int) -> None:
+        if position < cut:
+            raise LogCutError(f"the log of {self.endpoint.name} v{self.endpoint.version} begins after {cut}")
+
+
+def _segment(position: int, mark: Mark, parts: Sequence[Part]) -> Segment:
+    changes, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return Segment(position, mark, changes, size, datetime.now(UTC), tuple(parts))
+
+
+def _batches(marks: Marks) -> dict[str, int]:
+    return {
+        series(writer, generation): batch
+        for writer, generations in marks.batches.items()
+        for generation, batch in generations.items()
+    }
+
+
+def _files(folder: StatePath) -> list[StatePath]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _position(file: StatePath) -> int | None:
+    found = _NUMBERED.fullmatch(file.name)
+    return int(found[1]) if found else None
+
+
+def _is_forgotten(file: StatePath) -> bool:
+    try:
+        return file.stat().st_mtime < time.time() - _FORGOTTEN_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _highest(folder: StatePath) -> int:
+    return max((_position(file) or _FIRST for file in _files(folder)), default=_FIRST)

@@ -1,0 +1,93 @@
+"""The log of an endpoint: its changes, in segments that are there whole or not at all.
+
+One segment is what one batch of one flow changed. Positions count segments: 1, 2, 3 … without holes. Whoever follows a
+log keeps the position of the last segment it has taken in, and asks for those after it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+
+from headrace.core.endpoints import Endpoint
+
+
+class LogCutError(Exception):
+    """What is asked for was cut off the log: begin with a snapshot."""
+
+
+class LogDamagedError(Exception):
+    """What was read is not what was written."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Which batch of which writer a segment is. Batches of one writer and generation come in rising order."""
+
+    writer: str
+    """`<flow>/<sink>`."""
+    generation: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a segment, as one task wrote it."""
+
+    name: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The changes of one batch."""
+
+    position: int
+    mark: Mark
+    changes: int
+    bytes: int
+    at: datetime
+    """When it was committed."""
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+    """For the log itself."""
+
+
+class Log(ABC):
+    """The log of one version of one endpoint. Any number of processes may read it and commit to it at the same time."""
+
+    endpoint: Endpoint
+    id: str
+    """Made up when the log was begun: tells it from one that was removed and begun anew, at the same position."""
+
+    @abstractmethod
+    def end(self) -> int:
+        """The newest position; 0 when there is nothing yet."""
+
+    @abstractmethod
+    def begin(self) -> int:
+        """The oldest position that is still there, or would be: 1 when nothing was ever cut off."""
+
+    @abstractmethod
+    def after(self, position: int, limit: int = 64) -> list[Segment]:
+        """The segments after a position, in order; none when it is the newest. LogCutError when one of them is gone."""
+
+    @abstractmethod
+    def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """What a segment changes, in order, with the columns of `endpoint.changes`.
+
+        Nothing of a part is given before all of it was checked: LogDamagedError. LogCutError when it is gone.
+        """
+
+    @abstractmethod
+    def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
+        """Add a segment, durably, in one step. None: there is nothing to add, or that batch is already there."""
+
+    @abstractmethod
+    def cut(self, position: int) -> None:
+        """Forget the segments up to and including this one. What batches they were is still known."""

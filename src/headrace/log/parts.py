@@ -1,0 +1,76 @@
+"""Pieces of segments: Arrow streams in files that are named by what is in them.
+
+A task may run twice at once, and an engine that lost its lease may write what another writes too. Since the name holds
+a digest of the content, neither can change a piece that was committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.core.statefiles import StatePath, write_atomically
+from headrace.log.log import LogDamagedError, Mark, Part
+
+_PART_BYTES = 16_000_000
+_ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
+_NAME = re.compile(r"(?P<series>.+)-(?P<batch>\d+)-\d+-\d+-[0-9a-f]+\.arrow")
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Where the tasks of a batch put its changes. Pickled to them."""
+
+    folder: StatePath
+    schema: pa.Schema
+    mark: Mark
+
+    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[Part]:
+        """Write the changes of one task. They count once a segment is committed that has them."""
+        pieces = enumerate(_pieces(self.schema, batches))
+        return [self._put(f"{task:05d}-{number:03d}", rows, content) for number, (rows, content) in pieces]
+
+    def _put(self, place: str, rows: int, content: bytes) -> Part:
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        name = f"{series(self.mark.writer, self.mark.generation)}-{self.mark.batch:012d}-{place}-{digest[:12]}.arrow"
+        write_atomically(self.folder / name, content)
+        return Part(name, rows, len(content), digest)
+
+
+def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """Streams of about equal size, each with its number of rows."""
+    filled = (batch for batch in batches if batch.num_rows)
+    batch = next(filled, None)
+    while batch is not None:
+        out, rows = pa.BufferOutputStream(), 0
+        with pa.ipc.new_stream(out, schema, options=_ZSTD) as stream:
+            while batch is not None and out.tell() < _PART_BYTES:
+                stream.write_batch(batch.select(schema.names).cast(schema))
+                rows += batch.num_rows
+                batch = next(filled, None)
+        yield rows, out.getvalue().to_pybytes()
+
+
+def read_part(folder: StatePath, part: Part) -> Iterator[pa.RecordBatch]:
+    """The changes of a piece, once it is known to be what was written. FileNotFoundError when it is gone."""
+    content = (folder / part.name).read_bytes()
+    if hashlib.blake2b(content, digest_size=16).hexdigest() != part.digest:
+        raise LogDamagedError(f"{part.name}: its checksum does not fit")
+    with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
+        yield from stream
+
+
+def series(writer: str, generation: str) -> str:
+    """The beginning of the names of all pieces of a writer's generation: readable, and no other has it."""
+    digest = hashlib.sha256(f"{writer}\0{generation}".encode()).hexdigest()[:12]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{writer}-{generation}")[:100] + f"-{digest}"
+
+
+def place_of(name: str) -> tuple[str, int] | None:
+    """The series and batch that a piece is of; None for another file."""
+    found = _NAME.fullmatch(name)
+    return (found["series"], int(found["batch"])) if found else None

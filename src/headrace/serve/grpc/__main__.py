@@ -1,0 +1,40 @@
+"""`python -m headrace.serve.grpc`: one gRPC process of a node, started by it and ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from headrace.serve import lifeline
+from headrace.serve.grpc.server import Server
+from headrace.serve.settings import Settings
+
+_FINISH_SECONDS = lifeline.STOP_SECONDS * 0.7
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(settings)
+    lifeline.on_stop(lambda: _warned(loop, server))
+    await server.start(settings.spec.host, settings.spec.grpc_port or 0)
+    await stopping.wait()
+    await server.stop(_FINISH_SECONDS)
+
+
+def _warned(loop: asyncio.AbstractEventLoop, server: Server) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(server.services.feeds.stop)
+
+
+def main() -> None:
+    """The process."""
+    lifeline.end_with_parent()
+    asyncio.run(serve(Settings.here()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Server reflection and health: what a client asks that knows nothing yet.
+
+A caller is shown the services of the endpoints that it may see, with the columns that it may see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import ReflectionServicer
+
+from headrace.core.descriptors import build_pool
+from headrace.core.errors import RequestError
+from headrace.serve.grants import Grant
+from headrace.serve.grpc.calls import Caller, Method, Style
+from headrace.serve.grpc.services import COMMON_SERVICE, Services, parsed
+from headrace.serve.grpc.typed import Typed, common_files, service_name
+
+_HEALTH = "grpc.health.v1.Health"
+# the two differ in nothing but their name
+_REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+_LOOK_SECONDS = 1.0
+_KEPT = "grpc descriptors"
+_Status = health_pb2.HealthCheckResponse
+
+
+class Inspection:
+    """The methods of reflection and health."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._methods = {
+            f"/{_HEALTH}/Check": Method(Style.SLOW, self._check),
+            f"/{_HEALTH}/Watch": Method(Style.STREAM, self._watch),
+            **{f"/{name}/ServerReflectionInfo": Method(Style.TALK, self._reflect) for name in _REFLECTION},
+        }
+
+    def find(self, path: str) -> Method | None:
+        """The method of a path."""
+        return self._methods.get(path)
+
+    async def _reflect(self, caller: Caller, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for message in messages:
+            try:
+                request = reflection_pb2.ServerReflectionRequest.FromString(message)
+            except DecodeError:
+                raise RequestError("bad-message", "not a question of reflection") from None
+            grant = self._services.grant(caller)
+            grant.check("read")
+            for answer in self._shown(grant).ServerReflectionInfo(iter((request,)), None):
+                yield answer.SerializeToString()
+
+    def _shown(self, grant: Grant) -> Any:
+        """What a caller may know of; worked out again when an endpoint comes, goes or changes its version."""
+        endpoints = []
+        for name in self._services.doors.names(grant):
+            try:
+                endpoints.append(self._services.doors.open(grant, name))
+            except RequestError as error:
+                if error.status != 503:  # one that cannot answer yet has no columns yet
+                    raise
+        mark = tuple((door.endpoint.name, door.version) for door in endpoints)
+        known = grant.kept.get(_KEPT)
+        if known is None or known[0] != mark:
+            shown = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
+            names = [COMMON_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
+            pool = build_pool([*common_files(), *shown, *_own_files()])
+            known = grant.kept[_KEPT] = (mark, ReflectionServicer(names, pool=pool))
+        return known[1]
+
+    def _check(self, caller: Caller, message: bytes) -> bytes:
+        status = self._state(caller, parsed(health_pb2.HealthCheckRequest, message).service)
+        if status == _Status.SERVICE_UNKNOWN:
+            raise RequestError("unknown-service", "there is no such service", status=404, hint="reflection lists them")
+        return _Status(status=status).SerializeToString()
+
+    async def _watch(self, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
+        service = parsed(health_pb2.HealthCheckRequest, message).service
+        last = None
+        while not self._services.feeds.stopping:
+            status = await asyncio.to_thread(self._state, caller, service)
+            if status != last:
+                last = status
+                yield _Status(status=status).SerializeToString()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _state(self, caller: Caller, service: str) -> Any:
+        """Whether all endpoints, or that of a service, can answer. Of a service only those hear who may see it."""
+        states = {name: one["state"] for name, one in self._services.stores.status().items()}
+        if service not in ("", COMMON_SERVICE):
+            try:
+                grant = self._services.grant(caller)
+            except RequestError:
+                return _Status.SERVICE_UNKNOWN
+            known = {service_name(name): name for name in self._services.doors.names(grant)}
+            if service not in known:
+                return _Status.SERVICE_UNKNOWN
+            states = {service: states.get(known[service], "hydrating")}
+        return _Status.SERVING if all(state == "ready" for state in states.values()) else _Status.NOT_SERVING
+
+
+def _own_files() -> list[FileDescriptorProto]:
+    found = []
+    for module in (health_pb2, reflection_pb2):
+        file = FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(file)
+        found.append(file)
+    return found

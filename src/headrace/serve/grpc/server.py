@@ -1,0 +1,72 @@
+"""The gRPC server of one process: it listens, answers, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from headrace.serve.auth import Callers
+from headrace.serve.grpc.calls import Calls, Method
+from headrace.serve.grpc.connection import Connection
+from headrace.serve.grpc.inspection import Inspection
+from headrace.serve.grpc.services import Services
+from headrace.serve.meters import Meters
+from headrace.serve.settings import Settings
+from headrace.serve.stores import Stores
+
+_THREADS = 4
+_BACKLOG = 1024
+_WRITE_SECONDS = 1.0
+
+
+class Server:
+    """One process of several that listen on the same port."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stores = Stores(settings)
+        self._callers = Callers(settings.spec, settings.project, root=settings.root, shared=settings.store / "limits")
+        self._meters = Meters(settings.store)
+        self.services = Services(settings, self._stores, self._callers, self._meters)
+        self._inspection = Inspection(self.services)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server
+        self._writing: asyncio.Task[None]
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which may have been any free one."""
+        calls = Calls(self.find, self._threads, int(self._settings.spec.limits.body))
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(calls, self._connections), host, port, backlog=_BACKLOG, reuse_port=True
+        )
+        self._writing = asyncio.create_task(self._write())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def find(self, path: str) -> Method | None:
+        """The method of a path."""
+        return self.services.find(path) or self._inspection.find(path)
+
+    async def stop(self, seconds: float) -> None:
+        """Take no new calls, end live ones, and let the others finish for so long."""
+        self._server.close()
+        self.services.feeds.stop()
+        for connection in list(self._connections):
+            connection.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._connections:
+                    await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+        self._writing.cancel()
+        self._meters.write()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._stores.close()
+        self._callers.close()
+
+    async def _write(self) -> None:
+        while True:
+            await asyncio.sleep(_WRITE_SECONDS)
+            self._meters.write()

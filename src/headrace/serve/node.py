@@ -1,0 +1,186 @@
+"""The serve node: one applier, the API workers and the gRPC processes, kept alive and ended together.
+
+The supervisor does no work of its own, so nothing that goes wrong in serving can end it. `headrace serve` is it;
+`headrace run` starts it as a process of its own: `python -m headrace.serve.node`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import FrameType
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.statefiles import write_atomically
+from headrace.project.model import is_loopback
+from headrace.serve.children import Child, how
+from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
+from headrace.serve.lock import locked
+from headrace.serve.ports import Port
+from headrace.serve.settings import Given, Settings
+from headrace.serve.status import NODE_FILE, NODE_LOCK
+from headrace.serve.suspicion import CRASHES, suspect
+
+_TEND_SECONDS, _WRITE_SECONDS = 0.1, 1.0
+_START_SECONDS = 60.0
+_WARNING_SECONDS = 0.3
+"""Between the word that an end is near and the end: live streams say goodbye meanwhile."""
+
+
+@dataclass
+class Node:
+    """One node of one project on this machine."""
+
+    given: Given
+    settings: Settings
+    tell: Callable[[str], None] = lambda _text: None
+    """Takes what people should know: a process that was started again, say."""
+    ready: Callable[[Node], None] = lambda _node: None
+    """Called once, when the node answers."""
+    http: Port | None = field(default=None, init=False)
+    grpc: Port | None = field(default=None, init=False)
+    children: list[Child] = field(default_factory=list, init=False)
+
+    def run(self, stopping: threading.Event, seconds: float | None = None) -> None:
+        """Serve until it is told to stop, or for some time. A ProjectError says why it cannot go on."""
+        require_guard(self.settings)
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.settings.store / NODE_LOCK, "node", patience=STOP_SECONDS))
+            self._take_ports(stack)
+            stack.callback(self._end)
+            self._start()
+            self._keep(stopping, seconds)
+
+    @property
+    def urls(self) -> dict[str, str | None]:
+        """Where it answers."""
+        http = None if self.http is None else f"http://{self.http.address}"
+        return {"http": http, "grpc": None if self.grpc is None else self.grpc.address}
+
+    def _take_ports(self, stack: ExitStack) -> None:
+        spec = self.settings.spec
+        self.http = Port(spec.host, spec.port, "serve.port")
+        stack.callback(self.http.close)
+        if spec.grpc_port is not None:
+            self.grpc = Port(spec.host, spec.grpc_port, "serve.grpc_port")
+            stack.callback(self.grpc.close)
+
+    def _start(self) -> None:
+        assert self.http is not None
+        numbers: dict[str, object] = {"port": self.http.number, "grpc_port": self.grpc and self.grpc.number}
+        told = self.given.over(**numbers).environment()
+        self.children = [Child("applier", "headrace.serve.applier", told), Child("api", "headrace.serve.api", told)]
+        if self.grpc is not None:
+            workers = range(1, self.settings.spec.workers + 1)
+            self.children += [Child(f"grpc-{number}", "headrace.serve.grpc", told) for number in workers]
+        for child in self.children:
+            child.start()
+
+    def _keep(self, stopping: threading.Event, seconds: float | None) -> None:
+        began = time.monotonic()
+        answering = threading.Thread(target=self._await_answer, name="first answer", daemon=True)
+        answering.start()
+        written = 0.0
+        while not stopping.wait(_TEND_SECONDS):
+            died = [code for child in self.children if (code := self._tend(child)) is not None]
+            if died or time.monotonic() - written > _WRITE_SECONDS:
+                written = time.monotonic()
+                self._write()
+            if seconds is not None and time.monotonic() - began > seconds:
+                break
+
+    def _await_answer(self) -> None:
+        assert self.http is not None
+        if self.http.wait(_START_SECONDS):
+            self._write()
+            self.ready(self)
+        else:
+            self.tell(f"the API does not answer after {_START_SECONDS:.0f} s")
+
+    def _tend(self, child: Child) -> int | None:
+        code = child.tend()
+        if code is None:
+            return None
+        if -code in CRASHES:
+            suspect(self.settings.store, f"the {child.name} {how(code)}")
+        if child.hopeless:
+            raise ProjectError(
+                "serve-failed",
+                f"the {child.name} of the serve node {how(code)}, and would do so again",
+                hint="what it said stands above; mend that and start the node again",
+                exit_code=Exit.CONFLICT if code == Exit.CONFLICT else Exit.FAILED,
+            )
+        self.tell(f"the {child.name} {how(code)}; it is started again")
+        return code
+
+    def _end(self) -> None:
+        for child in self.children:
+            child.warn()
+        threading.Event().wait(_WARNING_SECONDS)
+        for child in self.children:
+            child.ask_to_end()
+        deadline = time.monotonic() + STOP_SECONDS
+        for child in self.children:
+            child.end(deadline)
+        (self.settings.store / NODE_FILE).unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        said = {
+            "pid": os.getpid(),
+            "as_of": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            **self.urls,
+            "processes": [child.to_json() for child in self.children],
+        }
+        write_atomically(self.settings.store / NODE_FILE, json.dumps(said).encode(), durable=False)
+
+
+def require_guard(settings: Settings) -> None:
+    """Refuse to serve other machines when anybody could ask."""
+    spec = settings.spec
+    if spec.auth.wanted or is_loopback(spec.host):
+        return
+    raise ProjectError(
+        "serve-unguarded",
+        f"'serve.host: {spec.host}' can be reached from other machines, and nobody is asked for a token",
+        hint="add 'serve.auth' (headrace token create --api-key makes a key), or listen on 127.0.0.1",
+    )
+
+
+def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]:
+    """What to tell people who want to ask: the addresses, and a first question."""
+    lines = [f"serving {http} (docs: {http}/docs)" + (f", gRPC {grpc}" if grpc else "")]
+    if not settings.spec.auth.wanted:
+        lines.append("no token is asked for, so only this machine is answered: see serve.auth")
+    return [*lines, *(f"  curl {http}/{name}" for name in settings.endpoints[:3])]
+
+
+def main() -> int:
+    """The node as a process that ends with the one that started it."""
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=stopping.set, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    end_with_parent()
+    try:
+        given = Given.here()
+        settings = given.settings()
+        Node(given, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(stopping)
+    except ProjectError as error:
+        print(error, file=sys.stderr, flush=True)
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What a caller is told when something is wrong: one shape of JSON, whatever it is."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+
+import msgspec
+
+from headrace.core.errors import RequestError
+
+PROBLEM = b"application/problem+json"
+Headers = list[tuple[bytes, bytes]]
+
+
+def problem(error: RequestError) -> tuple[int, Headers, bytes]:
+    """Status, headers and body that say what is wrong."""
+    body = msgspec.json.encode(
+        {
+            "type": "about:blank",
+            "title": _title(error.status),
+            "status": error.status,
+            "code": error.code,
+            "detail": error.message,
+            "hint": error.hint,
+        }
+    )
+    headers: Headers = [(b"content-type", PROBLEM), (b"cache-control", b"no-store")]
+    if error.status == 401:
+        how = b"Bearer" if error.code == "no-token" else b'Bearer error="invalid_token"'
+        headers.append((b"www-authenticate", how))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
+    return error.status, headers, body
+
+
+def bug() -> RequestError:
+    """What a caller is told of a mistake of ours: nothing of its inside."""
+    return RequestError(
+        "internal-error",
+        "this request could not be answered; it is a bug here, not in the request",
+        status=500,
+        hint="the log of the node has the details",
+    )
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

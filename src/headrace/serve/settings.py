@@ -1,0 +1,126 @@
+"""What every process of a serve node knows: made anew in each of them from the project's files.
+
+A process is told where the project is, never what is in it: so no secret stands in an environment or a command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.core.errors import ProjectError
+from headrace.core.statefiles import StatePath, state_path
+from headrace.project.loader import Project, load
+from headrace.project.serving import ServeSpec
+
+_VARIABLE = "HEADRACE_SERVE"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One node's view of a project: what it serves, from where, and how."""
+
+    project: str
+    """Its name."""
+    root: Path
+    """The folder of its files."""
+    spec: ServeSpec
+    log: StatePath
+    """Where the logs of all endpoints are."""
+    store: Path
+    """Where this node keeps its copies."""
+    snapshots: StatePath
+    lakes: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the flows' lake tables, by flow."""
+    endpoints: tuple[str, ...] = ()
+    """Endpoints that the project's flows write, whether or not anything was written yet."""
+    redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
+    """Hides secrets in what other systems said."""
+
+    @staticmethod
+    def of(project: Project) -> Settings:
+        """The settings of a loaded project."""
+        spec, context = project.spec.serve, project.context
+        log = context.log_path
+        return Settings(
+            project=project.spec.project,
+            root=project.root,
+            spec=spec,
+            log=log,
+            store=_local(project, spec.store),
+            snapshots=_snapshots(project, log),
+            lakes=_lakes(project),
+            endpoints=_endpoints(project),
+            redact=project.secrets.redact,
+        )
+
+    @staticmethod
+    def here() -> Settings:
+        """Those of the node that this process belongs to."""
+        return Given.here().settings()
+
+
+@dataclass(frozen=True)
+class Given:
+    """Which project, and what is laid over its file: all that a node's processes are told."""
+
+    path: Path
+    profile: str | None = None
+    overrides: Sequence[str] = ()
+
+    @staticmethod
+    def here() -> Given:
+        """What this process was told by the node that started it."""
+        said = json.loads(os.environ[_VARIABLE])
+        return Given(Path(said["path"]), said["profile"], tuple(said["overrides"]))
+
+    def settings(self) -> Settings:
+        """The settings of that project, as its files are now."""
+        return Settings.of(load(self.path, profile=self.profile, overrides=tuple(self.overrides)))
+
+    def environment(self) -> dict[str, str]:
+        """What tells it to a process."""
+        said = {"path": str(self.path.absolute()), "profile": self.profile, "overrides": list(self.overrides)}
+        return {_VARIABLE: json.dumps(said)}
+
+    def over(self, **values: object) -> Given:
+        """With these values of `serve:` laid over it."""
+        laid = (f"serve.{key}={json.dumps(value)}" for key, value in values.items())
+        return Given(self.path, self.profile, (*self.overrides, *laid))
+
+
+def _snapshots(project: Project, log: StatePath) -> StatePath:
+    given = project.spec.serve.snapshots.path
+    return log.parent / "snapshots" if given is None else state_path(project.context.path(given), project.context.store)
+
+
+def _local(project: Project, given: str) -> Path:
+    if "://" in given:
+        raise ProjectError(
+            "store-place",
+            f"the store cannot be kept in '{given}'",
+            where=project.origin("serve", "store"),
+            hint="name a folder on a disk of this machine; snapshots and logs may be on an object store",
+        )
+    return Path(project.context.path(given))
+
+
+def _lakes(project: Project) -> dict[str, str]:
+    found = {}
+    for name, flow in project.spec.flows.items():
+        path = next((sink.lake_path for sink in flow.sinks if sink.lake_path is not None), None)
+        if path is not None:
+            found[name] = project.context.path(path)
+    return found
+
+
+def _endpoints(project: Project) -> tuple[str, ...]:
+    return tuple(
+        str(getattr(sink, "name", None) or name)
+        for name, flow in project.spec.flows.items()
+        for sink in flow.sinks
+        if sink.kind == "endpoint"
+    )

@@ -1,0 +1,71 @@
+"""An endpoint that goes back: a version that has the first batches of another, taken from its log. Needs no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.sink import Rewind
+from headrace.log.folder import LogFolder, Version
+
+
+@dataclass(frozen=True)
+class EndpointRewind:
+    """What has to be done to an endpoint."""
+
+    version: Version
+    """The one that has too much."""
+    kept: int
+    """The last position that stays."""
+    batches: int
+    """How many batches there are."""
+
+
+def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | None:
+    """How far to go back; None when nothing has to be taken back. Refused when it cannot be done."""
+    version = logs.newest(name)
+    if version is None:
+        return None
+    log = logs.log(version)
+    end, begin = log.end(), log.begin()
+    if not end:
+        return None
+    segments = log.after(begin - 1, end)
+    kept = max((one.position for one in segments if rewind.stays(one.mark.generation, one.mark.batch)), default=0)
+    if kept == end:
+        return None
+    if begin > 1:
+        raise ProjectError(
+            "rewind-history-gone",
+            f"endpoint {name} can no longer go back: its log begins with batch {begin} of {end}, what was before is in "
+            "snapshots only",
+            hint=f"rewind without --replace, or fill a new version: headrace run --new-generation {rewind.flow} "
+            "--beside",
+            exit_code=Exit.CONFLICT,
+        )
+    if rewind.kept is not None and any(
+        one.mark.generation.startswith("replay-") for one in segments if one.position > kept
+    ):
+        # these rows may come from before the target: taken back, they would be lost
+        raise ProjectError(
+            "rewind-replayed",
+            f"dead letters of flow '{rewind.flow}' were replayed into endpoint {name}, and may be lost",
+            hint="rewind to earliest, which brings them again, or without --replace",
+            exit_code=Exit.CONFLICT,
+        )
+    return EndpointRewind(version, kept, end)
+
+
+def go_back(logs: LogFolder, name: str, rewind: Rewind) -> None:
+    """Fill another version with what stays, and let requests get it. Done once, it is not done again."""
+    builder = f"{rewind.flow}/{rewind.sink}/{rewind.generation} rewind"
+    if any(version.builder == builder and version.ready for version in logs.details(name)):
+        return
+    plan = plan_rewind(logs, name, rewind)
+    if plan is None:
+        return
+    source = logs.log(plan.version)
+    target = logs.define(plan.version.endpoint, builder)
+    for segment in source.after(0, plan.kept):
+        target.take_in(source, segment)
+    logs.publish(name, builder)
