@@ -41,10 +41,12 @@ def serving(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "headrace", "serve", str(folder), "--port", "0", "--set", "serve.grpc_port=null"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
-        address = json.loads(node.stdout.readline())["http"]
-        until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
-        yield address
-        node.send_signal(signal.SIGTERM)
+        try:
+            address = json.loads(node.stdout.readline())["http"]
+            until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
+            yield address
+        finally:
+            node.send_signal(signal.SIGTERM)
     assert node.returncode == 0
 
 

@@ -128,9 +128,5 @@ def _lakes(project: Project) -> dict[str, str]:
 
 
 def _endpoints(project: Project) -> tuple[str, ...]:
-    return tuple(
-        str(getattr(sink, "name", None) or name)
-        for name, flow in project.spec.flows.items()
-        for sink in flow.sinks
-        if sink.kind == "endpoint"
-    )
+    sinks = (sink.of_flow(name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
+    return tuple(sink.endpoint for sink in sinks if sink.endpoint is not None)
