@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 import duckdb
 import psutil
@@ -30,6 +31,8 @@ _GRACE_SECONDS = 1.0
 """How long a question may go on after it was interrupted, before this process ends with it."""
 _MEMORY_FACTOR = 2
 """The database counts what it allocates for tables and their likes, not every byte that a function makes."""
+_MEMORY_SLACK = 256_000_000
+"""For the threads and pools that libraries make when they are first used."""
 
 
 def main() -> None:
@@ -38,6 +41,8 @@ def main() -> None:
     try:
         _, hello = receive(questions)
         settings = settings_of(hello)
+        if settings.lakes:
+            import_module("deltalake")
         _bound_memory(settings.spec.limits.sql.memory)
         send(answers, READY, b"")
         stores = Stores(settings)
@@ -64,7 +69,7 @@ def _bound_memory(memory: int) -> None:
     # what the first question would otherwise have to load within its time and memory
     with duckdb.connect(":memory:", config={"threads": "1"}) as database:
         database.sql("SELECT 1").to_arrow_table()
-    most = psutil.Process().memory_info().data + _MEMORY_FACTOR * memory
+    most = psutil.Process().memory_info().data + _MEMORY_SLACK + _MEMORY_FACTOR * memory
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -80,8 +85,8 @@ def _answered(message: bytes, settings: Settings, stores: Stores) -> tuple[int, 
         return REFUSAL, refusal(error)
     except Exception:
         _LOG.exception("a question could not be answered")
-        message = "the question could not be answered here"
-        return REFUSAL, refusal(RequestError("sql-unanswered", message, status=503, hint="the log says why"))
+        why = "the question could not be answered here"
+        return REFUSAL, refusal(RequestError("sql-unanswered", why, status=503, hint="the log says why"))
 
 
 def _no_cursors() -> bytes:
