@@ -187,6 +187,7 @@ def _random_change(rng: random.Random, rows: dict[int, int]) -> Change:
     return Op.UPSERT, None, rng.randrange(40), rng.randrange(1000)
 
 
+@pytest.mark.service
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), events=st.sampled_from([12, 1000]))
 def test_a_copy_kept_from_events_is_the_store(tmp_path_factory: pytest.TempPathFactory, seed: int, events: int) -> None:
@@ -218,6 +219,7 @@ def test_a_copy_kept_from_events_is_the_store(tmp_path_factory: pytest.TempPathF
     pairs.writer.close()
 
 
+@pytest.mark.service
 def test_no_loss_and_no_double_under_a_busy_writer(pairs: Pairs) -> None:
     pairs.writer.close()
     big = Pairs(pairs.served.folder / "big", events=100_000)
@@ -270,6 +272,7 @@ def test_who_comes_back_too_late_is_told(pairs: Pairs) -> None:
     Bench(pairs.served, "pairs").run(work)
 
 
+@pytest.mark.service
 def test_a_slow_reader_is_told_and_slows_nobody(tmp_path: Path) -> None:
     pairs = Pairs(tmp_path, events=1_000)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from headrace.store.tokens import LONGEST, tokens
 ENDPOINT = Endpoint(
     "orders",
     from_ddl(
-        "id bigint, small tinyint, price decimal(6,2), rate double, single float, name string, open boolean, raw binary,"
-        " day date, at timestamp, local timestamp_ntz, tags array<string>, sizes array<int>,"
+        "id bigint, small tinyint, price decimal(6,2), rate double, single float, name string, open boolean,"
+        " raw binary, day date, at timestamp, local timestamp_ntz, tags array<string>, sizes array<int>,"
         " address struct<city: string, place: struct<x: double, y: double>>, labels map<string, string>,"
         " counts map<string, struct<n: int>>, `a.b` int"
     ),
@@ -209,10 +210,9 @@ def test_two_filters_are_both_met() -> None:
     assert (both(one, None), both(None, one), both(None, None)) == (one, one, None)
 
 
-NAMES = st.sampled_from(
-    ["$and", "$or", "$not", "$eq", "$in", "$nin", "$lt", "$contains", "$matches_any", "$x", "", "id", "price", "at"]
-    + ["name", "tags", "address", "address.city", "labels", "labels.", "a.b", "rate", "raw", "nothing", "\x00"]
-)
+OPERATORS = ["$and", "$or", "$not", "$eq", "$in", "$nin", "$lt", "$contains", "$matches_any", "$x"]
+FIELDS = ["id", "price", "at", "name", "tags", "address", "address.city", "labels", "labels.", "a.b", "rate", "raw"]
+NAMES = st.sampled_from([*OPERATORS, *FIELDS, "", "nothing", "\x00", "\ud800"])
 VALUES = (
     st.none()
     | st.booleans()
@@ -240,10 +240,10 @@ def test_any_document_is_a_filter_or_refused(condition: Any, order: Any, number:
     else:
         assert isinstance(found, Filter)
         assert found.matches({}) in (True, False)
-    try:
+    with suppress(RequestError):
         parse_query({"$filter": condition, "$order_by": order, "$limit": number, "$after": number}, ENDPOINT, page=9)
-    except RequestError as error:
-        assert 400 <= error.status < 500
+    with suppress(RequestError):
+        parse_query({"$filter": condition}, ENDPOINT, page=9)
 
 
 @given(st.text())

@@ -249,7 +249,7 @@ def test_a_store_is_what_its_changes_make_of_it(data: st.DataObject) -> None:
             segment = [data.draw(batches) for _ in range(data.draw(st.integers(1, 2)))]
             before = (model.version, model.ignored, model.refused)
             for op, row, old in itertools.chain(*segment):
-                model.apply(op, row, None if old is None else tuple(old.values()))
+                model.apply(op, row, None if old is None else tuple(old[name] for name in endpoint.key))
             applied = writer.apply(position, [arrow(endpoint, batch) for batch in segment])
             counts = (applied.changes, applied.ignored, applied.refused)
             assert counts == (model.version - before[0], model.ignored - before[1], model.refused - before[2])

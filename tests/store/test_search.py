@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.store.made import Made, rows_of
 
 from headrace.core.endpoints import Endpoint
+from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
+from headrace.store.cursors import Cursor
+from headrace.store.errors import StoreDamagedError
+from headrace.store.filters import both, parse_filter
+from headrace.store.layout import ROWS as ROWS_DB
+from headrace.store.planner import plan
+from headrace.store.query import parse_query
 from headrace.store.tokens import tokens
 
 LONG = "https://example.org/" + "path/" * 60
@@ -64,8 +75,6 @@ def as_json(value: Any) -> Any:
         case Decimal():
             return str(value)
         case bytes():
-            from base64 import b64encode
-
             return b64encode(value).decode()
         case datetime():
             return value.isoformat()
@@ -228,22 +237,22 @@ def served(rows: list[dict[str, Any]]) -> list[str]:
 
 def ranks(rows: list[dict[str, Any]], order: dict[str, str]) -> list[Any]:
     """What rows are sorted by, as the model sees it."""
-    typed = {
+    typed: dict[str, Callable[[Any], Any]] = {
         "f": float,
         "d": Decimal,
-        "r": lambda value: __import__("base64").b64decode(value),
+        "r": b64decode,
         "t": datetime.fromisoformat,
     }
 
     def value(row: dict[str, Any], name: str) -> Any:
-        return row[name] if row[name] is None or name not in typed else typed[name](row[name])  # type: ignore[operator]
+        return row[name] if row[name] is None or name not in typed else typed[name](row[name])
 
     return [[rank(value(row, name)) for name in order] for row in rows]
 
 
 def is_sorted(rows: list[dict[str, Any]], order: dict[str, str]) -> bool:
     found = ranks(rows, order)
-    return all(_not_after(one, other, list(order.values())) for one, other in zip(found, found[1:], strict=False))
+    return all(_not_after(one, other, list(order.values())) for one, other in pairwise(found))
 
 
 def _not_after(one: list[Any], other: list[Any], directions: list[str]) -> bool:
@@ -328,3 +337,153 @@ def test_what_stays_is_seen_once_whatever_else_changes(
                 assert found.count(row) == 1
         finally:
             store.close()
+
+
+SHOP = Endpoint(
+    "shop",
+    from_ddl("id int, region string, amount int, paid boolean, note string, place struct<x: int>"),
+    key=("id",),
+    indexes=(("region", "amount"), ("amount",)),
+    text=("note",),
+)
+REGIONS = ["EU", "US", None]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    rows = [
+        {"id": n, "region": REGIONS[n % 3], "amount": n % 50, "paid": n % 2 == 0, "note": f"no {n}", "place": {"x": n}}
+        for n in range(300)
+    ]
+    made = Made(tmp_path_factory.mktemp("shop"), SHOP, rows)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("document", "order"),
+    [
+        ({}, "key"),
+        ({"$filter": {"id": 7}}, "key"),
+        ({"$filter": {"id": {"$in": [7, 8]}, "region": "EU"}}, "key"),
+        ({"$filter": {"id": 7}, "$order_by": {"amount": "desc", "region": "asc"}}, "sorted"),
+        ({"$order_by": {"id": "desc"}}, "key backwards"),
+        ({"$filter": {"region": "EU"}}, "ix0"),
+        ({"$filter": {"region": "EU", "amount": {"$gt": 10}}}, "ix0"),
+        ({"$filter": {"region": "EU"}, "$order_by": {"amount": "desc"}}, "ix0 backwards exactly"),
+        ({"$filter": {"region": "EU"}, "$order_by": {"region": "desc", "amount": "asc", "id": "asc"}}, "ix0 exactly"),
+        ({"$filter": {"region": "EU", "amount": 5}, "$order_by": {"id": "asc"}}, "ix0 exactly"),
+        ({"$filter": {"region": {"$in": ["EU", None]}}, "$order_by": {"region": "asc"}}, "ix0 exactly"),
+        ({"$filter": {"region": {"$in": ["EU", None]}}, "$order_by": {"amount": "asc"}}, "sorted"),
+        ({"$order_by": {"amount": "asc"}}, "ix1"),
+        ({"$order_by": {"amount": "asc", "id": "asc"}}, "ix1"),
+        ({"$order_by": {"amount": "asc", "id": "desc"}}, "sorted"),
+        ({"$filter": {"paid": True}, "$order_by": {"amount": "desc"}}, "ix1 backwards"),
+        ({"$filter": {"$or": [{"amount": 1}, {"region": "EU"}]}}, "key"),
+        ({"$filter": {"note": {"$contains": "7"}}}, "key"),
+        ({"$filter": {"note": {"$contains": "7"}, "amount": {"$gt": 3}}}, "key"),
+    ],
+    ids=str,
+)
+def test_plans(shop: Made, document: dict[str, Any], order: str) -> None:
+    with shop.view() as view:
+        chosen = plan(parse_query(document, SHOP, page=100), SHOP, view.reader.indexes)
+    assert chosen.order == order
+
+
+def refused(shop: Made, document: dict[str, Any], bound: int, counted: bool = False) -> RequestError:
+    with pytest.raises(RequestError) as found:
+        (shop.count if counted else shop.query)(document, bound=bound)
+    assert (found.value.code, found.value.status) == ("scan-too-large", 422)
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("document", "hint"),
+    [
+        ({"$filter": {"paid": True, "amount": {"$gt": 1}}}, "indexes: [[paid, amount]]"),
+        ({"$filter": {"paid": True}, "$order_by": {"amount": "desc"}}, "indexes: [[paid, amount]]"),
+        ({"$order_by": {"paid": "asc", "amount": "asc"}}, "indexes: [[paid, amount]]"),
+        ({"$filter": {"region": {"$contains": "EU"}}}, "text: [region]"),
+        ({"$filter": {"place.x": 5}}, "ask for fewer rows"),
+        ({"$filter": {"amount": {"$gt": 5}}, "$skip": 200}, "$after"),
+    ],
+    ids=str,
+)
+def test_past_the_bound_the_index_to_add_is_named(shop: Made, document: dict[str, Any], hint: str) -> None:
+    error = refused(shop, document, 50)
+    assert "more than 50 rows of 'shop'" in error.message
+    assert hint in (error.hint or "")
+
+
+def test_what_an_index_answers_has_no_bound(shop: Made) -> None:
+    assert len(shop.query({"$filter": {"region": "EU"}, "$order_by": {"amount": "asc"}}, bound=0)) == 100
+    assert len(shop.query({}, bound=0)) == 300
+    assert shop.count({"$filter": {"region": "EU", "amount": {"$gte": 25}}}, bound=5) == 50
+    refused(shop, {"$filter": {"region": "EU"}}, 5, counted=True)
+    assert shop.count({"$filter": {"region": "EU"}, "$limit": 30}, bound=5) == 30
+    refused(shop, {"$filter": {"paid": True}}, 200, counted=True)
+    assert shop.count({"$filter": {"paid": True}}, bound=300) == 150
+
+
+def test_a_full_page_is_never_refused_for_what_may_follow(shop: Made) -> None:
+    page = shop.page({"$filter": {"place.x": {"$lt": 2}}, "$limit": 2}, bound=10)
+    assert [row["id"] for row in rows_of(page)] == [0, 1]
+    assert page.next is not None
+
+
+def test_a_hint_names_no_column_of_a_restriction(shop: Made) -> None:
+    query = parse_query({"$filter": {"amount": {"$ne": 5}}}, SHOP, page=100)
+    hidden = replace(query, filter=both(parse_filter({"paid": True}, SHOP), query.filter))
+    with shop.view() as view, pytest.raises(RequestError) as found:
+        view.query(hidden, 3)
+    assert "paid" not in str(found.value)
+
+
+def test_a_restriction_holds_on_every_page(shop: Made) -> None:
+    hidden = parse_filter({"region": "EU"}, SHOP)
+    found: list[int] = []
+    after = None
+    while not found or after:
+        document = {"$order_by": {"amount": "asc"}, "$limit": 7, "$after": after}
+        query = parse_query(document, SHOP, page=100)
+        with shop.view() as view:
+            page = view.query(replace(query, filter=both(hidden, query.filter)), 1_000)
+        found += [row["id"] for row in rows_of(page)]
+        after = page.next
+    assert sorted(found) == list(range(0, 300, 3))
+
+
+def test_a_made_up_cursor_is_only_a_place(shop: Made) -> None:
+    for document in (
+        {"$order_by": {"amount": "asc"}},
+        {"$order_by": {"region": "asc"}},
+        {},
+        {"$order_by": {"paid": "asc"}},
+    ):
+        query = parse_query(document, SHOP, page=100)
+        for size in (0, 1, 300, 600):
+            with shop.view() as view:
+                order = plan(query, SHOP, view.reader.indexes).order
+                view.query(replace(query, after=Cursor(order, b"\x01" * size, b"\xff" * size)), 1_000)
+
+
+def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
+    made = Made(tmp_path, SHOP, [{"id": 1, "region": "EU"}])
+    key = made.reader.keys.row_key([1])
+    with made.reader._environment.lmdb.begin(write=True) as txn:
+        txn.delete(key, db=made.reader.databases[ROWS_DB])
+    with pytest.raises(StoreDamagedError):
+        made.query({"$filter": {"region": "EU"}})
+    with pytest.raises(StoreDamagedError):
+        made.query({"$filter": {"region": "EU", "paid": True}})
+    made.close()
+
+
+def test_a_cursor_after_the_restriction_changed_the_plan(shop: Made) -> None:
+    query = parse_query({"$limit": 5}, SHOP, page=100)
+    with shop.view() as view:
+        page = view.query(query, 100)
+        again = parse_query({"$limit": 5, "$after": page.next}, SHOP, page=100)
+        with pytest.raises(RequestError, match="another query"):
+            view.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # what is no name of an endpoint never becomes part of a file's path
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
+_FRESH_SECONDS = 0.05
+"""How long a door is opened again without a look at what is served."""
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -93,8 +96,13 @@ class Doors:
         """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
         grant.check(scope)
         kept: Door | None = grant.kept.get(name)
-        if kept is not None and kept.stores is self._stores and kept.version == self._wanted(kept):
-            return kept
+        if kept is not None and kept.stores is self._stores:
+            now = monotonic()
+            if now < kept.fresh_until:
+                return kept
+            if kept.version == self._wanted(kept):
+                kept.renew(now + _FRESH_SECONDS)
+                return kept
         bare, version = _split(name) or (name, None)
         access = grant.may(bare)
         if access is None:
@@ -137,6 +145,8 @@ class Door:
         self.version = full.version
         self.asked = asked
         """The version, if it was asked for by number."""
+        self.fresh_until = 0.0
+        """When it must be looked whether this is still the version that is served."""
         self.endpoint = _narrowed(full, access.fields)
         self.restriction = _restriction(access, full)
         self.whole = self.endpoint is full and self.restriction is None
@@ -148,7 +158,13 @@ class Door:
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
+        self._reader: StoreReader | None = None
         self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
+
+    def renew(self, until: float) -> None:
+        """This is the version that is served; its store is to be looked up anew."""
+        self.fresh_until = until
+        self._reader = None
 
     def etag(self, version: int) -> bytes:
         """What tells one state of a row from all others, as this caller sees it."""
@@ -237,10 +253,17 @@ class Door:
             )
 
     def _row(self, key: Sequence[Any]) -> Row | None:
-        reader = self.stores.reader(self.endpoint.name, self.version)
+        # not by `self.view()`: this is the path that must be fast
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = self.stores.reader(self.endpoint.name, self.version)
         try:
             return reader.get(key)
-        except StoreDamagedError as damage:  # not by `self.view()`: this is the path that must be fast
+        except StoreClosedError:
+            self._reader = None
+            raise
+        except StoreDamagedError as damage:
+            self._reader = None
             raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
     def _answer(self, version: int, json: bytes) -> Answer | None:

@@ -62,6 +62,8 @@ class Callers:
         self._tokens = None if spec.auth.jwt is None else Tokens(spec.auth.jwt, project, root)
         self._rates = Rates(shared)
         self._known: dict[bytes, _Known] = {}
+        self.anyone = None if self.wanted or self._limit is not None else self._anyone("")
+        """What everybody may do who asks, where neither tokens nor limits are set."""
 
     def grant(self, token: str | None, address: str) -> Grant:
         """What the caller may do. A RequestError: who it is cannot be told (401), or it asks too often (429)."""

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from headrace.core.errors import RequestError
 
-_WORTH_IT = 1_000
+WORTH_IT = 1_000
 """Bytes below which a compressed answer saves nothing."""
 _BODY_SECONDS = 30
 
@@ -41,7 +41,7 @@ def takes(accepted: bytes, kind: str) -> bool:
 
 def compressed(body: bytes, name: str | None) -> tuple[bytes, str | None]:
     """The body in that compression, if it is worth it."""
-    if name is None or len(body) < _WORTH_IT:
+    if name is None or len(body) < WORTH_IT:
         return body, None
     if name == "zstd":
         return pa.compress(body, codec="zstd", asbytes=True), name

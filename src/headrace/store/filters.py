@@ -26,7 +26,7 @@ from headrace.store.conditions import (
     negated,
 )
 from headrace.store.tokens import tokens
-from headrace.store.values import Kind, Lists, Numbers, kind_of
+from headrace.store.values import Kind, Lists, Numbers, is_text, kind_of
 
 __all__ = ["Filter", "both", "field_of", "parse_filter"]
 
@@ -84,7 +84,7 @@ def _inner(outer: Field, rest: str) -> Field:
 def _child(outer: Field, name: str) -> Field:
     """A field of a struct, or the value under a key of a map."""
     kind = outer.kind.type
-    if pa.types.is_map(kind):
+    if pa.types.is_map(kind) and is_text(name):
         return Field((*outer.path, name), kind_of(kind.item_type))
     if pa.types.is_struct(kind):
         if kind.get_field_index(name) < 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from headrace.core.endpoints import Endpoint
@@ -96,6 +97,7 @@ class _Column:
 
 
 _NOTHING = _Column()
+_EVERYTHING = (Span(b"", None),)
 
 
 @dataclass
@@ -107,6 +109,9 @@ class _Candidate:
     used: list[Filter]
 
 
+_rows_of = attrgetter("rows")
+
+
 def plan(query: Query, endpoint: Endpoint, indexes: Sequence[Index]) -> Plan:
     """The best way to answer a query."""
     parts = _parts(query.filter)
@@ -116,7 +121,10 @@ def plan(query: Query, endpoint: Endpoint, indexes: Sequence[Index]) -> Plan:
     fixed = {name for name, column in columns.items() if column.equal is not None}
     wanted = [term for term in query.order if term.field.column not in fixed]
     candidates = _candidates(parts, columns, endpoint, indexes)
-    best = min(candidates, key=lambda one: (one.rows, not _in_order(one.source, wanted, fixed)))
+    if wanted:
+        best = min(candidates, key=lambda one: (one.rows, not _in_order(one.source, wanted, fixed)))
+    else:
+        best = min(candidates, key=_rows_of)
     rest = [part for part in parts if not any(part is used for used in best.used)]
     sorts = not _in_order(best.source, wanted, fixed)
     return Plan(
@@ -194,6 +202,8 @@ def _candidates(
 
 def _looked_up(index: Index, columns: dict[str, _Column]) -> _Candidate:
     """Equal values of the first columns, then a range of the next."""
+    if not index.columns or index.columns[0] not in columns:
+        return _Candidate(Ranges(index, _EVERYTHING), _ROWS, [])
     points, used, part = [b""], list[Filter](), 1.0
     for name in index.columns:
         column = columns.get(name, _NOTHING)
@@ -221,7 +231,7 @@ def _looked_up(index: Index, columns: dict[str, _Column]) -> _Candidate:
 
 def _points(index: Index, points: list[bytes], columns: int) -> tuple[list[Span], bool]:
     if columns == 0:
-        return [Span(b"", None)], False
+        return list(_EVERYTHING), False
     found = [index.point(point, columns) for point in points]
     return [span for span, _ in found], any(loose for _, loose in found)
 
@@ -264,7 +274,7 @@ def _by_union(part: Or, endpoint: Endpoint, indexes: Sequence[Index]) -> list[_C
         conditions = _parts(branch)
         if any(_is_never(one) for one in conditions):
             continue
-        best = min(_candidates(conditions, _columns(conditions), endpoint, indexes), key=lambda one: one.rows)
+        best = min(_candidates(conditions, _columns(conditions), endpoint, indexes), key=_rows_of)
         if best.rows >= _ROWS:
             return []
         branches.append(best)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError, did_you_mean
@@ -20,6 +21,7 @@ _KEYS = ("$filter", "$order_by", "$limit", "$skip", "$after")
 _DIRECTIONS = ("asc", "desc")
 _TERMS = 16
 _LARGEST = 2**63 - 1
+_canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,5 @@ def _fingerprint(document: dict[str, Any], endpoint: Endpoint) -> bytes:
     orders = document.get("$order_by", {})
     # keys of an object of orders are in the order that counts, those of a filter are not
     order = [list(one.items()) for one in (orders if isinstance(orders, list) else [orders])]
-    asked = [endpoint.name, endpoint.version, order]
-    text = json.dumps(asked) + json.dumps(document.get("$filter"), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    asked = [endpoint.name, endpoint.version, order, document.get("$filter")]
+    return hashlib.blake2b(_canonical(asked), digest_size=8).digest()

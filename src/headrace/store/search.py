@@ -15,13 +15,12 @@ from headrace.core.errors import RequestError
 from headrace.store.conditions import Row as Decoded
 from headrace.store.cursors import Cursor, other_query
 from headrace.store.environment import damage_told
-from headrace.store.errors import StoreDamagedError
 from headrace.store.planner import Plan, advice, plan
 from headrace.store.query import Order, Page, Query
-from headrace.store.walks import Budget, Hit, TooManyError, decoded, hits, place
+from headrace.store.walks import Budget, Hit, TooManyError, decoded, hits, packed, place
 
 if TYPE_CHECKING:
-    from headrace.store.reader import Row, View
+    from headrace.store.reader import View
 
 _AHEAD = 1_000
 """Rows that are looked at to learn whether a full page is the last one."""
@@ -95,7 +94,7 @@ def _page(view: View, chosen: Plan, query: Query, budget: Budget) -> Page:
         for _ in islice(found, query.skip):
             budget.spend()
     page = list(islice(found, query.limit))
-    rows = [_row(view, hit) for hit in page]
+    rows = [view.unpacked(hit.key, packed(view, hit)) for hit in page]
     if len(rows) != query.limit or not _goes_on(found, budget):
         return Page(rows, None)
     end = Cursor(chosen.order, page[-1].values, page[-1].key)
@@ -111,16 +110,14 @@ def _goes_on(found: Iterator[Hit], budget: Budget) -> bool:
         return True
 
 
-def _row(view: View, hit: Hit) -> Row:
-    row = view.row(hit.key) if hit.packed is None else view.unpacked(hit.key, hit.packed)
-    if row is None:
-        raise StoreDamagedError(f"an index leads to row {hit.key.hex()}, which is not there")
-    return row
-
-
 def _checked(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     """What meets the filter after a place, in the order of the plan."""
-    for hit in hits(view, chosen, begin, budget):
+    found = hits(view, chosen, begin, budget)
+    return found if chosen.whole is None else _matching(view, chosen, found, budget)
+
+
+def _matching(view: View, chosen: Plan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
+    for hit in found:
         condition = chosen.whole if hit.shortened else chosen.rest
         if condition is None or condition.matches(decoded(view, hit)):
             yield hit

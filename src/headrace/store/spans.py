@@ -54,6 +54,7 @@ class Index:
 
     number: int | None
     database: bytes
+    columns: tuple[str, ...]
     fields: tuple[Field, ...]
     longest: int
     kept: int
@@ -62,11 +63,6 @@ class Index:
     can_be_shortened: bool
     then_key: tuple[str, ...]
     """Columns that entries with equal values are sorted by."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What it is sorted by."""
-        return tuple(field.path[0] for field in self.fields)
 
     def point(self, values: bytes, columns: int) -> tuple[Span, bool]:
         """Where entries with these values in their first columns stand, and whether others may stand there too."""
@@ -97,6 +93,7 @@ def _index(number: int | None, columns: tuple[str, ...], key: tuple[str, ...], s
     return Index(
         number=number,
         database=ROWS if number is None else index_name(number),
+        columns=columns,
         fields=fields,
         longest=longest,
         kept=_ROW_KEPT if primary else _VALUE_KEPT,

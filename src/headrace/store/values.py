@@ -55,6 +55,15 @@ class _NotANumber:
 NAN = _NotANumber()
 
 
+def is_text(given: str) -> bool:
+    """Whether it can be written at all: half of a surrogate pair cannot."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Kind(ABC):
     """How values of one type are written in JSON, read and compared."""
 
@@ -187,9 +196,8 @@ class _Texts(Kind):
     as_written = True
 
     def take(self, given: Any) -> Any:
-        if not isinstance(given, str):
+        if not isinstance(given, str) or not is_text(given):
             raise ValueError
-        given.encode()  # half of a surrogate pair is no text; the error is a ValueError
         return given
 
 

@@ -55,13 +55,19 @@ class Hit:
 place = attrgetter("values", "key")
 
 
+def packed(view: View, hit: Hit) -> bytes:
+    """The row of a hit as it is kept."""
+    found = hit.packed
+    if found is None:
+        found = hit.packed = view.txn.get(hit.key, db=view.reader.databases[ROWS])
+    if found is None:
+        raise StoreDamagedError(f"an index leads to row {hit.key.hex()}, which is not there")
+    return found
+
+
 def decoded(view: View, hit: Hit) -> Decoded:
     """The row of a hit."""
-    if hit.packed is None:
-        hit.packed = view.txn.get(hit.key, db=view.reader.databases[ROWS])
-        if hit.packed is None:
-            raise StoreDamagedError(f"an index leads to row {hit.key.hex()}, which is not there")
-    found: Decoded = _decode(unpack_row(hit.key, hit.packed)[1])
+    found: Decoded = _decode(unpack_row(hit.key, packed(view, hit))[1])
     return found
 
 

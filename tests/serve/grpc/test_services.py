@@ -18,6 +18,8 @@ from tests.serve.kit import FILMS, VISITS, Served, api_key, film
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
 
+pytestmark = pytest.mark.service
+
 TYPED = "headrace.endpoints.films.FilmsService"
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 EVERYTHING = Endpoint(
@@ -86,6 +88,14 @@ def test_reflection_tells_all_there_is(running: Running) -> None:
         "headrace.endpoints.visits.VisitsService",
         "headrace.v1.CommonService",
     ]
+
+
+def test_reflection_finds_methods_by_their_name(running: Running) -> None:
+    client = running.client()
+    for service in (TYPED, COMMON):
+        assert client.files(f"{service}.Get") == client.files(service)
+    assert client.reflect(file_containing_symbol=f"{TYPED}.Drop").HasField("error_response")
+    assert client.reflect(file_containing_symbol="").HasField("error_response")
 
 
 def test_the_newer_name_of_reflection_is_answered_too(running: Running) -> None:

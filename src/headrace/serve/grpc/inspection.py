@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
@@ -53,10 +54,11 @@ class Inspection:
                 raise RequestError("bad-call", "not a question of reflection") from None
             grant = self._services.grant(caller)
             grant.check("read")
-            for answer in self._shown(grant).ServerReflectionInfo(iter((request,)), None):
+            servicer, pool = self._shown(grant)
+            for answer in servicer.ServerReflectionInfo(iter((_of_service(request, pool),)), None):
                 yield answer.SerializeToString()
 
-    def _shown(self, grant: Grant) -> Any:
+    def _shown(self, grant: Grant) -> tuple[Any, DescriptorPool]:
         """What a caller may know of; worked out again when an endpoint comes, goes or changes its version."""
         endpoints = []
         for name in self._services.doors.names(grant):
@@ -71,8 +73,9 @@ class Inspection:
             shown = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
             names = [COMMON_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
             pool = build_pool([*common_files(), *shown, *_own_files()])
-            known = grant.kept[_KEPT] = (mark, ReflectionServicer(names, pool=pool))
-        return known[1]
+            known = grant.kept[_KEPT] = (mark, (ReflectionServicer(names, pool=pool), pool))
+        shown: tuple[Any, DescriptorPool] = known[1]
+        return shown
 
     def _check(self, caller: Caller, message: bytes) -> bytes:
         status = self._state(caller, parsed(health_pb2.HealthCheckRequest, message).service)
@@ -103,6 +106,17 @@ class Inspection:
                 return _Status.SERVICE_UNKNOWN
             states = {service: states.get(known[service], "hydrating")}
         return _Status.SERVING if all(state == "ready" for state in states.values()) else _Status.NOT_SERVING
+
+
+def _of_service(request: Any, pool: DescriptorPool) -> Any:
+    """A question for a method, which the library does not find, as one for its service."""
+    service, _, method = request.file_containing_symbol.rpartition(".")
+    try:
+        if method in pool.FindServiceByName(service).methods_by_name:
+            return reflection_pb2.ServerReflectionRequest(host=request.host, file_containing_symbol=service)
+    except KeyError:
+        pass
+    return request
 
 
 def _own_files() -> list[FileDescriptorProto]:
