@@ -43,7 +43,7 @@ def test_run_ask_and_test(folder: Path, spark: SparkSession, tmp_path: Path) -> 
     """By the commands; questions are asked as `headrace sql` does, whose documents are in functions/test_vectors.py."""
     counts = [f"streams.{name}.source.count=5000" for name in ("bookings", "payments")]
     settings = [word for setting in counts for word in ("--set", setting)]
-    done = headrace("run", str(folder), "--until-caught-up", "--for", "10min", *settings)
+    done = headrace("run", str(folder), "--until-caught-up", "--for", "2h", *settings)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "headrace sql" in done.stderr
