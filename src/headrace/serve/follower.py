@@ -34,7 +34,9 @@ from headrace.store.writer import StoreWriter
 _LOG = logging.getLogger(__name__)
 
 State = Literal["hydrating", "ready", "failed"]
-_NEAR_SECONDS, _TRY_AGAIN_SECONDS = 2.0
+_NEAR_SECONDS, _FAR_SECONDS = 0.025, 1.0
+"""How often a log is looked at that is on a disk, or on an object store."""
+_TRY_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
 """A store that is damaged again so soon is not built anew at once."""
