@@ -23,7 +23,7 @@ project: shop
 streams:
   changes: {source: {type: files, path: changes}, format: {type: json, columns: "id bigint, state string, n int"}}
 flows:
-  orders: {sql: SELECT COLUMNS FROM changes, sinks: [{type: endpoint, key: id}]}
+  orders: {sql: "SELECT COLUMNS FROM changes", sinks: [{type: endpoint, key: id}]}
 """
 
 
