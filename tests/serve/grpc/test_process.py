@@ -6,6 +6,7 @@ import json
 import time
 
 import grpc
+import psutil
 import pytest
 from tests.serve.grpc.kit import COMMON, Client, refusal
 from tests.serve.kit import Served
@@ -17,6 +18,13 @@ from headrace.serve.settings import Given
 pytestmark = pytest.mark.service
 
 
+def _await_listening(children: list[Child]) -> None:
+    deadline = time.monotonic() + 120
+    while not all(psutil.Process(child.pid).net_connections("tcp") for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_processes_share_a_port_and_end_when_they_are_told(served: Served) -> None:
     port = Port("127.0.0.1", 0, "serve.grpc_port")
     serve = {"grpc_port": port.number, "store": str(served.folder / "store"), "log": str(served.folder / "log")}
@@ -26,7 +34,7 @@ def test_processes_share_a_port_and_end_when_they_are_told(served: Served) -> No
     for child in children:
         child.start()
     try:
-        assert port.wait(120)
+        _await_listening(children)
         client = Client(port.number)
         assert client.call(COMMON, "Count", endpoint="films").count == 20
         events = client.call(COMMON, "OnEvent", endpoint="films")
