@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +122,7 @@ class StoreWriter:
         read = batches if callable(batches) else _again(batches)
         while True:
             try:
-                with damage_told(), _uncollected():
+                with damage_told():
                     return self._apply(position, read())
             except lmdb.MapFullError:
                 self._environment.grow()
@@ -174,19 +172,6 @@ class StoreWriter:
         ours = self.endpoint
         if (there.fingerprint, there.indexes, there.text) != (ours.fingerprint, ours.indexes, ours.text):
             raise StoreDamagedError(f"{self.folder} holds another definition of '{there.name}'")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for garbage while a segment is applied: it makes a great many objects and no cycles, and going through
-    them again and again took a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _again(batches: Iterable[pa.RecordBatch]) -> Callable[[], Iterable[pa.RecordBatch]]:
