@@ -3,9 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+# Tests that start servers wait a good deal: with memory for it, a third worker is worth a try on two cores.
+WORKERS ?= 2
+# The tests start some hundred processes: each would compile what the first could have kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup jars run check test bench bench-serve docs lock clean
+.PHONY: help setup jars run check static fast test bench bench-serve docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,15 +33,20 @@ run: setup ## run the quickstart (make run ARGS="--for 60s")
 check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static fast
+
+static: # on one core, while the tests wait for processes they start
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m headrace.project.reference --check
-	$(BIN)/python -m pytest -q -n 2 -m "not spark and not service and not cluster" $(ARGS)
+
+fast:
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not spark and not service and not cluster" $(ARGS)
 
 test: setup check ## everything, real services included
 	$(BIN)/headrace jars --s3 --quiet
 	$(BIN)/headrace services install
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "spark or service or cluster" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "spark or service or cluster" $(ARGS)
 
 bench: setup ## compare with hand-written PySpark, side by side
 	$(BIN)/headrace services install kafka

@@ -151,9 +151,9 @@ def _redis(redis: Redis, options: argparse.Namespace, requests: int) -> dict[str
 
 def grpc_gets(node: Node, options: argparse.Namespace, seconds: float, *, typed: bool) -> dict[str, float]:
     """Rows by random keys over gRPC: from the endpoint's own service, or from the common one."""
-    key = f"{{{{randomInt 1 {options.rows}}}}}"
+    key = f'"{{{{randomInt 1 {options.rows}}}}}"'
     name = ENDPOINT.name
-    call = f"headrace.endpoints.{name}.{name.capitalize()}Service.Get" if typed else "headrace.v1.CommonService.Get"
+    call = f"headrace.endpoints.{name}.{name.capitalize()}Service/Get" if typed else "headrace.v1.CommonService/Get"
     data = f'{{"id": {key}}}' if typed else f'{{"endpoint": "{name}", "key": [{{"int_value": {key}}}]}}'
     command = [str(_find("ghz")), "--insecure", "--call", call, "-d", data, "-c", str(options.connections),
                "--connections", "4", "-z", f"{max(1, round(seconds))}s", "--duration-stop", "wait", "-O", "json",

@@ -59,7 +59,7 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     result["updates"] = applied(writer, [changes(ids, turn + 1) for turn, ids in enumerate(updates)])
     result["updates_that_change_nothing"] = applied(writer, [changes(updates[-1], len(updates))] * 4)
     result["megabytes"] = round((folder / "data.mdb").stat().st_size / 1e6)
-    # V
+    result["verify"] = measured(writer.verify, options.rows)
     reader = StoreReader.open(folder)
     result["gets"] = measured(lambda: get(reader, options), options.gets)
     reader.close()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -50,11 +56,12 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
             yield name, node
 
 
+@cache
 def error_codes() -> dict[str, str]:
     """Every code in the source, with a file it is in."""
     found: dict[str, str] = {}
     for path in MODULES:
-        for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, call in calls(parsed(path)):
             place = ERROR_MAKERS.get(name)
             argument = call.args[place] if place is not None and len(call.args) > place else None
             if (
@@ -122,13 +129,20 @@ def imported_at_load(tree: ast.Module) -> Iterator[str]:
                 yield module
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_only_the_engine_loads_spark(path: Path) -> None:
+def may_load_spark(path: Path) -> bool:
     """A kind's private module may: it is loaded when the kind is used, which the next test shows."""
-    if path.is_relative_to(SOURCE / "engine") or (path.name.startswith("_") and path.name != "__init__.py"):
-        return
-    loaded = imported_at_load(ast.parse(path.read_text(encoding="utf-8")))
-    assert [name for name in loaded if name.split(".")[0] in ("pyspark", "py4j")] == []
+    return path.is_relative_to(SOURCE / "engine") or (path.name.startswith("_") and path.name != "__init__.py")
+
+
+def test_only_the_engine_loads_spark() -> None:
+    found = [
+        f"{relative(path)}: {name}"
+        for path in MODULES
+        if not may_load_spark(path)
+        for name in imported_at_load(parsed(path))
+        if name.split(".")[0] in ("pyspark", "py4j")
+    ]
+    assert found == []
 
 
 def test_all_kinds_projects_and_plans_are_known_without_spark() -> None:
@@ -138,15 +152,15 @@ def test_all_kinds_projects_and_plans_are_known_without_spark() -> None:
 
 @pytest.mark.parametrize(("family", "name", "kind"), KINDS, ids=KIND_IDS)
 def test_kinds_never_import_each_other(family: str, name: str, kind: type[Component]) -> None:
-    tree = ast.parse((SOURCE / family / f"{name}.py").read_text(encoding="utf-8"))
+    tree = parsed(SOURCE / family / f"{name}.py")
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     others = {f"headrace.{f}.{n}" for f, n, _ in KINDS} - {f"headrace.{family}.{name}"}
     assert imported & others == set()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_modules_are_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 450
+def test_modules_are_small() -> None:
+    lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: count for path, count in lines.items() if count > 450} == {}
 
 
 def test_no_file_names_a_registry_or_a_path_of_some_machine() -> None:

@@ -61,22 +61,30 @@ def test_lists_and_shows_versions(settings: Settings, logs: LogFolder, headrace:
         (2, ["id"], None),
     ]
     shown = headrace("endpoints", "show", "orders", "-p", settings.root).out
-    assert "note STRING" in shown.replace("string", "STRING")
+    assert "`note` string" in shown
     assert "  index: amount, state" in shown
     wrong = headrace("endpoints", "show", "order", "-p", settings.root, "--json")
     assert (wrong.code, wrong.error["error"]["code"]) == (4, "unknown-endpoint")
     assert "orders" in wrong.error["error"]["hint"]
 
 
+def say(settings: Settings) -> None:
+    """What an applier says now and again."""
+    write_status(settings.store, {"orders": {**COPY, "alias": 1, "versions": {"1": COPY}}})
+
+
 def test_shows_what_the_node_says(settings: Settings, logs: LogFolder, headrace: Run) -> None:
     with locked(settings.store / NODE_LOCK, "node"):
-        write_status(settings.store, {"orders": {**COPY, "alias": 1, "versions": {"1": COPY}}})
+        say(settings)
         (found,) = headrace("endpoints", "list", settings.root, "--json").data
         assert (found["state"], found["here"], found["versions"][0]["copy"]["rows"]) == ("ready", 1, 1200)
+        say(settings)
         line = headrace("endpoints", "list", settings.root).out.splitlines()[1].split()
         assert line[:5] == ["orders", "ready", "1", "1,2", "1,200"]
+        say(settings)
         served = headrace("status", settings.root, "--json").data["serve"]
         assert served["endpoints"]["orders"]["lag"]["segments"] == 1
+        say(settings)
         said = headrace("status", settings.root).out
         assert "orders: ready, version 1, 1,200 rows, 1 segments and 0.5s behind, 2 changes refused" in said
     assert "no node serves them here: orders" in headrace("status", settings.root).out

@@ -1,8 +1,7 @@
-"""`headrace init`: what it writes is a project without faults."""
+"""`headrace init`: what it writes is a project without faults. That it runs is in tests/system/test_quickstart.py."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
-from deltalake import DeltaTable
 
 from headrace.cli.init import project_name
 from headrace.project.json_schema import project_schema
@@ -42,21 +40,6 @@ def test_its_plan_is_exactly_once_into_the_lake(tmp_path: Path, headrace: Run) -
         ("console", "best_effort"),
     ]
     assert flow["inputs"][0]["columns"] == ["shop", "amount", "placed_at"]
-
-
-@pytest.mark.spark
-def test_it_runs_as_it_is(tmp_path: Path, shell: Run) -> None:
-    folder = tmp_path / "shop"
-    shell("init", folder)
-    count = 2000  # at 20 orders per second: 100 seconds, of which 8 windows at least are over
-    arguments = ["--until-caught-up", "--set", f"streams.orders.source.count={count}"]
-    ran = shell("run", folder, *arguments, timeout=900)
-    assert ran.code == 0, ran.err
-    assert {"flow", "batch", "row"} <= json.loads(ran.out.splitlines()[0]).keys()
-    kept = DeltaTable(folder / "lake" / "sales").to_pyarrow_table().to_pylist()
-    assert len(kept) >= 8 * 5
-    assert {row["shop"] for row in kept} == {f"shop-{number}" for number in range(5)}
-    assert count * 0.8 * 0.9 < sum(row["orders"] for row in kept) < count
 
 
 def test_as_json(tmp_path: Path, headrace: Run) -> None:

@@ -79,8 +79,8 @@ def test_version_option(headrace: Run) -> None:
         (["lint", "a", "-p", "b"], "two projects"),
     ],
 )
-def test_wrong_usage_exits_2(arguments: list[str], said: str, shell: Run) -> None:
-    ran = shell(*arguments)
+def test_wrong_usage_exits_2(arguments: list[str], said: str, headrace: Run) -> None:
+    ran = headrace(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
     assert "Traceback" not in ran.err

@@ -200,6 +200,7 @@ def test_what_runs_must_be_able_to_go_on_as_it_was(shop: Shop) -> None:
 
 SINKS: dict[str, tuple[dict[str, Any], str]] = {
     "console": ({}, "nothing"),
+    "endpoint": ({"name": "sums", "key": "k"}, "sums"),
     "files": ({"path": "out"}, "nothing"),
     "http": ({"url": "http://127.0.0.1:9/x"}, "nothing"),
     "influxdb": ({"url": "http://127.0.0.1:9", "database": "d", "measurement": "m"}, "nothing"),

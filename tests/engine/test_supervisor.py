@@ -260,6 +260,13 @@ def test_a_start_that_is_refused_is_final(project: Project, quick: None) -> None
     one.thread.join(60)
 
 
+def test_it_ends_by_itself_when_its_time_is_over(project: Project, quick: None) -> None:
+    runner = Runner(Starter(project, StateDir(Path(project.context.state))), make_plan(project, ["first"]))  # type: ignore[arg-type]
+    (run,) = runner.run(seconds=0.2)
+    assert (run.state, run.error) == ("stopped", None)
+    assert not runner.stopping.is_set()
+
+
 def test_until_caught_up_every_failure_is_final(project: Project, quick: None) -> None:
     state = StateDir(Path(project.context.state))
     starter = Starter(project, state)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,6 +118,7 @@ class Scene:
     master: str = "local[2]"
     max_records: int = 1000
     conf: Mapping[str, str] = field(default_factory=dict)
+    flows: Sequence[str] = FLOWS
     lives: list[Engine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -157,6 +158,7 @@ class Scene:
                 "files": str(self.folder / "out" / flow),
             }
             for flow, topic in self.topics.items()
+            if flow in self.flows
         }
         return {
             "brokers": self.kafka.address,
@@ -180,7 +182,7 @@ class Scene:
         env |= {"FAULTS_PLANT": plant} if plant else {}
         log = self.folder / f"life-{len(self.lives):02d}.log"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "headrace", "run", str(self.folder), *arguments]
+            command = [sys.executable, "-m", "headrace", "run", str(self.folder), *self.flows, *arguments]
             process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
         engine = Engine(process, log)
         self.lives.append(engine)
@@ -203,7 +205,7 @@ class Scene:
 
     def commits(self) -> tuple[int, ...]:
         """The newest commit of each flow."""
-        return tuple(self.newest(flow, "commits") for flow in FLOWS)
+        return tuple(self.newest(flow, "commits") for flow in self.flows)
 
     def check(self) -> tuple[int, dict[str, Any]]:
         """The checker's exit code and verdict."""

@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
-from tests.system.conftest import consume, produce
+from tests.system.conftest import RunProject, consume, produce
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka
@@ -121,13 +121,11 @@ def by_window(rows: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[int, st
     return found
 
 
-def test_every_window_once_whenever_the_engine_dies(tmp_path: Path, kafka: Kafka) -> None:
+def test_every_window_once_whenever_the_engine_dies(tmp_path: Path, kafka: Kafka, run_project: RunProject) -> None:
     scene = Scene(tmp_path, kafka)
     scene.write("old", "count(*)", 200)
     scene.feed(600)
-    first = scene.start("--until-caught-up")
-    assert await_true(first.died, PATIENCE), first.tail()
-    assert first.process.returncode == 0, first.tail()
+    run_project(tmp_path)
 
     scene.write("new", "sum(n)", 300)
     for number, point in enumerate(POINTS):
@@ -145,6 +143,8 @@ def test_every_window_once_whenever_the_engine_dies(tmp_path: Path, kafka: Kafka
     last.process.wait(120)
     assert done, last.tail()
     assert last.process.returncode == 0, last.tail()
+    assert "stopping" in last.log.read_text()
+    assert "Traceback" not in last.log.read_text()
     assert by_window(scene.table("sums")) == wanted
     assert by_window(scene.table("again")) == wanted
     counted, said = scene.windows(lambda _: 1), by_window(scene.topic())

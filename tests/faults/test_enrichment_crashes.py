@@ -1,4 +1,7 @@
-"""The engine killed with -9 while its rows are being asked about: each row once in PostgreSQL, or a dead letter."""
+"""The engine killed with -9 while its rows are being asked about: each row once in PostgreSQL, or a dead letter.
+
+`HEADRACE_FAULTS=full` kills it twice, the first time in its first batch.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ import pytest
 from benchmarks.answers import Answers, answers
 from tests.conftest import unavailable
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
+from tests.system.conftest import RunProject
 
 from headrace.engine.deadletters import read_letters
+from headrace.engine.state import StateDir
 from headrace.testing.services import Postgres
 from headrace.testing.services.ports import choose
 
@@ -44,6 +49,9 @@ flows:
     sinks: [{{type: postgres, url: "{database}", table: asked, create: true}}]
 """
 ROWS, FILES, PATIENCE = 2400, 6, 600.0
+FULL = os.environ.get("HEADRACE_FAULTS") == "full"
+# one batch asks 400 times, if it is not run again: in the small size it dies early in the second
+CALLS = (150, 500) if FULL else (450,)
 
 
 @pytest.fixture
@@ -62,15 +70,17 @@ def database() -> Iterator[str]:
         yield server.env["POSTGRES_URL"]
 
 
-def start(folder: Path, number: int, *arguments: str) -> Engine:
+def start(folder: Path, number: int) -> Engine:
     log = folder / f"life-{number}.log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "headrace", "run", str(folder), *arguments]
+        command = [sys.executable, "-m", "headrace", "run", str(folder)]
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     return Engine(process, log)
 
 
-def test_every_row_once_whenever_the_engine_dies(tmp_path: Path, service: Answers, database: str) -> None:
+def test_every_row_once_whenever_the_engine_dies(
+    tmp_path: Path, service: Answers, database: str, run_project: RunProject
+) -> None:
     conf = json.dumps({"spark.local.dir": str(tmp_path / "local"), **SHORT_LIVED})
     (tmp_path / "headrace.yaml").write_text(PROJECT.format(url=service.url, database=database, conf=conf))
     for folder in ("in", "local"):
@@ -82,16 +92,15 @@ def test_every_row_once_whenever_the_engine_dies(tmp_path: Path, service: Answer
 
     lives = []
     try:
-        for number, more in enumerate((150, 500)):
+        for number, more in enumerate(CALLS):
             asked = service.stats()["calls"] + more
             lives.append(start(tmp_path, number))
             reached = await_true(lambda: service.stats()["calls"] >= asked or lives[-1].died(), PATIENCE, 0.02)  # noqa: B023
             assert reached, lives[-1].tail()
             assert lives[-1].process.poll() is None, lives[-1].tail()
             lives[-1].kill()
-        lives.append(start(tmp_path, 2, "--until-caught-up"))
-        assert await_true(lives[-1].died, PATIENCE), lives[-1].tail()
-        assert lives[-1].process.returncode == 0, lives[-1].tail()
+        with StateDir(tmp_path / "state").lock():
+            run_project(tmp_path)
     finally:
         for engine in lives:
             if engine.process.poll() is None:

@@ -202,7 +202,9 @@ def test_writers_who_race_each_get_a_position(root: StatePath) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(segment is not None for segments in taken for segment in segments)
+    # one whose segment was cut off before it looked again is told that its batch is there
+    positions = [segment.position for segments in taken for segment in segments if segment is not None]
+    assert len(positions) == len(set(positions))
     expected = [(batch, writer) for batch in range(batches) for writer in ("shared", "w0", "w1", "w2")]
     assert sorted(seen) == sorted(expected)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.log.kit import ORDERS, changes, held
@@ -14,6 +15,7 @@ from headrace.core.schema import from_ddl
 from headrace.core.statefiles import StatePath
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Mark
+from headrace.project.loader import load
 
 WIDER = replace(ORDERS, columns=from_ddl("id bigint, state string, total double"))
 
@@ -107,3 +109,10 @@ def test_of_several_who_define_at_once_all_get_the_same_version(root: StatePath)
         thread.join()
     assert found == [1, 1, 1, 1]
     assert LogFolder(root).versions("orders") == [ORDERS]
+
+
+def test_a_project_says_where_its_logs_are(tmp_path: Path) -> None:
+    (tmp_path / "headrace.yaml").write_text("project: shop\nstate: s3://bucket/shop\n")
+    assert str(LogFolder.of(load(tmp_path, environment={}).context).root) == "s3://bucket/shop/log"
+    (tmp_path / "headrace.yaml").write_text("project: shop\nserve: {log: logs}\n")
+    assert LogFolder.of(load(tmp_path, environment={}).context).root == tmp_path / "logs"

@@ -10,10 +10,9 @@ from headrace.project.reference import main, pages, stale
 
 
 def test_every_kind_and_section_has_a_page() -> None:
-    made = pages()
+    made = pages()  # that another process makes the same is shown by `--check` of what is in the repository
     assert {"index.md", "project.md", "headrace.schema.json"} <= set(made)
     assert {f"{family}/{name}.md" for family in FAMILIES for name in kinds(family)} <= set(made)
-    assert made == pages()
 
 
 def test_a_page_says_what_the_model_says() -> None:

@@ -16,7 +16,7 @@ import pytest
 from headrace.core.endpoints import Endpoint
 from headrace.core.schema import from_ddl
 from headrace.store.errors import StoreDamagedError
-from headrace.store.layout import FILE, entry_sum
+from headrace.store.layout import FILE, sum_of_entries
 from headrace.store.pages import check_pages
 from headrace.store.reader import StoreReader
 from headrace.store.writer import StoreWriter
@@ -113,6 +113,7 @@ def damage_and_read(folder: Path, scratch: Path, seed: int, times: int) -> dict[
     return seen
 
 
+@pytest.mark.service
 def test_a_changed_byte_is_found_out_or_does_no_harm(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
     code = (
@@ -137,7 +138,7 @@ def test_a_file_that_is_none_or_was_cut_off_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [(b"ix0", "index 0"), (b"text", "words"), (b"rows", "rows"), (b"events", "")]
+    ("name", "told"), [(b"ix0", "index 0"), (b"text", "words"), (b"rows", "rows"), (b"events", "numbers")]
 )
 def test_what_is_missing_is_found(tmp_path: Path, name: bytes, told: str) -> None:
     fill(tmp_path)
@@ -160,7 +161,7 @@ def test_an_entry_that_is_not_of_a_row_is_found(tmp_path: Path) -> None:
         entry, length = cursor.item()
         cursor.delete()
         cursor.put(b"\xff" + entry, length)
-        state.sums[b"ix0"] += entry_sum(b"\xff" + entry, length) - entry_sum(entry, length)
+        state.sums[b"ix0"] += sum_of_entries([(b"\xff" + entry, length)]) - sum_of_entries([(entry, length)])
         txn.put(b"state", state.pack(), db=writer._databases[b"meta"])
     with pytest.raises(StoreDamagedError, match="do not fit the rows"):
         writer.verify()

@@ -228,7 +228,7 @@ def changes(draw: st.DrawFn, endpoint: Endpoint, pool: list[dict[str, Any]]) -> 
     return op, {**row, **key}, old
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_store_is_what_its_changes_make_of_it(data: st.DataObject) -> None:
     conflicts = Conflicts(

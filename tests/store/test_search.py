@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from operator import eq, ge, gt, le, lt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -487,3 +488,28 @@ def test_a_cursor_after_the_restriction_changed_the_plan(shop: Made) -> None:
         again = parse_query({"$limit": 5, "$after": page.next}, SHOP, page=100)
         with pytest.raises(RequestError, match="another query"):
             view.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)
+
+
+LONG_VALUES = [LONG + str(n) for n in range(13)] + [(LONG * 2)[:size] for size in range(250, 290, 3)]
+PLACES = [
+    Endpoint("pages", from_ddl("id int, s string"), key=("id",), indexes=(("s",), ("s", "id"))),
+    Endpoint("pages", from_ddl("id int, s string"), key=("s", "id")),
+]
+
+
+@pytest.mark.parametrize("endpoint", PLACES, ids=["index", "key"])
+def test_long_values_are_found_and_sorted_exactly(tmp_path: Path, endpoint: Endpoint) -> None:
+    rows = [{"id": n, "s": value} for n, value in enumerate(LONG_VALUES * 2)]
+    made = Made(tmp_path, endpoint, rows)
+    tests: dict[str, Callable[[str, str], bool]] = {"$eq": eq, "$lt": lt, "$lte": le, "$gt": gt, "$gte": ge}
+    for bound in (LONG + "5", LONG + "50", (LONG * 2)[:265], (LONG * 2)[:279], LONG[:100]):
+        for how, test in tests.items():
+            asked: dict[str, Any] = {"$filter": {"s": {how: bound}}}
+            wanted = [row["id"] for row in rows if test(str(row["s"]), bound)]
+            assert sorted(row["id"] for row in made.query(asked)) == wanted
+            assert made.count(asked) == len(wanted)
+    for direction in ("asc", "desc"):
+        asked = {"$filter": {"s": {"$gt": LONG + "3"}}, "$order_by": {"s": direction}}
+        expected = sorted((str(row["s"]) for row in rows if str(row["s"]) > LONG + "3"), reverse=direction == "desc")
+        assert [row["s"] for row in pages(made, asked, 3, lambda: None)] == expected
+    made.close()

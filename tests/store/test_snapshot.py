@@ -8,11 +8,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.endpoints import Endpoint
+from headrace.core.objects import ObjectPath
 from headrace.core.schema import from_ddl
 from headrace.store import snapshot
 from headrace.store.reader import StoreReader
 from headrace.store.snapshot import MANIFEST, Snapshots
 from headrace.store.writer import StoreWriter
+from headrace.testing.services import S3
 
 THINGS = Endpoint("things", from_ddl("id bigint, name string"), key=("id",), indexes=(("name",),))
 
@@ -97,3 +99,21 @@ def test_of_another_definition_none_is_taken(tmp_path: Path, writer: StoreWriter
     writer.close()
     other = Endpoint("things", from_ddl("id bigint, name string, more int"), key=("id",), indexes=(("name",),))
     assert snapshots.restore(other, tmp_path / "new") is None
+
+
+@pytest.mark.service
+def test_snapshots_on_an_object_store(tmp_path: Path, writer: StoreWriter, s3: S3) -> None:
+    s3.make_bucket("snapshots")
+    snapshots = Snapshots(ObjectPath.of("s3://snapshots/of/project", s3.store))
+    assert snapshots.newest(THINGS) is None
+    *_, third = saved(writer, snapshots, 3)
+    writer.close()
+    assert snapshots.prune(THINGS, 2) == 1
+    assert isinstance(third.folder, ObjectPath)
+    (third.folder / third.manifest.pieces[0].name).put(b"damaged")
+    restored = snapshots.restore(THINGS, tmp_path / "new")
+    assert restored is not None
+    assert restored.position == 2
+    second = StoreWriter.open(tmp_path / "new", THINGS)
+    second.verify()
+    second.close()

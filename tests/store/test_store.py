@@ -14,6 +14,7 @@ import pytest
 
 from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.schema import from_ddl
+from headrace.store.errors import StoreDamagedError
 from headrace.store.reader import Row, StoreReader
 from headrace.store.resolve import EXISTS, MISSING
 from headrace.store.writer import StoreWriter
@@ -218,6 +219,7 @@ def test_what_cannot_be_served_is_refused_and_stops_nothing(tmp_path: Path) -> N
     writer.close()
 
 
+@pytest.mark.service
 def test_a_map_that_is_full_grows(tmp_path: Path) -> None:
     writer = StoreWriter.open(tmp_path, NOTES, size=1 << 18)
     code = (
@@ -243,3 +245,44 @@ def test_a_map_that_is_full_grows(tmp_path: Path) -> None:
     writer.verify()
     writer.close()
     assert (tmp_path / "data.mdb").stat().st_size > 1 << 18
+
+
+def test_a_view_is_of_one_moment(tmp_path: Path) -> None:
+    writer = StoreWriter.open(tmp_path, NOTES)
+    writer.apply(1, [changes(NOTES, (Op.INSERT, {"id": 1, "text": "a"}))])
+    reader = StoreReader.open(tmp_path)
+    with reader.view() as view:
+        writer.apply(2, [changes(NOTES, (Op.DELETE, {"id": 1}), (Op.INSERT, {"id": 2, "text": "b"}))])
+        assert (view.position, view.rows) == (1, 1)
+        assert view.get([1]) is not None
+        assert view.get([2]) is None
+    found = reader.get([2])
+    assert found is not None
+    assert json.loads(found.json) == {"id": 2, "text": "b"}
+    assert reader.get([1]) is None
+    reader.close()
+    writer.close()
+
+
+def test_another_definition_is_not_written_into_a_store(tmp_path: Path) -> None:
+    StoreWriter.open(tmp_path, NOTES).close()
+    with pytest.raises(StoreDamagedError, match="another definition of 'notes'"):
+        StoreWriter.open(tmp_path, Endpoint("notes", from_ddl("id int, text string, more int"), key=("id",)))
+    # policies may change within a version
+    StoreWriter.open(tmp_path, Endpoint("notes", NOTES.columns, key=("id",), conflicts=Conflicts("update"))).close()
+    reader = StoreReader.open(tmp_path)
+    assert reader.endpoint.conflicts.on_insert == "update"
+    reader.close()
+
+
+def test_what_was_refused_is_kept(tmp_path: Path) -> None:
+    endpoint = Endpoint("notes", NOTES.columns, key=("id",), conflicts=Conflicts(on_insert="error"))
+    writer = StoreWriter.open(tmp_path, endpoint)
+    writer.apply(1, [changes(endpoint, (Op.INSERT, {"id": 1, "text": "a"}), (Op.INSERT, {"id": 1, "text": "b"}))])
+    reader = StoreReader.open(tmp_path)
+    with reader.view() as view:
+        (kept,) = view.refusals()
+    row = {"id": 1, "text": "b"}
+    assert kept == {"position": 1, "change": 1, "op": "insert", "reason": EXISTS, "row": row}
+    reader.close()
+    writer.close()

@@ -1,6 +1,6 @@
 """Every example is a project that runs until it is caught up and gives the rows it says.
 
-Three are run by the command itself; with HEADRACE_EXAMPLES=command all of them are.
+One is run by the command itself; with HEADRACE_EXAMPLES=command all of them are.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALONE = sorted({file.parents[1].name for file in EXAMPLES.glob("*/expected/*.json")})
-# State and two streams, Python code of the project, a service to ask.
-BY_COMMAND = {"interval-join", "python-function", "http-enrichment"}
+# Its code comes from the project's folder, which only a process of its own has to find.
+BY_COMMAND = {"python-function"}
 Served = Callable[[Path, pytest.FixtureRequest], AbstractContextManager[dict[str, str]]]
 
 

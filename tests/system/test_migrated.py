@@ -1,6 +1,6 @@
 """From the file of a Dagger job to rows: migrated, run on real services, and compared with the query run by hand.
 
-The first is migrated and run by the commands themselves; with HEADRACE_EXAMPLES=command all of them are.
+With HEADRACE_EXAMPLES=command they are migrated and run by the commands, in processes of their own.
 """
 
 from __future__ import annotations
@@ -114,7 +114,6 @@ def records(booking: Any) -> list[bytes]:
     return [*made, last.SerializeToString()]
 
 
-@pytest.mark.command
 def test_a_migrated_job_gives_the_rows_of_its_query(
     tmp_path: Path, kafka: Kafka, topic: Topic, run_job: RunJob, spark: SparkSession
 ) -> None:

@@ -1,4 +1,4 @@
-"""The quickstart as a newcomer meets it: through the command, in a process of its own."""
+"""What a newcomer meets: the quickstart through the command, in a process of its own, and a new project."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from deltalake import DeltaTable
+from tests.system.conftest import RunProject
+
+from headrace.cli.main import main
+from headrace.core.errors import ProjectError
+from headrace.engine.adhoc import AdHoc
+from headrace.engine.state import StateDir
+from headrace.project.loader import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -41,24 +51,27 @@ def serving(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "headrace", "serve", str(folder), "--port", "0", "--set", "serve.grpc_port=null"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
-        address = json.loads(node.stdout.readline())["http"]
-        until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
-        yield address
-        node.send_signal(signal.SIGTERM)
+        try:
+            address = json.loads(node.stdout.readline())["http"]
+            until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
+            yield address
+        finally:
+            node.send_signal(signal.SIGTERM)
     assert node.returncode == 0
 
 
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_run_ask_and_test(folder: Path) -> None:
+def test_run_ask_and_test(folder: Path, spark: SparkSession, tmp_path: Path) -> None:
+    """By the commands; questions are asked as `headrace sql` does, whose documents are in functions/test_vectors.py."""
     counts = [f"streams.{name}.source.count=5000" for name in ("bookings", "payments")]
     settings = [word for setting in counts for word in ("--set", setting)]
-    done = headrace("run", str(folder), "--until-caught-up", *settings)
+    done = headrace("run", str(folder), "--until-caught-up", "--for", "2h", *settings)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "headrace sql" in done.stderr
@@ -66,6 +79,8 @@ def test_run_ask_and_test(folder: Path) -> None:
     assert {row["flow"] for row in rows} == {"bookings_per_service"}
     windows = DeltaTable(str(folder / "lake" / "bookings_per_service")).to_pyarrow_table().to_pylist()
     assert len(windows) >= len(rows) > 0
+    orders = DeltaTable(str(folder / "lake" / "big_rides")).to_pyarrow_table()["order_id"].to_pylist()
+    assert len(orders) == len(set(orders)) > 0
 
     with serving(folder) as address:
         served = httpx.get(f"{address}/bookings", params={"$limit": 1000}, timeout=60).json()
@@ -73,17 +88,14 @@ def test_run_ask_and_test(folder: Path) -> None:
         (row["service"], row["bookings"], row["amount"]) for row in windows
     }
 
-    questions = [
-        "SELECT sum(bookings) AS n FROM bookings_per_service",
-        "SELECT nope",
-        "SELECT count(*) FROM dead_letters",
-    ]
-    asked = headrace("sql", "-p", str(folder), "--json", "--keep-going", *questions)
-    answers = [json.loads(line) for line in asked.stdout.splitlines()]
-    assert asked.returncode == 1
-    assert answers[0] == {"columns": ["n"], "rows": [[sum(row["bookings"] for row in windows)]]}
-    assert answers[1]["error"]["code"] == "unknown-column"
-    assert answers[2]["rows"][0][0] > 40
+    project = load(folder)
+    asked = AdHoc(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
+    answer = asked.run("SELECT sum(bookings) AS n FROM bookings_per_service")
+    assert answer.to_pylist() == [{"n": sum(row["bookings"] for row in windows)}]
+    with pytest.raises(ProjectError) as refused:
+        asked.run("SELECT nope")
+    assert refused.value.code == "unknown-column"
+    assert asked.run("SELECT count(*) AS n FROM dead_letters").to_pylist()[0]["n"] > 40
 
     tested = headrace("test", str(folder))
     assert tested.returncode == 0, tested.stdout + tested.stderr
@@ -122,18 +134,17 @@ def rows_at(address: str) -> list[dict[str, Any]]:
     return answer.json() if answer.status_code == 200 else []
 
 
-def test_sql_outside_a_project(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headrace", "sql", "--json"]
-    done = subprocess.run(
-        command,
-        input="SELECT 1 AS a; SELECT 'x;y' AS b",
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=600,
-        check=True,
-    )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"columns": ["a"], "rows": [[1]]},
-        {"columns": ["b"], "rows": [["x;y"]]},
-    ]
+def test_a_new_project_runs_as_it_is(
+    tmp_path: Path, run_project: RunProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "shop"
+    assert main(["init", str(folder)]) == 0
+    capsys.readouterr()
+    count = 2000  # at 20 orders per second: 100 seconds, of which 8 windows at least are over
+    run_project(folder, streams__orders__source__count=count)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"flow"')]
+    assert {"flow", "batch", "row"} <= shown[0].keys()
+    kept = DeltaTable(folder / "lake" / "sales").to_pyarrow_table().to_pylist()
+    assert len(kept) >= 8 * 5
+    assert {row["shop"] for row in kept} == {f"shop-{number}" for number in range(5)}
+    assert count * 0.8 * 0.9 < sum(row["orders"] for row in kept) < count

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -27,7 +27,6 @@ from headrace.testing.services import (
     Postgres,
     Redis,
     Service,
-    Spark,
     installing,
     kafka_config,
     named,
@@ -201,9 +200,12 @@ def test_every_service_starts_restarts_and_frees_its_ports(kind: str, tmp_path: 
         address, ports = service.address, service.ports
         assert set(listening(service)) >= {*ports.values()}
         assert all(address in value or not value.startswith("http") for value in service.env.values())
+        check_kept = over_a_crash(service) if isinstance(service, Kafka) else None
         service.kill()
         assert service.start().address == address
         assert await_true(service.answers, 60)
+        if check_kept is not None:
+            check_kept()
     finally:
         service.stop()
     service.stop()
@@ -318,23 +320,24 @@ def test_kafka_files_with_secrets_are_private(kafka: Kafka) -> None:
     assert kafka.users["alice"] not in kafka.log_file.read_text()
 
 
-@pytest.mark.service
-def test_kafka_keeps_records_over_a_crash_and_answers_after_a_pause() -> None:
+def over_a_crash(broker: Kafka) -> Callable[[], None]:
+    """Write a record; gives what shows after a crash that the broker has kept it, and that it answers after a pause."""
     from confluent_kafka import Producer
 
-    with Kafka() as broker:
-        broker.create_topic("kept")
-        producer = Producer({"bootstrap.servers": broker.address})
-        producer.produce("kept", b"before the crash")
-        assert producer.flush(30) == 0
-        broker.kill()
-        broker.start()
+    broker.create_topic("kept")
+    producer = Producer({"bootstrap.servers": broker.address})
+    producer.produce("kept", b"before the crash")
+    assert producer.flush(30) == 0
+
+    def check() -> None:
         broker.pause()
         producer.produce("kept", b"while paused")
         assert producer.flush(1) == 1
         broker.resume()
         assert producer.flush(60) == 0
         assert consume(broker, "kept", 2) == [b"before the crash", b"while paused"]
+
+    return check
 
 
 def consume(broker: Kafka, topic: str, count: int) -> list[bytes]:
@@ -419,26 +422,6 @@ def test_up_status_down(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert "stopping redis" in ended.stderr
     assert is_free(started[0]["port"])
-
-
-@pytest.mark.cluster
-def test_a_spark_cluster_that_lost_a_worker_still_runs_a_job() -> None:
-    job = """
-import sys
-from pyspark.sql import SparkSession
-build = SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1")
-build = build.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false")
-spark = build.config("spark.pyspark.python", sys.executable).getOrCreate()
-print("sum", spark.sparkContext.parallelize(range(100), 4).map(lambda number: number + 1).sum())
-"""
-    with Spark(workers=2) as cluster:
-        submit = [sys.executable, "-c", job, cluster.url]
-        cluster.kill_worker(0)
-        assert cluster.worker(0).process() is None
-        assert cluster.is_running()
-        assert "sum 5050" in subprocess.check_output(submit, text=True, stderr=subprocess.DEVNULL)
-        processes = [daemon.process() for daemon in cluster.daemons()]
-    assert not any(process.is_running() for process in processes if process is not None)
 
 
 @pytest.mark.service

@@ -25,9 +25,8 @@ _SAID_BYTES = 2000
 
 def wants_serving(project: Project, plan: Plan) -> bool:
     """Whether a flow that runs writes an endpoint, and the project wants it served."""
-    return project.spec.serve.enabled and any(
-        step.sink.kind == "endpoint" for flow in plan.flows for step in flow.sinks
-    )
+    sinks = (step.sink for flow in plan.flows for step in flow.sinks)
+    return project.spec.serve.enabled and any(sink.endpoint is not None for sink in sinks)
 
 
 class Serving:

@@ -6,8 +6,9 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 
-def pages() -> dict[str, str]:
-    """Every generated file by its path below the reference folder."""
+@cache
+def pages() -> Mapping[str, str]:
+    """Every generated file by its path below the reference folder; made once, since models do not change."""
     made = {"project.md": _project_page(), "headrace.schema.json": _json_text(project_schema())}
     for family in FAMILIES:
         for name, kind in kinds(family).items():

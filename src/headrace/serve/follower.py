@@ -34,8 +34,8 @@ from headrace.store.writer import StoreWriter
 _LOG = logging.getLogger(__name__)
 
 State = Literal["hydrating", "ready", "failed"]
-_NEAR_SECONDS, _TOPIC_SECONDS, _FAR_SECONDS = 0.025, 0.2, 1.0
-"""How often a log is looked at that is on a disk, in a topic, or on an object store."""
+_NEAR_SECONDS, _FAR_SECONDS = 0.025, 1.0
+"""How often a log is looked at that is on a disk, or on an object store."""
 _TRY_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 10.0
@@ -136,8 +136,6 @@ class Follower:
 
     def _run(self) -> None:
         pause = _FAR_SECONDS if isinstance(self.settings.log, ObjectPath) else _NEAR_SECONDS
-        if self.settings.topics is not None:
-            pause = _TOPIC_SECONDS
         while not self._stopping.is_set():
             if not self._tend():
                 self._stopping.wait(_TRY_AGAIN_SECONDS if self.trouble else pause)

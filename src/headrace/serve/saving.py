@@ -26,7 +26,7 @@ from headrace.store.errors import StoreDamagedError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
-_END_SECONDS = 3.0
+_END_SECONDS, _AGAIN_SECONDS = 3.0, 5.0
 _ASKED, _ANSWERED = ".snapshot-asked", ".snapshot-made"
 
 
@@ -61,9 +61,11 @@ class Saver:
         try:
             made = self._made(follower, bool(asked))
             answer: dict[str, Any] = {"position": made}
-        except (OSError, ProjectError) as error:
-            said = self._settings.redact(getattr(error, "message", str(error)))
+        except Exception as error:  # a store that is away, a full disk, a log that cannot be cut: the next may go well
+            said = self._settings.redact(f"{type(error).__name__}: {error}")
+            said = error.message if isinstance(error, ProjectError) else said
             _LOG.warning("no snapshot of %s: %s", follower.endpoint.name, said)
+            self._stopping.wait(_AGAIN_SECONDS)
             answer = {"error": said}
         if follower.state == "ready" or "error" in answer:
             for question in asked:
@@ -80,7 +82,10 @@ class Saver:
 
     def _look(self, follower: Follower) -> None:
         found = snapshots_of(self._settings, follower.log).newest(follower.endpoint)
-        follower.snapshot = (0, datetime.now(UTC)) if found is None else (found.position, made_at(found))
+        if found is not None:
+            follower.snapshot = (found.position, made_at(found))
+        elif follower.snapshot is None:  # the time counts from when there was none
+            follower.snapshot = (0, datetime.now(UTC))
 
     def _is_due(self, follower: Follower, asked: bool) -> bool:
         if follower.snapshot is None:

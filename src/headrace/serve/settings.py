@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import ProjectError
-from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
 from headrace.project.loader import Project, load
@@ -39,8 +38,6 @@ class Settings:
     """Paths of the flows' lake tables, by flow."""
     endpoints: tuple[str, ...] = ()
     """Endpoints that the project's flows write, whether or not anything was written yet."""
-    topics: LogTopics | None = field(default=None, repr=False)
-    """The topics that hold the changes, if the logs do not."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Hides secrets in what other systems said."""
 
@@ -58,14 +55,13 @@ class Settings:
             snapshots=_snapshots(project, log),
             lakes=_lakes(project),
             endpoints=_endpoints(project),
-            topics=context.log_topics,
             redact=project.secrets.redact,
         )
 
     @property
     def logs(self) -> LogFolder:
         """The logs themselves."""
-        return LogFolder(self.log, self.topics)
+        return LogFolder(self.log)
 
     @staticmethod
     def here() -> Settings:
@@ -128,9 +124,5 @@ def _lakes(project: Project) -> dict[str, str]:
 
 
 def _endpoints(project: Project) -> tuple[str, ...]:
-    return tuple(
-        str(getattr(sink, "name", None) or name)
-        for name, flow in project.spec.flows.items()
-        for sink in flow.sinks
-        if sink.kind == "endpoint"
-    )
+    sinks = (sink.of_flow(name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
+    return tuple(sink.endpoint for sink in sinks if sink.endpoint is not None)

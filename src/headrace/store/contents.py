@@ -25,9 +25,9 @@ from headrace.store.layout import (
     STATE,
     TEXT,
     State,
-    entry_sum,
     index_name,
-    row_sum,
+    sum_of_entries,
+    sum_of_rows,
     unpack_event,
     unpack_row,
     unsealed,
@@ -47,15 +47,12 @@ class Contents:
     def check(self) -> None:
         """StoreDamagedError when anything is not as it was written. A second or two for a million rows."""
         state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
-        rows, total = 0, 0
-        for key, packed in self._items(ROWS):
-            unpack_row(key, packed)
-            rows, total = rows + 1, total + row_sum(packed)
-        self._expect(rows == state.rows and total == state.sums[ROWS], "rows are missing")
+        self._expect(self._count(ROWS) == state.rows and self._rows() == state.sums[ROWS], "rows are missing")
         for number in range(len(self.endpoint.indexes)):
-            entries, total = self._sum(index_name(number))
-            self._expect(entries == rows and total == state.sums[index_name(number)], f"index {number} lacks entries")
-        self._expect(self._sum(TEXT)[1] == state.sums[TEXT], "words lack entries")
+            name = index_name(number)
+            fits = self._count(name) == state.rows and sum_of_entries(self._items(name)) == state.sums[name]
+            self._expect(fits, f"index {number} lacks entries")
+        self._expect(sum_of_entries(self._items(TEXT)) == state.sums[TEXT], "words lack entries")
         self._check_numbered(state)
 
     def verify(self) -> None:
@@ -71,12 +68,11 @@ class Contents:
             columns = dict(zip(shape.found_by, shape.pick.columns(unpack_row(*item)[1] for item in chunk), strict=True))
             for number in range(len(self.endpoint.indexes)):
                 pairs = zip(shape.keys.value_keys(number, columns), keys, strict=True)
-                expected[index_name(number)] += sum(
-                    entry_sum(value_key + key, LENGTHS[len(key)]) for value_key, key in pairs
-                )
+                entries = ((value_key + key, LENGTHS[len(key)]) for value_key, key in pairs)
+                expected[index_name(number)] += sum_of_entries(entries)
             for number, name in enumerate(self.endpoint.text):
                 texts = zip(keys, columns[name].to_pylist(), strict=True)
-                expected[TEXT] += sum(entry_sum(*item) for item in word_entries(number, texts))
+                expected[TEXT] += sum_of_entries(word_entries(number, texts))
         self._expect(expected == state.sums, "indexes do not fit the rows")
 
     def _check_numbered(self, state: State) -> None:
@@ -93,11 +89,11 @@ class Contents:
         for numbers in (versions, refused):
             self._expect(all(after == before + 1 for before, after in pairwise(numbers)), "numbers are missing")
 
-    def _sum(self, name: bytes) -> tuple[int, int]:
-        entries, total = 0, 0
-        for item in self._items(name):
-            entries, total = entries + 1, total + entry_sum(*item)
-        return entries, total
+    def _rows(self) -> int:
+        return sum_of_rows(packed for key, packed in self._items(ROWS) if unpack_row(key, packed))
+
+    def _count(self, name: bytes) -> int:
+        return int(self.txn.stat(self.databases[name])["entries"])
 
     def _items(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All of a database; that its keys rise is what makes them be found."""

@@ -34,7 +34,10 @@ class Environment:
         self.write = write
         self.users = 0
         self._active = 0
-        self._change = threading.Condition()
+        # each read takes the bare lock twice; the condition around it only matters to who waits for readers to end
+        self._lock = threading.Lock()
+        self._change = threading.Condition(self._lock)
+        self._awaited = False
         with damage_told():
             self.lmdb: Any = lmdb.open(
                 str(folder),
@@ -65,7 +68,7 @@ class Environment:
     def begin(self) -> Transaction:
         """Begin to read; `end` must follow."""
         while True:
-            with self._change:
+            with self._lock:
                 self._active += 1
             try:
                 return self.lmdb.begin()
@@ -93,14 +96,15 @@ class Environment:
 
     def _remap(self, size: int) -> None:
         with self._change:
+            self._awaited = True
             if not self._change.wait_for(lambda: self._active == 0, _WAIT):
                 raise TimeoutError(f"the map of {self.folder} cannot grow while it is being read")
             self.lmdb.set_mapsize(size)
 
     def _done(self) -> None:
-        with self._change:
+        with self._lock:
             self._active -= 1
-            if self._active == 0:
+            if self._awaited and self._active == 0:
                 self._change.notify_all()
         if self.users == 0:
             _close_if_unused(self)

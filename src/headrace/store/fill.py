@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -21,11 +22,11 @@ from headrace.store.layout import (
     TEXT,
     KeyMaker,
     State,
-    entry_sum,
     index_name,
     pack_row,
-    row_sum,
     sealed,
+    sum_of_entries,
+    sum_of_rows,
     token_prefix,
     unpack_row,
     words,
@@ -57,8 +58,10 @@ class _Changed:
     prepared: Prepared
     outcome: Outcome
     there: dict[bytes, bytes]
+    """As they stand in the store."""
+    json: dict[bytes, bytes]
 
-    @property
+    @cached_property
     def before(self) -> list[bytes]:
         """Keys of those that were there."""
         return [key for key in (*self.outcome.rows, *self.outcome.gone) if key in self.there]
@@ -81,9 +84,9 @@ class Fill:
         prepared = prepare(batch, shape.endpoint, shape.keys, shape.json)
         with self.txn.cursor(db=self.databases[ROWS]) as cursor:
             there: dict[bytes, bytes] = dict(cursor.getmulti(sorted(prepared.touched())))
-        rows = {key: unpack_row(key, packed)[1] for key, packed in there.items()}
-        outcome = Resolver(shape.endpoint.conflicts, prepared, rows, state.version).run()
-        changed = _Changed(prepared, outcome, there)
+        json = {key: unpack_row(key, packed)[1] for key, packed in there.items()}
+        outcome = Resolver(shape.endpoint.conflicts, prepared, dict(json), state.version).run()
+        changed = _Changed(prepared, outcome, there, json)
         self._rows(changed)
         if shape.found_by:
             self._entries(changed)
@@ -107,13 +110,12 @@ class Fill:
         self._put(ROWS, items)
         self._delete(ROWS, (key for key in outcome.gone if key in there))
         self.state.rows += len(items) - len(before)
-        self.state.sums[ROWS] += sum(row_sum(packed) for _, packed in items)
-        self.state.sums[ROWS] -= sum(row_sum(there[key]) for key in before)
+        self.state.sums[ROWS] += sum_of_rows(packed for _, packed in items) - sum_of_rows(there[key] for key in before)
 
     def _entries(self, changed: _Changed) -> None:
         """Entries of rows that are gone or changed are taken out, new ones put in."""
         shape, keys = self.shape, changed.before
-        values = shape.pick.columns(unpack_row(key, changed.there[key])[1] for key in keys)
+        values = shape.pick.columns(changed.json[key] for key in keys)
         before = dict(zip(shape.found_by, values, strict=True))
         now = {name: changed.prepared.batch.column(name) for name in shape.found_by}
         for number in range(len(shape.endpoint.indexes)):
@@ -146,7 +148,7 @@ class Fill:
     def _replace(self, name: bytes, stale: _Items, new: _Items) -> None:
         self._delete(name, (entry for entry, _ in stale))
         self._put(name, new)
-        self.state.sums[name] += sum(entry_sum(*item) for item in new) - sum(entry_sum(*item) for item in stale)
+        self.state.sums[name] += sum_of_entries(new) - sum_of_entries(stale)
 
     def _put(self, name: bytes, items: _Items) -> None:
         items.sort()

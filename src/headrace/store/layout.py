@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -29,6 +30,7 @@ _EVENT = struct.Struct(">QBHI")
 _STATE = struct.Struct(">QQQQ")
 _CRC = struct.Struct(">I")
 _SUM = 16
+_AT_ONCE = 10_000
 
 
 def index_name(number: int) -> bytes:
@@ -97,7 +99,7 @@ class KeyMaker:
     def row_keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """From the key columns of a batch."""
         encoded = [part.column(values) for part, values in zip(self._key, columns, strict=True)]
-        return _joined(encoded, shortened_row_key)
+        return [one if len(one) < ROW_KEY else shortened_row_key(one) for one in _joined(encoded)]
 
     def value_key(self, index: int, values: Sequence[Any]) -> bytes:
         """From the typed values of an index's columns."""
@@ -107,17 +109,16 @@ class KeyMaker:
     def value_keys(self, index: int, columns: Mapping[str, pa.Array]) -> list[bytes]:
         """From the columns of many rows."""
         encoded = [part.column(columns[name]) for name, part in self._indexes[index]]
-        return _joined(encoded, shortened_value_key)
+        return [one if len(one) < VALUE_KEY else shortened_value_key(one) for one in _joined(encoded)]
 
 
-def _joined(columns: list[list[bytes]], shortened: Any) -> list[bytes]:
-    whole = columns[0] if len(columns) == 1 else [b"".join(parts) for parts in zip(*columns, strict=True)]
-    return [shortened(one) for one in whole]
+def _joined(columns: list[list[bytes]]) -> list[bytes]:
+    return columns[0] if len(columns) == 1 else [b"".join(parts) for parts in zip(*columns, strict=True)]
 
 
 def pack_row(key: bytes, version: int, json: bytes) -> bytes:
     """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
-    return _HEAD.pack(version, crc32(json, crc32(NUMBER.pack(version), crc32(key)))) + json
+    return _HEAD.pack(version, crc32(json, crc32(version.to_bytes(8, "big"), crc32(key)))) + json
 
 
 def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
@@ -131,14 +132,21 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
     return version, json
 
 
-def row_sum(packed: bytes) -> int:
-    """The checksum of a row as it stands under its key."""
-    return _CRC.unpack_from(packed, NUMBER.size)[0]  # type: ignore[no-any-return]
+def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
+    """The sum of the checksums of entries of an index or of the words, and of what is stored with them."""
+    total, items = 0, iter(items)
+    while chunk := list(islice(items, _AT_ONCE)):
+        entries, lengths = zip(*chunk, strict=True)
+        total += sum(map(crc32, entries)) + sum(b"".join(lengths))
+    return total
 
 
-def entry_sum(entry: bytes, length: bytes) -> int:
-    """The checksum of an entry of an index or of the words."""
-    return crc32(length, crc32(entry))
+def sum_of_rows(packed: Iterable[bytes]) -> int:
+    """The sum of the checksums of rows as they stand under their keys."""
+    total, packed = 0, iter(packed)
+    while chunk := [one[NUMBER.size : _HEAD.size] for one in islice(packed, _AT_ONCE)]:
+        total += sum(struct.unpack(f">{len(chunk)}I", b"".join(chunk)))
+    return total
 
 
 def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:

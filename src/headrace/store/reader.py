@@ -21,6 +21,7 @@ from headrace.store.layout import (
     FILE,
     META,
     NUMBER,
+    REFUSED,
     ROWS,
     STATE,
     KeyMaker,
@@ -216,6 +217,11 @@ class View:
                     version, op, row_key, new, old = unpack_event(key, packed)
                     found.append(Event(version, Op(op), row_key, new, old))
             return Events(first, found)
+
+    def refusals(self) -> list[dict[str, Any]]:
+        """The last changes that were refused, as they were, each with the reason."""
+        with damage_told(), self.txn.cursor(db=self.reader.databases[REFUSED]) as cursor:
+            return [msgspec.json.decode(unsealed(note)) for note in cursor.iternext(keys=False)]
 
     def check(self) -> None:
         """StoreDamagedError when anything is not as it was written: all of it is read."""

@@ -91,7 +91,7 @@ class Snapshots:
         """Those of this version of an endpoint, the newest first."""
         snapshots = []
         for folder in reversed(self._folders(endpoint)):
-            with suppress(OSError, msgspec.MsgspecError):
+            with suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
                 manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
                 if Endpoint.from_json(manifest.endpoint).fingerprint == endpoint.fingerprint:
                     snapshots.append(Snapshot(folder, manifest))

@@ -70,9 +70,9 @@ class Inspection:
         mark = tuple((door.endpoint.name, door.version) for door in endpoints)
         known = grant.kept.get(_KEPT)
         if known is None or known[0] != mark:
-            shown = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
+            files = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
             names = [COMMON_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
-            pool = build_pool([*common_files(), *shown, *_own_files()])
+            pool = build_pool([*common_files(), *files, *_own_files()])
             known = grant.kept[_KEPT] = (mark, (ReflectionServicer(names, pool=pool), pool))
         shown: tuple[Any, DescriptorPool] = known[1]
         return shown

@@ -12,13 +12,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from importlib import import_module
 
-import duckdb
 import psutil
 import pyarrow as pa
 
 from headrace.core.errors import RequestError
+from headrace.project.serving import SqlLimits
 from headrace.serve.access import Doors
+from headrace.serve.grants import Grant
 from headrace.serve.settings import Settings
 from headrace.serve.sql.answer import answer
 from headrace.serve.sql.messages import ANSWER, READY, REFUSAL, Closed, asked_of, receive, refusal, send, settings_of
@@ -26,10 +29,13 @@ from headrace.serve.sql.tables import Tables
 from headrace.serve.stores import Stores
 
 _LOG = logging.getLogger(__name__)
+_START_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 """How long a question may go on after it was interrupted, before this process ends with it."""
 _MEMORY_FACTOR = 2
 """The database counts what it allocates for tables and their likes, not every byte that a function makes."""
+_MEMORY_SLACK = 256_000_000
+"""For the threads and pools that libraries make when they are first used."""
 
 
 def main() -> None:
@@ -38,9 +44,10 @@ def main() -> None:
     try:
         _, hello = receive(questions)
         settings = settings_of(hello)
+        stores = Stores(settings)
+        _warm_up(settings, stores)
         _bound_memory(settings.spec.limits.sql.memory)
         send(answers, READY, b"")
-        stores = Stores(settings)
         while True:
             _, asked = receive(questions)
             send(answers, *_answered(asked, settings, stores))
@@ -58,13 +65,19 @@ def _own_output() -> int:
     return own
 
 
+def _warm_up(settings: Settings, stores: Stores) -> None:
+    """Load what the first question would otherwise have to load within its time and memory."""
+    pa.set_cpu_count(1)
+    if settings.lakes:
+        import_module("deltalake")
+    limits = settings.spec.limits
+    tables = Tables(Doors(stores, limits, _no_cursors), Grant("warm-up", frozenset()), {})
+    answer("SELECT 1", None, tables, SqlLimits(time=timedelta(seconds=_START_SECONDS)))
+
+
 def _bound_memory(memory: int) -> None:
     """No more than this above what an idle process has. Not of the address space: stores are mapped into that."""
-    pa.set_cpu_count(1)
-    # what the first question would otherwise have to load within its time and memory
-    with duckdb.connect(":memory:", config={"threads": "1"}) as database:
-        database.sql("SELECT 1").to_arrow_table()
-    most = psutil.Process().memory_info().data + _MEMORY_FACTOR * memory
+    most = psutil.Process().memory_info().data + _MEMORY_SLACK + _MEMORY_FACTOR * memory
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -80,8 +93,8 @@ def _answered(message: bytes, settings: Settings, stores: Stores) -> tuple[int, 
         return REFUSAL, refusal(error)
     except Exception:
         _LOG.exception("a question could not be answered")
-        message = "the question could not be answered here"
-        return REFUSAL, refusal(RequestError("sql-unanswered", message, status=503, hint="the log says why"))
+        why = "the question could not be answered here"
+        return REFUSAL, refusal(RequestError("sql-unanswered", why, status=503, hint="the log says why"))
 
 
 def _no_cursors() -> bytes:
