@@ -60,7 +60,7 @@ def serving(folder: Path) -> Iterator[str]:
     assert node.returncode == 0
 
 
-def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
