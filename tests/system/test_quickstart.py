@@ -110,9 +110,9 @@ def test_it_serves_while_it_runs_and_ctrl_c_stops_without_a_trace(folder: Path) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         said = ""
-        while "curl http" not in said and running.poll() is None:
+        while "(docs: " not in said and running.poll() is None:
             said += running.stderr.readline()
-        address = said.rpartition("curl ")[2].strip()
+        address = said.rpartition("serving ")[2].split()[0] + "/big_rides"
         until(lambda: rows_at(address))
         status = json.loads(headrace("status", str(folder), "--json").stdout)
         os.kill(running.pid, signal.SIGINT)
