@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from deltalake import DeltaTable
+from tests.serve.nodekit import until
 from tests.system.conftest import RunProject
 
 from headrace.cli.main import main
@@ -53,18 +53,11 @@ def serving(folder: Path) -> Iterator[str]:
         assert node.stdout is not None
         try:
             address = json.loads(node.stdout.readline())["http"]
-            until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200)
+            until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200, seconds=600)
             yield address
         finally:
             node.send_signal(signal.SIGTERM)
     assert node.returncode == 0
-
-
-def until(condition: Callable[[], object], seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_run_ask_and_test(folder: Path, spark: SparkSession, tmp_path: Path) -> None:
@@ -113,7 +106,7 @@ def test_it_serves_while_it_runs_and_ctrl_c_stops_without_a_trace(folder: Path) 
         while "(docs: " not in said and running.poll() is None:
             said += running.stderr.readline()
         address = said.rpartition("serving ")[2].split()[0] + "/big_rides"
-        until(lambda: rows_at(address))
+        until(lambda: rows_at(address), seconds=600)
         status = json.loads(headrace("status", str(folder), "--json").stdout)
         os.kill(running.pid, signal.SIGINT)
         _rest, more = running.communicate(timeout=300)

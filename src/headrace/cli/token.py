@@ -186,12 +186,11 @@ def _filter(given: str, text: str) -> dict[str, Any]:
 
 def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
     """What does not fit the endpoints as they are; they may be others when the token is used."""
-    from headrace.log.folder import LogFolder
     from headrace.serve.settings import Settings
     from headrace.store.filters import parse_filter
 
     settings = Settings.of(loaded)
-    logs = LogFolder(settings.log)
+    logs = settings.logs
     try:
         written = logs.names()
     except OSError as error:

@@ -7,12 +7,10 @@ again, so those that come later are taken up by themselves, and those that are d
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
 from collections.abc import Collection
-from types import FrameType
 from typing import Any
 
 from headrace.core.errors import ProjectError
@@ -20,7 +18,7 @@ from headrace.core.objects import ObjectPath
 from headrace.log.folder import Version
 from headrace.serve import folders
 from headrace.serve.follower import Follower
-from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
+from headrace.serve.lifeline import STOP_SECONDS, live
 from headrace.serve.lock import locked
 from headrace.serve.pointers import Pointer, distrust, pointer_file, read_pointer, write_pointer
 from headrace.serve.saving import Saver
@@ -176,21 +174,8 @@ def _chosen(alias: int | None, before: int | None, ready: Collection[int]) -> in
 
 def main() -> int:
     """The applier as a process that ends with its node."""
-    stopping = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=stopping.set, daemon=True).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    end_with_parent()
     logging.basicConfig(level=logging.WARNING, format="applier: %(message)s")
-    try:
-        Applier(Settings.here()).run(stopping)
-    except ProjectError as error:
-        print(error, file=sys.stderr, flush=True)
-        return int(error.exit_code)
-    return 0
+    return live(lambda told: Applier(Settings.here()).run(told))
 
 
 if __name__ == "__main__":

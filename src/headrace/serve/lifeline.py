@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+
+from headrace.core.errors import ProjectError
 
 STOP_SECONDS = 10.0
 """How long a process may take to end after it was asked to."""
@@ -19,6 +22,25 @@ stopping = threading.Event()
 """Set a moment before a process is asked to end: what is open for long, such as a live stream, closes now."""
 
 _callbacks: list[Callable[[], None]] = []
+
+
+def live(work: Callable[[threading.Event], None]) -> int:
+    """Be a process that works until it is told to stop, or its parent is gone; gives its exit code."""
+    told = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        # not here: the main thread may hold the lock of the very event
+        threading.Thread(target=told.set, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    end_with_parent()
+    try:
+        work(told)
+    except ProjectError as error:
+        print(error, file=sys.stderr, flush=True)
+        return int(error.exit_code)
+    return 0
 
 
 def end_with_parent() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,14 +15,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.statefiles import write_atomically
 from headrace.project.model import is_loopback
 from headrace.serve import meters
 from headrace.serve.children import Child, how
-from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
+from headrace.serve.lifeline import STOP_SECONDS, live
 from headrace.serve.lock import locked
 from headrace.serve.pointers import distrust
 from headrace.serve.ports import Port
@@ -168,22 +166,13 @@ def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]
 
 def main() -> int:
     """The node as a process that ends with the one that started it."""
-    stopping = threading.Event()
+    return live(_serve)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=stopping.set, daemon=True).start()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    end_with_parent()
-    try:
-        given = Given.here()
-        settings = given.settings()
-        Node(given, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(stopping)
-    except ProjectError as error:
-        print(error, file=sys.stderr, flush=True)
-        return int(error.exit_code)
-    return 0
+def _serve(told: threading.Event) -> None:
+    given = Given.here()
+    settings = given.settings()
+    Node(given, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(told)
 
 
 if __name__ == "__main__":
