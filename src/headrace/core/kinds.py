@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, SchemaValidator, core_
 from headrace.core.component import Component
 from headrace.core.errors import ProjectError
 
-FAMILIES = ("sources", "formats", "processors", "sinks")
+FAMILIES = ("sources", "formats", "processors", "sinks", "tables")
 
 
 class Kinds(Mapping[str, type[Component]]):

@@ -85,6 +85,9 @@ class Sink(Component):
     """Whether `write_batch` reads every row, once, also of a batch that is already there. Rows that nobody reads are
     never computed: what the flow keeps of them would be lost. So the engine reads what such a sink leaves."""
 
+    takes_changes: ClassVar[bool] = False
+    """Whether it can hold a view: rows that are inserted, updated and deleted by key (`write_changes`)."""
+
     @property
     def guarantee(self) -> Delivery:
         """How often a row arrives, whatever happens on the way."""
@@ -140,6 +143,15 @@ class Sink(Component):
     @abstractmethod
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch, or nothing if it is already there."""
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Write one batch of changes of a view, or nothing if it is already there.
+
+        `changes` has the columns of the view, `__op` (tinyint: Op.INSERT, UPDATE or DELETE) and `__old`, a struct of
+        all columns of the view with the row as it was, null with an insert. The row of a delete is that which was
+        there. There is at most one change per key, whose columns are `key`; the key of an update does not change.
+        """
+        raise NotImplementedError(f"{self.kind()} takes no changes")
 
     def caught_up(self, context: Context) -> None:
         """Show what was held back, now that the flow has read all there is. Needs no Spark; it may be called while a
