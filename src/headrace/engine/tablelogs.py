@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.context import Context
 from headrace.core.positions import Position, Positions, Reached, Split
 from headrace.core.statefiles import StatePath
-from headrace.log.tables import TableLog, TableLogs
+from headrace.log.tables import TableLog, TableSegment, table_log
 from headrace.plan.model import FlowPlan
 
 Reach = Mapping[str, int]
@@ -34,6 +34,7 @@ class FlowTables:
     context: Context
     groups: Mapping[str, tuple[str, ...]]
     """The tables of each group."""
+    _logs: dict[str, TableLog] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(flow: FlowPlan, context: Context) -> FlowTables:
@@ -69,7 +70,7 @@ class FlowTables:
             for segment in log.after(reached, 64):
                 if segment.sequence > bound or rows >= most:
                     return reached
-                rows += segment.rows
+                rows += sum(part.rows for table in self.groups[group] for part in segment.parts.get(table, ()))
                 reached = segment.sequence
         return reached
 
@@ -78,13 +79,23 @@ class FlowTables:
         group = next(group for group, tables in self.groups.items() if table in tables)
         log, before, after = self._log(group), start.get(group, 0), end[group]
         if before == 0:
-            state = log.state(table, after)
-            return TableFiles(tuple(state), (), log.rows(table, after))
-        files, rows = log.between(table, before, after)
-        return TableFiles(tuple(files), tuple(log.state(table, before)), rows)
+            return TableFiles(tuple(log.state(table, after)), (), log.counts().get(table, 0))
+        parts = [part for one in _between(log, before, after) for part in one.parts.get(table, ())]
+        files = tuple(log.file(part) for part in parts)
+        return TableFiles(files, tuple(log.state(table, before)), sum(part.rows for part in parts))
 
     def _log(self, group: str) -> TableLog:
-        return TableLogs.of(self.context).log(group)
+        if group not in self._logs:
+            self._logs[group] = table_log(self.context, group)
+        return self._logs[group]
+
+
+def _between(log: TableLog, start: int, end: int) -> Iterator[TableSegment]:
+    """The segments after one commit, up to and including another."""
+    while start < end:
+        for one in log.after(start, min(64, end - start)):
+            start = one.sequence
+            yield one
 
 
 class TablePositions(Positions):
@@ -109,9 +120,9 @@ class TablePositions(Positions):
 
     def measure(self, position: Position | None) -> list[Split]:
         """One split, which counts commits."""
-        log = TableLogs.of(self._context).log(self._group)
+        log = table_log(self._context, self._group)
         at = None if position is None else position[self._table]["0"]
         end = log.end()
         unread = [] if at is None or at >= end else log.after(at, 1)
-        lag_s = None if at is None else max(0.0, time.time() - unread[0].at.timestamp()) if unread else 0.0
+        lag_s = None if at is None else max(0.0, time.time() - unread[0].committed.timestamp()) if unread else 0.0
         return [Split(self._table, 0, 0, end, at, lag_s, counts_records=False)]

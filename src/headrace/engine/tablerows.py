@@ -9,7 +9,7 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import to_ddl
 from headrace.core.statefiles import StatePath, spark_path
 from headrace.core.tables import WEIGHT, TableShape
-from headrace.log.tables import TableLogs
+from headrace.log.tables import table_log
 from headrace.project.loader import Project
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def consolidated(rows: DataFrame) -> DataFrame:
 
 def register_table(spark: SparkSession, project: Project, name: str) -> None:
     """Make a captured table, as it stands, a view under its own name."""
-    logs = TableLogs.of(project.context)
-    shape = logs.shape(name)
+    log = table_log(project.context, project.spec.tables[name].source.group)
+    shape = log.shapes().get(name)
     if shape is None:
         raise ProjectError(
             "table-missing",
@@ -44,6 +44,5 @@ def register_table(spark: SparkSession, project: Project, name: str) -> None:
             hint="run a flow that reads it: headrace run",
             exit_code=Exit.NOT_FOUND,
         )
-    log = logs.log(project.spec.tables[name].source.group)
     rows = consolidated(weighted_rows(spark, shape, log.state(name, log.end())))
     rows.drop(WEIGHT).createOrReplaceTempView(name)

@@ -10,7 +10,7 @@ from sqlglot import exp
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
 from headrace.core.tables import TableShape
-from headrace.log.tables import TableLogs
+from headrace.log.tables import table_log
 from headrace.plan.model import FlowPlan, TableInput
 from headrace.plan.sinkids import sink_steps
 from headrace.project.loader import Project
@@ -83,9 +83,10 @@ def _named(table: exp.Table) -> Iterator[str]:
         yield first.name if first is not None else ""
 
 
-def kept_shape(project: Project, _name: str, spec: TableSpec) -> TableShape | None:
-    """The shape of a table without asking its source: what is declared, or was seen when it was captured last."""
-    return spec.source.declared or TableLogs.of(project.context).shape(_name)
+def kept_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
+    """The shape of a table without asking its source: as it was captured last, or as it is declared."""
+    known = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
+    return None if known is None else spec.shaped(known)
 
 
 def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
