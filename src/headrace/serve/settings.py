@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import ProjectError
+from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
 from headrace.project.loader import Project, load
@@ -36,6 +37,8 @@ class Settings:
     snapshots: StatePath
     lakes: Mapping[str, str] = field(default_factory=dict)
     """Paths of the flows' lake tables, by flow."""
+    topics: LogTopics | None = None
+    """Where changes are kept if not in files."""
     endpoints: tuple[str, ...] = ()
     """Endpoints that the project's flows write, whether or not anything was written yet."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
@@ -54,6 +57,7 @@ class Settings:
             store=_local(project, spec.store),
             snapshots=_snapshots(project, log),
             lakes=_lakes(project),
+            topics=context.log_topics,
             endpoints=_endpoints(project),
             redact=project.secrets.redact,
         )
@@ -61,7 +65,7 @@ class Settings:
     @property
     def logs(self) -> LogFolder:
         """The logs themselves."""
-        return LogFolder(self.log)
+        return LogFolder(self.log, self.topics)
 
     @staticmethod
     def here() -> Settings:
