@@ -176,7 +176,7 @@ class Inbox:
                 ids += [(segment.position, id.hex()) for id in self._ids_in(segment)]
                 at, reached = max(at, segment.at), segment.position
         if ids:
-            name = f"{position:012d}-{math.ceil(at.timestamp())}.json"
+            name = f"{position:012d}-{math.ceil(at.timestamp() * 1000)}.json"
             write_atomically(self._kept / name, sealed({"ids": ids}))
         if position > self.begin():
             self._log.cut(position)
@@ -190,7 +190,7 @@ class Inbox:
             found = [(name, file) for file in self._kept.iterdir() if (name := _KEPT.fullmatch(file.name))]
         except FileNotFoundError:
             return []
-        named = [(int(name[1]), datetime.fromtimestamp(int(name[2]), UTC), file) for name, file in found]
+        named = [(int(name[1]), datetime.fromtimestamp(int(name[2]) / 1000, UTC), file) for name, file in found]
         return sorted(named, key=lambda one: one[0])
 
 
