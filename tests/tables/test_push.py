@@ -49,7 +49,7 @@ def reader(context: Context, after: dict[str, Any] | None = None, table: PushTab
     ("options", "said"),
     [
         ({"columns": "id bigint, name strin", "key": ["id"]}, "not a list of columns"),
-        ({"columns": "id bigint", "key": ["di"]}, "did you mean 'id'?"),
+        ({"columns": "order_id bigint", "key": ["orderid"]}, "did you mean 'order_id'?"),
         ({"columns": "id array<int>", "key": ["id"]}, "no row is found by that"),
         ({"columns": "id bigint", "key": []}, "at least 1 item"),
         ({"columns": "id bigint", "key": ["id", "id"]}, "twice"),
