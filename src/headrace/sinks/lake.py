@@ -19,6 +19,7 @@ from headrace.sinks._delta import compact, table_state
 from headrace.sinks._lake_schema import require_columns, require_fit
 from headrace.sinks._rows import drain, structured
 from headrace.sinks._upsert import Upsert
+from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,9 +32,11 @@ class LakeSink(Sink):
     Order: none between rows; with `sequence` the row with the greatest wins, whatever order they come in (equal ones:
     either). Scale: a commit takes about a second, so trigger intervals of seconds; one flow per table when `key` is
     set. Every `compact_every` batches the small files are merged, between two batches of this flow.
+    A view is held by its key, one commit per batch; nulls in a key are equal.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["lake"] = "lake"
     path: str = Field(
@@ -85,6 +88,11 @@ class LakeSink(Sink):
         """What is written where."""
         return f"lake {self.path}" + (f" by {', '.join(self.key)}" if self.key else "")
 
+    def of_view(self, key: Sequence[str]) -> LakeSink:
+        """One row per key of the view."""
+        refuse_options(self, "sequence")
+        return self.model_copy(update={"key": view_key(self, "key", self.key, key)})
+
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """Refuse updates without a key, options that name no column, and rows the table cannot take."""
         if output == "update" and not self.key:
@@ -103,16 +111,12 @@ class LakeSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Commit the batch unless it is committed, and look after the table now and then."""
-        spark = rows.sparkSession
-        path = batch.context.path(self.path)
-        writer = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
-        table = table_state(spark, path, writer)
-        if table.last_batch >= batch.batch_id:
-            drain(rows)
-        else:
-            self._commit(structured(rows), path, table.columns, {"txnAppId": writer, "txnVersion": str(batch.batch_id)})
-        if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
-            compact(spark, path, self.retention)
+        self._write(structured(rows), Upsert(tuple(self.key), self.sequence) if self.key else None, batch)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """The same with rows that go."""
+        held = self.of_view(key)
+        held._write(structured(as_rows(changes)), Upsert(tuple(held.key), gone=GONE), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
@@ -160,17 +164,31 @@ class LakeSink(Sink):
     def _beside_path(self, side: Side) -> str:
         return f"{self.path.rstrip('/')}__{side.generation}"
 
-    def _commit(self, rows: DataFrame, path: str, held: pa.Schema | None, mark: dict[str, str]) -> None:
+    def _write(self, rows: DataFrame, upsert: Upsert | None, batch: Batch) -> None:
+        spark = rows.sparkSession
+        path = batch.context.path(self.path)
+        writer = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
+        table = table_state(spark, path, writer)
+        if table.last_batch >= batch.batch_id:
+            drain(rows)
+        else:
+            mark = {"txnAppId": writer, "txnVersion": str(batch.batch_id)}
+            self._commit(rows, upsert, path, table.columns, mark)
+        if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
+            compact(spark, path, self.retention)
+
+    def _commit(
+        self, rows: DataFrame, upsert: Upsert | None, path: str, held: pa.Schema | None, mark: dict[str, str]
+    ) -> None:
         may_add = self.schema_evolution == "add"
         if held is not None:
-            require_fit(self.path, held, spark_schema(rows), may_add)
-        if not self.key:
+            require_fit(self.path, held, spark_schema(upsert.held(rows) if upsert else rows), may_add)
+        if upsert is None:
             self._append(rows, path, mark)
             return
-        upsert = Upsert(tuple(self.key), self.sequence)
         with upsert.explaining(self.path):
             if held is None:
-                self._append(upsert.one_row_per_key(rows), path, mark)
+                self._append(upsert.first(rows), path, mark)
             else:
                 upsert.merge(rows, path, mark, may_add)
 
