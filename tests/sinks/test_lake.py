@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
-from tests.sinks.changes import KEY, LIFE, Row, frame, live
+from tests.sinks.changes import KEY, LIFE, Row, after, frame, live
 
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
@@ -290,5 +290,9 @@ def test_a_view_is_held_by_its_key(spark: Any, tmp_path: Path) -> None:
     refuse = sink(schema_evolution="refuse")
     widest = frame(spark, [(Op.INSERT, (*row, 1), None)], f"{wider}, most int")
     assert code_of(lambda: refuse.write_changes(widest, KEY, batch(tmp_path, 9))) == "lake-column-added"
-    sink().write_changes(frame(spark, LIFE[0]), KEY, batch(tmp_path, 0, generation="g2"))
-    assert len(rows_of(tmp_path)) == 4, "a new generation updates what is there"
+    for _ in range(2):
+        sink().write_changes(frame(spark, LIFE[0]), KEY, batch(tmp_path, 0, generation="g2"))
+        assert {row[:4] for row in held()} == after(0), "a new generation has only its own rows"
+    sink().write_changes(frame(spark, LIFE[1]), KEY, batch(tmp_path, 1, generation="g2"))
+    sink().write_changes(frame(spark, LIFE[2]), KEY, batch(tmp_path, 0, flow="other"))
+    assert {row[:4] for row in held()} == after(2), "what others wrote is not replaced"

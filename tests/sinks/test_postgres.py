@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
-from tests.sinks.changes import KEY, LIFE, frame, live
+from tests.sinks.changes import KEY, LIFE, after, frame, live
 from tests.sinks.conftest import Desk
 
 from headrace.core.context import Context
@@ -383,6 +383,11 @@ def test_a_view_is_held_by_its_key(spark: Any, server: Postgres, held: Any, desk
     unknown = frame(spark, [(Op.DELETE, LIFE[1][0][1], None), (Op.INSERT, (None, 1, None, None), None)])
     assert code_of(lambda: out.write_changes(unknown, KEY, desk.batch(9))) == "sink-row-refused"
     assert rows_of(held) == before, "a batch is there whole or not at all"
+    for number, generation in ((0, "g2"), (1, "g2"), (1, "g2")):
+        out.write_changes(frame(spark, LIFE[number]), KEY, desk.batch(number, generation))
+        assert set(rows_of(held)) == after(number), "a new generation has only its own rows"
+    out.write_changes(frame(spark, LIFE[2]), KEY, desk.batch(sink="other"))
+    assert set(rows_of(held)) == after(2), "what others wrote is not replaced"
     held.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN; GRANT ALL ON SCHEMA public TO clerk")
     held.execute("GRANT INSERT, SELECT, UPDATE ON orders TO clerk")
     clerk = sink(url=f"postgresql://{server.address}/postgres", username="clerk")

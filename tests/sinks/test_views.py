@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.sink import Sink
+from headrace.core.sink import Side, Sink
 
 GIVEN: dict[str, dict[str, Any]] = {
     "console": {},
@@ -98,13 +100,16 @@ def test_only_a_journal_needs_no_key() -> None:
     assert refusal("kafka", ()).code == "sink-needs-key"
 
 
-def test_a_flow_without_changes_has_no_form_of_them(tmp_path: Any) -> None:
-    from headrace.core.context import Context
-
+def test_a_topic_of_changes_is_for_views_alone(tmp_path: Path) -> None:
     context, out = Context(tmp_path, "state"), sink("kafka", changes="debezium")
     with pytest.raises(ProjectError) as refused:
         out.check_rows(context, list(KEY), "append", None)
     assert refused.value.code == "kafka-changes"
     out.of_view(KEY).check_rows(context, list(KEY), "append", None)
+    side = Side("flow", "sink", "g2", context)
+    assert "stays" in sink("kafka").beside_effect(side)
+    with pytest.raises(ProjectError) as mixture:
+        sink("kafka").of_view(KEY).beside_effect(side)
+    assert mixture.value.code == "beside-unsupported"
     with pytest.raises(ValueError, match="is JSON"):
         sink("kafka", changes="debezium", format="avro")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
@@ -42,6 +43,14 @@ def refuse_options(sink: Sink, *options: str) -> None:
                 f"sink {sink.label} holds a view, for which `{option}` has no meaning",
                 hint=f"leave out `{option}`: a view itself tells what is inserted, updated and deleted",
             )
+
+
+def begins(batch: Batch) -> bool:
+    """Whether this is the first batch of a generation of a view.
+
+    From here on all rows of the view come; those that an earlier generation has left are not part of it.
+    """
+    return batch.batch_id == 0 and not batch.generation.startswith("replay-")
 
 
 def as_rows(changes: DataFrame) -> DataFrame:

@@ -17,6 +17,7 @@ from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Log, Mark, Part
 from headrace.sinks._documents import require_columns
+from headrace.sinks._endpoint_views import view_builder
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report
 from headrace.sinks._rows import drain, structured
 from headrace.sinks._views import refuse_options, view_key
@@ -66,7 +67,8 @@ class EndpointSink(Sink):
     some tenths of a second on an object store, so a trigger of 100 ms can be kept up.
     Another key, other columns or indexes are a new version of the endpoint, filled by a new generation of the flow and
     served once that has caught up. A null in a key, or an operation that is none, is refused.
-    A view is held by its key: its changes are changes of the endpoint, without a shuffle.
+    A view is held by its key: its changes are changes of the endpoint, without a shuffle. A new generation of it fills
+    a new version.
     """
 
     reads_all: ClassVar[bool] = True
@@ -123,6 +125,7 @@ class EndpointSink(Sink):
     _builder: str | None = PrivateAttr(None)
     """Who fills a version beside the others with it."""
     _place: _Place = PrivateAttr(default_factory=_Place)
+    _of_view: bool = PrivateAttr(False)
 
     @field_validator("name")
     @classmethod
@@ -201,7 +204,9 @@ class EndpointSink(Sink):
     def of_view(self, key: Sequence[str]) -> EndpointSink:
         """One row per key of the view."""
         refuse_options(self, "sequence", "delete", "operation")
-        return self.model_copy(update={"key": view_key(self, "key", self.keys, key)})
+        held = self.model_copy(update={"key": view_key(self, "key", self.keys, key)})
+        held._of_view = True
+        return held
 
     def check(self, context: Context) -> None:
         """Logs can be kept there."""
@@ -239,7 +244,7 @@ class EndpointSink(Sink):
         self._commit(changes_of(shaped, self), endpoint, conflicts, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with changes that are such already."""
+        """The same with changes that are such already. A new generation fills a version of its own."""
         shaped = structured(changes.drop(OLD))
         held = self.of_view(key)
         endpoint = replace(held.defined(spark_schema(shaped.drop(OP))), conflicts=_UPSERTS)
@@ -260,7 +265,8 @@ class EndpointSink(Sink):
 
     def caught_up(self, context: Context) -> None:
         """Let requests get a version that was being filled."""
-        LogFolder.of(context).publish(self.target)
+        found = self._place.found
+        LogFolder.of(context).publish(self.target, found.version.builder if found else None)
         self._place.found = None
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
@@ -328,10 +334,13 @@ class EndpointSink(Sink):
         logs, found = LogFolder.of(batch.context), self._place.found
         if found is not None and found.fits(endpoint, batch.generation) and logs.has(found.version):
             return found.log
-        held = logs.newest(endpoint.name, self._builder)
+        builder = self._builder
+        if self._of_view and builder is None:
+            builder = view_builder(logs, endpoint.name, batch, _writer(batch))
+        held = logs.newest(endpoint.name, builder)
         if held is not None and held.endpoint.fingerprint != endpoint.fingerprint:
             self._require_begun_anew(logs, held, batch)
-        version = logs.settle(endpoint, self._builder)
+        version = logs.settle(endpoint, builder)
         self._place.found = _Memory(endpoint, batch.generation, version, logs.log(version))
         return self._place.found.log
 

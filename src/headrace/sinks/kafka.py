@@ -48,7 +48,8 @@ class KafkaSink(KafkaConnection, StreamingSink):
     no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
     one transactional id per partition that the topic had when the generation began, about 0.15 s each per batch.
-    Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form.
+    Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
+    generation writes all rows again; keys that only the one before had stay as they are.
     """
 
     reads_all: ClassVar[bool] = True
@@ -66,7 +67,10 @@ class KafkaSink(KafkaConnection, StreamingSink):
         validate_default=True,
     )
     key: str | list[str] | None = Field(
-        None, description="Column or columns that make the key; they stay in the value.", examples=["order_id"]
+        None,
+        description="Column or columns that make the key; they stay in the value. Left out, that of a view is the "
+        "view's own.",
+        examples=["order_id"],
     )
     key_format: AnyFormat | None = Field(
         None, description="How keys are laid out. Left out: one column as its bytes or text, several as a JSON object."
@@ -228,8 +232,8 @@ class KafkaSink(KafkaConnection, StreamingSink):
         return f"{rewind.words}: their rows are written to the topic again{cannot}"
 
     def beside_effect(self, side: Side) -> str:
-        """Records stay where they are."""
-        return APPENDS
+        """Records stay where they are. Those of a view belong together: changes of another one are none of them."""
+        return super().beside_effect(side) if self._of_view else APPENDS
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""

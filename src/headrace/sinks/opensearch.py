@@ -51,7 +51,11 @@ class OpenSearchSink(HttpOptions, Sink):
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],
         min_length=1,
     )
-    id: list[str] = Field(default=[], description="Columns that make the document's id.", examples=[["order_id"]])
+    id: list[str] = Field(
+        default=[],
+        description="Columns that make the document's id. Left out, that of a view is the view's key.",
+        examples=[["order_id"]],
+    )
     action: Literal["index", "update"] = Field(
         "index", description="`index` replaces a document, `update` changes the fields that the row has."
     )

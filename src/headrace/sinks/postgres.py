@@ -19,7 +19,7 @@ from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.core.tls import ServiceTls
 from headrace.sinks._documents import require_columns
 from headrace.sinks._rows import drain, structured
-from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
+from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,7 @@ class PostgresSink(Sink):
     the last; a row whose `sequence` is smaller than that in the table changes nothing. Scale: one connection per task
     while rows are copied; the merge of a batch is one statement on the server, so batches of up to some million rows.
     Types: arrays become arrays, nested ones, structs and maps jsonb. A rewind cannot take rows back.
-    A view is held by its key; a null in the key fails the batch.
+    A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
     """
 
     reads_all: ClassVar[bool] = True
@@ -63,7 +63,8 @@ class PostgresSink(Sink):
     table: str = Field(description="Table to write to, with its schema if need be.", examples=["orders", "shop.orders"])
     key: list[str] = Field(
         default=[],
-        description="Keep one row per value of these columns, which must have a primary key or unique index.",
+        description="Keep one row per value of these columns, which must have a primary key or unique index. Left "
+        "out, that of a view is the view's own.",
         examples=[["order_id"]],
     )
     sequence: str | None = Field(
@@ -92,7 +93,7 @@ class PostgresSink(Sink):
     )
     _like: str | None = PrivateAttr(None)
     """The table that a missing one is made like."""
-    _deletes: bool = PrivateAttr(False)
+    _of_view: bool = PrivateAttr(False)
     """Whether it holds a view, of which rows may go."""
 
     @model_validator(mode="after")
@@ -122,7 +123,7 @@ class PostgresSink(Sink):
         """One row per key of the view."""
         refuse_options(self, "sequence", "delete")
         held = self.model_copy(update={"key": view_key(self, "key", self.key, key)})
-        held._deletes = True
+        held._of_view = True
         return held
 
     def server(self, context: Context) -> PgServer:
@@ -201,7 +202,7 @@ class PostgresSink(Sink):
         batch.tally.add(batch.flow, batch.sink, "written", sum(count for _, count in staged))
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with rows that go."""
+        """The same with rows that go. A new generation begins without the rows of the one before."""
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
@@ -273,7 +274,7 @@ class PostgresSink(Sink):
         marks = sql.Identifier(schema_of_work, MARKS)
         deletes = self.delete is not None
         merge = Merge(table, marks, tuple(schema.names), tuple(self.key), self.sequence, deletes)
-        return BatchWrite(self.server(batch.context), batch, merge, schema_of_work)
+        return BatchWrite(self.server(batch.context), batch, merge, schema_of_work, self._of_view and begins(batch))
 
     def _held(self, schema: pa.Schema) -> pa.Schema:
         """The columns that are part of the table."""
@@ -323,7 +324,7 @@ class PostgresSink(Sink):
         lacking = []
         if not connection.execute("SELECT has_schema_privilege(%s, 'CREATE')", (work,)).fetchone()[0]:
             lacking.append(f"CREATE ON SCHEMA {work}")
-        deletes = self._deletes or self.delete is not None
+        deletes = self._of_view or self.delete is not None
         wanted = ["INSERT", "SELECT", *(["UPDATE"] if self.key else []), *(["DELETE"] if deletes else []), *further]
         for right in wanted if table else []:
             assert table is not None
