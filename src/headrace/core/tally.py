@@ -13,7 +13,7 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
-        self._batches: dict[tuple[str, int], tuple[int, int]] = {}
+        self._batches: dict[tuple[str, int], int] = {}
 
     def add(self, flow: str, sink: str, outcome: str, rows: int) -> None:
         """Count rows of one batch that were, say, `written` or `refused`."""
@@ -25,12 +25,12 @@ class Tally:
         with self._lock:
             self._bytes[(flow, sink)] += size
 
-    def add_batch(self, flow: str, batch: int, rows_in: int, rows_out: int) -> None:
-        """Say what Spark cannot know of a batch: how many changes a view took in, and how many it made of them."""
+    def add_batch(self, flow: str, batch: int, rows: int) -> None:
+        """Say what Spark cannot know of a batch of a view: how many changes it takes in."""
         with self._lock:
-            self._batches[(flow, batch)] = (rows_in, rows_out)
+            self._batches[(flow, batch)] = rows
 
-    def take_batch(self, flow: str, batch: int) -> tuple[int, int] | None:
+    def take_batch(self, flow: str, batch: int) -> int | None:
         """What was said about a batch; it is forgotten then."""
         with self._lock:
             return self._batches.pop((flow, batch), None)

@@ -15,7 +15,7 @@ from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
 from headrace.engine.arrowbatches import batch_limits, largest_record
 from headrace.engine.backfill import histories, is_pending, prepare
-from headrace.engine.checks import check_rows, check_slots
+from headrace.engine.checks import check_rows, check_schema, check_slots
 from headrace.engine.deadletters import LetterBox, forget_batch
 from headrace.engine.failures import from_query
 from headrace.engine.functions import register_for
@@ -98,7 +98,7 @@ class FlowStarter:
         tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
         context, written = self.project.context, self._written(flow, generation)
         writer = ViewWriter(written, generation, session, context, check, tally)
-        check_rows(self.project, written, writer.maintained.nothing())
+        check_schema(self.project, written, writer.maintained.schema)
         return feed(session, flow, context).writeStream.foreachBatch(writer)
 
     def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:

@@ -173,10 +173,8 @@ class FlowRun:
 
     def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
         """A report with the rows of a batch of a view, which Spark does not see."""
-        counted = ENGINE.take_batch(self.plan.name, report["batchId"]) if self.plan.tables() else None
-        if counted is None:
-            return report
-        return {**report, "numInputRows": counted[0], "sink": {**report["sink"], "numOutputRows": counted[1]}}
+        rows = ENGINE.take_batch(self.plan.name, report["batchId"]) if self.plan.tables() else None
+        return report if rows is None else {**report, "numInputRows": rows}
 
     def take_status(self) -> bool:
         """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""

@@ -14,7 +14,8 @@ from headrace.engine.generations import Generation
 from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
 from headrace.engine.tablerows import weighted_rows
 from headrace.plan.model import FlowPlan
-from headrace.views.maintained import Maintained, TableInput, keyed
+from headrace.views.keyed import key_conflicts, keyed
+from headrace.views.maintained import Maintained, TableInput
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
@@ -63,27 +64,27 @@ class ViewWriter:
         assert view is not None
         self.check()
         points.reach("before_batch", self.flow.name, batch_id)
-        changes = self.maintained.apply(batch_id, self._inputs(batch_id))
-        rows = keyed(changes, view.key).persist()
+        inputs = self._inputs(batch_id)
+        self.tally.add_batch(self.flow.name, batch_id, sum(one.rows for one in inputs.values()))
+        rows = keyed(self.maintained.apply(batch_id, inputs), view.key).persist()
         try:
-            for number, step in enumerate(self.flow.sinks):
-                self.check()
-                if number:
-                    points.reach("between_sinks", self.flow.name, batch_id)
-                batch = Batch(
-                    self.flow.name,
-                    self.generation.id,
-                    batch_id,
-                    step.id,
-                    "update",
-                    self.context,
-                    tally=self.tally,
-                )
-                step.sink.write_changes(rows, view.key, batch)
-            points.reach("after_sinks", self.flow.name, batch_id)
-            self.check()
+            with key_conflicts(view.key):
+                self._write(rows, batch_id)
         finally:
             rows.unpersist()
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
+        assert self.flow.view is not None
+        for number, step in enumerate(self.flow.sinks):
+            self.check()
+            if number:
+                points.reach("between_sinks", self.flow.name, batch_id)
+            batch = Batch(
+                self.flow.name, self.generation.id, batch_id, step.id, "update", self.context, tally=self.tally
+            )
+            step.sink.write_changes(rows, self.flow.view.key, batch)
+        points.reach("after_sinks", self.flow.name, batch_id)
+        self.check()
 
     def _inputs(self, batch_id: int) -> dict[str, TableInput]:
         start, end = self._reach(batch_id - 1), self._reach(batch_id)

@@ -156,19 +156,14 @@ class _Planner:
         try:
             text = expand(query, self.functions).sql
             view = view_of(spec, text, read)
-            flow = view_plan(name, spec, text, read, view, self._sinks(name, spec), self.project.spec.defaults)
+            sinks = self._sinks(name, spec, None if view is None else view.key)
+            flow = view_plan(name, spec, text, read, view, sinks, self.project.spec.defaults)
         except SqlError as error:
             self._fail_sql(error, name)
             return None
         except ProjectError as error:
             self.errors.append(error.at(self.project.sql_origin(name, 1)))
             return None
-        if view is not None:
-            for index, step in enumerate(flow.sinks):
-                try:
-                    require_view_sink(step.sink, view.key)
-                except ProjectError as error:
-                    self._fail(error, name, "sinks", index)
         self.check_settings(spec.spark, "flows", name, "spark")
         return flow
 
@@ -221,11 +216,13 @@ class _Planner:
             partitions=spec.partitions or defaults.partitions,
         )
 
-    def _sinks(self, name: str, spec: FlowSpec) -> list[Sink]:
+    def _sinks(self, name: str, spec: FlowSpec, key: Sequence[str] | None = None) -> list[Sink]:
+        """The sinks of a flow; those of a view know its key."""
         made = []
         for index, sink in enumerate(spec.sinks):
             try:
-                made.append(sink.of_flow(name))
+                mine = sink.of_flow(name)
+                made.append(mine if key is None else mine.of_view(key))
             except ProjectError as error:
                 self._fail(error, name, "sinks", index)
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -86,7 +86,7 @@ def _named(table: exp.Table) -> Iterator[str]:
 def kept_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
     """The shape of a table without asking its source: as it was captured last, or as it is declared."""
     known = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
-    return None if known is None else spec.shaped(known)
+    return None if known is None else replace(known, key=known.key or tuple(spec.key))
 
 
 def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
