@@ -63,8 +63,8 @@ def test_changes_of_one_key_come_to_their_net_effect(copy: TableCopy) -> None:
     assert take(copy, put(2, "cup", None, before=(1,)), put(*CUP, before=(2,))) == []
     assert take(copy, put(5, "a", None, before=(1,)), put(1, "b", None), put(5, "c", None)) == [
         (-1, CUP),
-        (1, (5, "c", None)),
         (1, (1, "b", None)),
+        (1, (5, "c", None)),
     ]
 
 

@@ -33,7 +33,7 @@ class Serving:
     """Keeps a node alive from `with` until its end."""
 
     def __init__(self, given: Given, project: Project, logs: Path) -> None:
-        from headrace.serve.children import Child
+        from headrace.core.children import Child
         from headrace.serve.settings import Settings
 
         self._settings = Settings.of(project)
@@ -90,7 +90,7 @@ class Serving:
 
     def _reason(self, code: int) -> str:
         """What it said last, else how it ended."""
-        from headrace.serve.children import how
+        from headrace.core.children import how
 
         with self._log.open("rb") as log:
             size = self._log.stat().st_size

@@ -14,14 +14,15 @@ import psutil
 import pytest
 from tests.serve.nodekit import until
 
+from headrace.core.children import Child, how
 from headrace.core.errors import ProjectError
-from headrace.serve.children import Child, how
-from headrace.serve.lock import holder, locked
+from headrace.core.lock import holder
+from headrace.serve.lock import locked
 from headrace.serve.ports import Port
 
 SLEEPER = """
 import signal, sys, time
-from headrace.serve import lifeline
+from headrace.core import lifeline
 lifeline.end_with_parent()
 print("ready", flush=True)
 while True:
@@ -33,7 +34,7 @@ time.sleep(60)
 """
 PARENT = """
 import os, sys, time
-from headrace.serve.children import Child
+from headrace.core.children import Child
 child = Child("sleeper", "sleeper", {})
 child.start()
 print(child.pid, flush=True)
