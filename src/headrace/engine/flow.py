@@ -28,7 +28,7 @@ from headrace.engine.state import StateDir
 from headrace.engine.topics import check_topics
 from headrace.engine.upgrade import began, settle
 from headrace.engine.viewflow import ViewWriter, feed, view_session
-from headrace.plan.model import FlowInput, FlowPlan, Input, SinkStep
+from headrace.plan.model import FlowPlan, Input, LakeInput, SinkStep, StreamInput
 from headrace.project.loader import Project
 from headrace.sinks._rows import drain
 
@@ -246,4 +246,4 @@ def _counted(rows: DataFrame) -> DataFrame:
 
 
 def _widened(one: Input) -> Input:
-    return one if isinstance(one, FlowInput) else replace(one, columns=None)
+    return replace(one, columns=None) if isinstance(one, StreamInput | LakeInput) else one

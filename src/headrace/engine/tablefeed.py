@@ -35,6 +35,7 @@ class TableFeed(DataSource):
     max_records: ClassVar[int]
 
     def schema(self) -> str:
+        """One column, as there has to be one; there are no rows."""
         return "commit bigint"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.core.context import Batch, Context
-from headrace.core.tally import ENGINE, Tally
 from headrace.core.tables import TableShape
+from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
 from headrace.engine.generations import Generation
 from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
@@ -88,9 +88,7 @@ class ViewWriter:
 
     def _inputs(self, batch_id: int) -> dict[str, TableInput]:
         start, end = self._reach(batch_id - 1), self._reach(batch_id)
-        return {
-            name: self._input(shape, self._tables.files(name, start, end)) for name, shape in self._shapes.items()
-        }
+        return {name: self._input(shape, self._tables.files(name, start, end)) for name, shape in self._shapes.items()}
 
     def _reach(self, batch_id: int) -> Reach:
         record = self.generation.checkpoint.batch(batch_id) if batch_id >= 0 else None

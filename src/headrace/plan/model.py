@@ -12,7 +12,8 @@ from headrace.core.filters import Filter
 from headrace.core.processor import Processor
 from headrace.core.sink import Delivery, Sink
 from headrace.core.tables import TableShape
-from headrace.project.model import EventTime, FlowSpec, StreamSpec, TableSpec
+from headrace.project.model import EventTime, FlowSpec, StreamSpec
+from headrace.project.tables import TableSpec
 from headrace.sql.lateness import LateRule
 from headrace.views.algebra import View
 

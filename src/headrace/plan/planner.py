@@ -443,6 +443,8 @@ def _stateful(inputs: Sequence[Input], rules: Mapping[str, LateRule]) -> tuple[I
         replace(one, inputs=_stateful(one.inputs, rules))
         if isinstance(one, FlowInput)
         else replace(one, stateful=True, late=rules.get(one.name))
+        if isinstance(one, StreamInput | LakeInput)
+        else one
         for one in inputs
     )
 

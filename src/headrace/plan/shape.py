@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput, TableInput
 from headrace.plan.settings import meaningful
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
@@ -58,10 +58,7 @@ def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
     tables = flow.tables()
     return {
         "version": VERSION,
-        "inputs": [
-            {"name": one.name, "kind": one.spec.source.kind(), "reads": one.spec.source.group, "event_time": None}
-            for one in tables
-        ],
+        "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
         "operators": [{"operator": "query", "keeps": _digest(repr(flow.view))}],
         "types": _view_types(flow),
         "output": flow.spec.output,
@@ -126,7 +123,7 @@ def _given_input(one: Input) -> Given:
         case StreamInput():
             known = one.schema
             return Leaf(one.name, None if known is None else (*known.names, *one.metadata))
-        case LakeInput():
+        case LakeInput() | TableInput():
             return Leaf(one.name)
 
 
@@ -155,9 +152,11 @@ def _time(event_time: EventTime | None) -> str | None:
     return event_time.column if event_time.unit == "ms" else f"{event_time.column} in {event_time.unit}"
 
 
-def _read(one: StreamInput | LakeInput) -> dict[str, str]:
+def _read(one: StreamInput | LakeInput | TableInput) -> dict[str, str]:
     if isinstance(one, LakeInput):
         return {"kind": "flow", "reads": f"its lake table {one.path}"}
+    if isinstance(one, TableInput):
+        return {"kind": one.spec.source.kind(), "reads": one.spec.source.group}
     return {"kind": one.spec.source.kind(), "reads": one.spec.source.reads}
 
 

@@ -14,7 +14,8 @@ from headrace.log.tables import table_log
 from headrace.plan.model import FlowPlan, TableInput
 from headrace.plan.sinkids import sink_steps
 from headrace.project.loader import Project
-from headrace.project.model import Defaults, FlowSpec, TableSpec
+from headrace.project.model import Defaults, FlowSpec
+from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
 from headrace.views.algebra import View
 from headrace.views.normalise import normalise

@@ -134,9 +134,7 @@ def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> Call:
     values = arguments[0].expressions if distinct else arguments
     one = function in _ONE_ARGUMENT and len(values) == 1 and not isinstance(values[0], exp.Star)
     where = next((part.expression.this for part in made.walk() if isinstance(part, exp.Filter)), None)
-    return Call(
-        name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where)
-    )
+    return Call(name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where))
 
 
 def group_by(
@@ -158,9 +156,7 @@ def group_by(
     return grouping if len(sets) == 1 else _with_sets(grouping, keys, sets)
 
 
-def _key(
-    t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases
-) -> exp.Expr:
+def _key(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
     """What GROUP BY names: an expression, a column of the SELECT by its number or by its name."""
     if isinstance(node, exp.Literal) and not node.is_string:
         place = int(node.name) if node.name.isdigit() else 0

@@ -44,9 +44,7 @@ def _orders(node: exp.Expr) -> list[exp.Expr]:
     return list(clause.expressions) if clause is not None else []
 
 
-def _by(
-    t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases
-) -> exp.Expr:
+def _by(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
     """One item of ORDER BY: a column of the SELECT by number or name first, then of its inputs."""
     value = node.this
     made = node.copy()
@@ -127,7 +125,12 @@ class _Select:
         return self._projected(items, order)
 
     def _grouped(
-        self, items: list[Item], having: list[exp.Expr], qualify: list[exp.Expr], order: list[exp.Expr], aliases: Aliases
+        self,
+        items: list[Item],
+        having: list[exp.Expr],
+        qualify: list[exp.Expr],
+        order: list[exp.Expr],
+        aliases: Aliases,
     ) -> tuple[list[Item], list[exp.Expr], list[exp.Expr], list[exp.Expr]]:
         grouping = group_by(self.t, self.op, self.node, items, self.scope, self.env, aliases)
         items = [(name, grouping.rewritten(one)) for name, one in items]

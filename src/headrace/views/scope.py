@@ -36,9 +36,7 @@ class Relation:
     def called(self, qualifier: str, names: tuple[str, ...] = ()) -> Relation:
         """The same under an alias, perhaps with other names of its columns."""
         given = names or tuple(one.name for one in self.columns)
-        seen = tuple(
-            Seen(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True)
-        )
+        seen = tuple(Seen(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True))
         return Relation(self.op, seen)
 
 

@@ -132,12 +132,14 @@ def _values(t: Translation, node: exp.Expr, scope: Scope, env: Env) -> list[exp.
 
 def _is_simple(query: exp.Expr) -> bool:
     """Whether a row of the subquery is a row of its FROM, so that conditions about a row outside can be matched."""
-    if not isinstance(query, exp.Select) or any(one.is_star for one in query.expressions) and _needs_items(query):
+    if not isinstance(query, exp.Select) or (any(one.is_star for one in query.expressions) and _needs_items(query)):
         return False
     clauses = ("group", "having", "limit", "offset", "qualify")
     if any(query.args.get(one) for one in clauses):
         return False
-    return not any(is_aggregate(part) or isinstance(part, exp.Window) for one in query.expressions for part in one.walk())
+    return not any(
+        is_aggregate(part) or isinstance(part, exp.Window) for one in query.expressions for part in one.walk()
+    )
 
 
 def _needs_items(query: exp.Select) -> bool:
