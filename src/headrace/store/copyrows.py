@@ -12,7 +12,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, TypedDict
+from types import GenericAlias
+from typing import Any, TypedDict, cast
 from zlib import crc32
 
 import msgspec
@@ -29,6 +30,7 @@ _HEAD = struct.Struct(">II")
 _NUMBER = struct.Struct(">I")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
+_typed_dict = cast(Any, TypedDict)
 _BODY = _NUMBER.size
 """Where a packed row begins that does not depend on its epoch."""
 
@@ -176,14 +178,13 @@ def _column(kind: pa.DataType) -> _Column:
 
 def _python_type(kind: pa.DataType) -> Any:
     """What a nested value is read back as."""
-    types = pa.types
-    if types.is_list(kind):
-        return list[_python_type(kind.value_type) | None]  # type: ignore[misc]
-    if types.is_map(kind):
-        pair = tuple[_python_type(kind.key_type), _python_type(kind.item_type) | None]  # type: ignore[misc]
-        return list[pair]  # type: ignore[valid-type]
-    if types.is_struct(kind):
-        return TypedDict("Struct", {field.name: _python_type(field.type) | None for field in kind})  # type: ignore[misc]
+    if pa.types.is_list(kind):
+        return GenericAlias(list, (_python_type(kind.value_type) | None,))
+    if pa.types.is_map(kind):
+        pair = GenericAlias(tuple, (_python_type(kind.key_type), _python_type(kind.item_type) | None))
+        return GenericAlias(list, (pair,))
+    if pa.types.is_struct(kind):
+        return _typed_dict("Struct", {field.name: _python_type(field.type) | None for field in kind})
     for fits, made in _SIMPLE:
         if fits(kind):
             return made
