@@ -100,9 +100,8 @@ class Grouping:
     def _call(self, node: exp.Expr, call: exp.Expr) -> str:
         inside = [part for one in call.expressions for part in one.walk()]
         if any(is_aggregate(part) or isinstance(part, exp.Window) or function_of(part) == "window" for part in inside):
-            raise self.env.refuse(
-                node, f"{function_of(call)}() of an aggregate or a window", "make the inner one in a subquery"
-            )
+            message = f"{function_of(call)}() of an aggregate or a window"
+            raise self.env.refuse(node, message, "make the inner one in a subquery")
         self.op = self.t.beside(self.op, [node])
         made = stable(node, self.env)
         sql = text(made)

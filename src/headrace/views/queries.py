@@ -117,26 +117,20 @@ class _Select:
         order = self._order(items, aliases)
         expressions = [*(one for _, one in items), *having, *qualify, *order]
         if self.node.args.get("group") or self.node.args.get("having") or any(aggregates(one) for one in expressions):
-            items, having, qualify, order = self._grouped(items, having, qualify, order, aliases)
+            having, qualify, order = self._grouped(items, [having, qualify, order], aliases)
         ranking = Ranking(self.t, self.op, self.env)
         items = [(name, ranking.rewritten(one)) for name, one in items]
         qualify, order = ([ranking.rewritten(one) for one in some] for some in (qualify, order))
         self.op = filtered(self.t.beside(ranking.done(), qualify), qualify)
         return self._projected(items, order)
 
-    def _grouped(
-        self,
-        items: list[Item],
-        having: list[exp.Expr],
-        qualify: list[exp.Expr],
-        order: list[exp.Expr],
-        aliases: Aliases,
-    ) -> tuple[list[Item], list[exp.Expr], list[exp.Expr], list[exp.Expr]]:
+    def _grouped(self, items: list[Item], rest: list[list[exp.Expr]], aliases: Aliases) -> list[list[exp.Expr]]:
+        """The expressions over groups, the first of `rest` being HAVING."""
         grouping = group_by(self.t, self.op, self.node, items, self.scope, self.env, aliases)
-        items = [(name, grouping.rewritten(one)) for name, one in items]
-        having, qualify, order = ([grouping.rewritten(one) for one in some] for some in (having, qualify, order))
-        self.op = filtered(self.t.beside(grouping.done(), having), having)
-        return items, having, qualify, order
+        items[:] = [(name, grouping.rewritten(one)) for name, one in items]
+        made = [[grouping.rewritten(one) for one in some] for some in rest]
+        self.op = filtered(self.t.beside(grouping.done(), made[0]), made[0])
+        return made
 
     def _projected(self, items: list[Item], order: list[exp.Expr]) -> Relation:
         """The columns of the result; what only ORDER BY needs is dropped after it."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, UnionAll
-from headrace.views.names import Names, plain, quoted, renamed, same, used
+from headrace.views.names import Names, plain, renamed, same, used
 from headrace.views.reading import Ref, conjunction, text
 from headrace.views.vocabulary import GENERATORS
 
