@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.statefiles import spark_path
+from headrace.core.statefiles import copy_file, spark_path
 from headrace.core.tables import TableShape
 from headrace.engine.state import StateDir
 from headrace.engine.tablerows import consolidated, weighted_rows
@@ -50,23 +50,28 @@ def fold_tables(
 
     As far as the view goes that is furthest behind: a batch of it that runs again needs the table as it was then.
     """
-    folded = []
+    folded: list[str] = []
     for group, shapes in _groups(plan).items():
         log = table_log(project.context, group)
         reached = min(_reached(plan, state, group), default=0)
+        if not reached or not any(len(log.state(name, reached)) >= least for name in shapes):
+            continue
+        # all of them: commits are kept as long as one table is told by them
         for name, shape in shapes.items():
-            if reached and len(log.state(name, reached)) >= least:
-                _fold(spark, log, name, shape, reached)
-                folded.append(name)
-        if reached and folded:
-            log.retain(reached)
+            _fold(spark, log, name, shape, reached)
+        log.retain(reached)
+        folded += shapes
     return folded
 
 
 def _fold(spark: SparkSession, log: TableLog, table: str, shape: TableShape, sequence: int) -> None:
-    rows = consolidated(weighted_rows(spark, shape, log.state(table, sequence)))
-    folder = log.staging(table, sequence)
-    rows.coalesce(spark.sparkContext.defaultParallelism).write.parquet(spark_path(folder))
+    files, folder = log.state(table, sequence), log.staging(table, sequence)
+    if log.is_base(files):
+        for file in files:
+            copy_file(file, folder / file.name)
+    else:
+        rows = consolidated(weighted_rows(spark, shape, files))
+        rows.coalesce(spark.sparkContext.defaultParallelism).write.parquet(spark_path(folder))
     log.fold(table, sequence, [file for file in folder.iterdir() if file.name.endswith(".parquet")])
 
 

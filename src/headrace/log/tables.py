@@ -171,6 +171,10 @@ class TableLog:
         """How many files `state` gives: what tells that a table should be folded."""
         return len(self.state(table, sequence))
 
+    def is_base(self, files: Sequence[StatePath]) -> bool:
+        """Whether nothing but a base is in these files of a state."""
+        return bool(files) and all(str(file.parent.parent.parent) == str(self._bases) for file in files)
+
     def file(self, part: Part) -> StatePath:
         """Where a part is."""
         return self._parts / part.name

@@ -91,6 +91,7 @@ class Scope:
             return self.outer.resolve(column, env) if self.outer is not None else None
         name, fields = found
         node: exp.Expr = ref(name)
+        node.this.meta.update(column.parts[0].meta)  # errors later on point to it
         for one in fields:
             node = exp.Dot(this=node, expression=exp.to_identifier(one, quoted=True))
         return node

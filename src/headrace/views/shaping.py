@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,12 @@ from headrace.views.names import Names, plain, renamed, same, used
 from headrace.views.reading import Ref, conjunction, text
 from headrace.views.vocabulary import GENERATORS
 
+_MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 
+<<<<<<< HEAD
+=======
+
+>>>>>>> e
 def computed(
     op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x"
 ) -> tuple[Operator, list[str]]:
@@ -91,6 +97,11 @@ def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
 
 
 def makes_rows(expression: str) -> bool:
+<<<<<<< HEAD
     """Whether an expression of a Project makes several rows of one."""
     name = expression.partition("(")[0]
     return name in GENERATORS or name == "window"
+=======
+    """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
+    return _MAKES_ROWS.search(expression) is not None
+>>>>>>> e
