@@ -70,9 +70,7 @@ def _pairs(join: Join, have: Sequence[str], columns: Sequence[str]) -> list[str]
     return found
 
 
-def match(
-    op: Match, old: tuple[str | None, str | None], new: tuple[str | None, str | None], types: Mapping[str, str]
-) -> str:
+def match(op: Match, old: tuple[str | None, str | None], new: tuple[str | None, str | None], types: Mapping[str, str]) -> str:
     """The touched groups as they are, less the same as they were. Both sides hold only the rows of those groups."""
     after, before = _matched(op, new, types), _matched(op, old, types)
     both = united([after, None if before is None else negated(op.columns, before)])

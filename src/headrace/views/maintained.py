@@ -132,9 +132,7 @@ class Maintained:
         if added is not None and before is not None and before.rows > _WHOLE and operator.keys:
             self._runner.run(deltas.added_up(operator, sums, added), f"{name}_added", small)
             added = f"{name}_added"
-            within = Within(
-                select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small
-            )
+            within = Within(select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small)
         text = deltas.linear_aggregate(operator, sums, added, restricted(before.name, within) if before else None)
         columns = [*operator.keys, *(one.name for one in sums.columns)]
         rows = self._runner.run(text, name, small, relation, columns)

@@ -124,19 +124,8 @@ class _Select:
         self.op = filtered(self.t.beside(ranking.done(), qualify), qualify)
         return self._projected(items, order)
 
-<<<<<<< HEAD
-    def _grouped(
-        self,
-        items: list[Item],
-        having: list[exp.Expr],
-        qualify: list[exp.Expr],
-        order: list[exp.Expr],
-        aliases: Aliases,
-    ) -> tuple[list[Item], list[exp.Expr], list[exp.Expr], list[exp.Expr]]:
-=======
     def _grouped(self, items: list[Item], rest: list[list[exp.Expr]], aliases: Aliases) -> list[list[exp.Expr]]:
         """The expressions over groups, the first of `rest` being HAVING."""
->>>>>>> e
         grouping = group_by(self.t, self.op, self.node, items, self.scope, self.env, aliases)
         items[:] = [(name, grouping.rewritten(one)) for name, one in items]
         made = [[grouping.rewritten(one) for one in some] for some in rest]

@@ -15,10 +15,7 @@ from headrace.views.vocabulary import GENERATORS
 
 _MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 
-<<<<<<< HEAD
-=======
 
->>>>>>> e
 def computed(
     op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x"
 ) -> tuple[Operator, list[str]]:
@@ -97,11 +94,5 @@ def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
 
 
 def makes_rows(expression: str) -> bool:
-<<<<<<< HEAD
-    """Whether an expression of a Project makes several rows of one."""
-    name = expression.partition("(")[0]
-    return name in GENERATORS or name == "window"
-=======
     """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
     return _MAKES_ROWS.search(expression) is not None
->>>>>>> e

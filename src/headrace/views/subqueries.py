@@ -145,23 +145,12 @@ def _values(t: Translation, node: exp.Expr, scope: Scope, env: Env) -> list[exp.
 
 def _is_simple(query: exp.Expr) -> bool:
     """Whether a row of the subquery is a row of its FROM, so that conditions about a row outside can be matched."""
-<<<<<<< HEAD
-    if not isinstance(query, exp.Select) or (any(one.is_star for one in query.expressions) and _needs_items(query)):
-        return False
-=======
->>>>>>> e
     clauses = ("group", "having", "limit", "offset", "qualify")
     if not isinstance(query, exp.Select) or any(query.args.get(one) for one in clauses):
         return False
-<<<<<<< HEAD
-    return not any(
-        is_aggregate(part) or isinstance(part, exp.Window) for one in query.expressions for part in one.walk()
-    )
-=======
     if isinstance(query.parent, exp.Exists) and not any(_needs_all_rows(one) for one in query.expressions):
         return True  # its columns do not matter
     return not any(one.is_star or _needs_all_rows(one) for one in query.expressions)
->>>>>>> e
 
 
 def _needs_all_rows(node: exp.Expr) -> bool:
