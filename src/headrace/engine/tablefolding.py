@@ -13,6 +13,7 @@ from headrace.engine.state import StateDir
 from headrace.engine.tablerows import consolidated, weighted_rows
 from headrace.log.tables import TableLog, table_log
 from headrace.plan.model import FlowPlan, Plan
+from headrace.plan.planner import make_plan
 from headrace.project.loader import Project
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ class TableFolder:
     """Observer that folds the tables of views now and then."""
 
     spark: SparkSession
-    plan: Plan
     state: StateDir
     project: Project
     _due: float = field(default_factory=lambda: time.monotonic() + _EVERY_SECONDS)
@@ -36,8 +36,9 @@ class TableFolder:
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
         """Look at all tables when it is time."""
         if flow.tables() and time.monotonic() >= self._due:
-            fold_tables(self.spark, self.plan, self.state, self.project)
             self._due = time.monotonic() + _EVERY_SECONDS
+            # also those that do not run now count: they will go on from where they are
+            fold_tables(self.spark, make_plan(self.project), self.state, self.project)
 
     def close(self) -> None:
         """Nothing is left open."""

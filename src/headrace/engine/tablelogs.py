@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.context import Context
+from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position, Positions, Reached, Split
 from headrace.core.statefiles import StatePath
 from headrace.log.tables import TableLog, TableSegment, table_log
+from headrace.log.tablestatus import read_group, tables_folder
 from headrace.plan.model import FlowPlan
 
 Reach = Mapping[str, int]
@@ -96,6 +98,23 @@ def _between(log: TableLog, start: int, end: int) -> Iterator[TableSegment]:
         for one in log.after(start, min(64, end - start)):
             start = one.sequence
             yield one
+
+
+def all_captured(flow: FlowPlan, context: Context) -> bool:
+    """Whether the capture has taken in all that the sources of a view's tables had since it started.
+
+    A ProjectError says why it cannot."""
+    told = [read_group(tables_folder(context), group) for group in FlowTables.of(flow, context).groups]
+    for said in told:
+        reason = said["reason"] if said is not None and said["live"] else None
+        if reason is not None:
+            raise ProjectError(
+                "tables-not-followed",
+                f"the tables of flow '{flow.name}' are not followed: {reason['text']} [{reason['code']}]",
+                hint=reason["hint"],
+                exit_code=Exit.TRANSIENT if reason["transient"] else Exit.FAILURE,
+            )
+    return all(said is not None and said["live"] and said["caught_up"] for said in told)
 
 
 class TablePositions(Positions):
