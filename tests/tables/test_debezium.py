@@ -576,7 +576,8 @@ def test_a_topic_made_anew_or_emptied_is_noticed(kafka: Kafka, topic: Callable[.
     read_all(table, applied, context, connector)
     position = dict(applied.position or {})
     behind = {"orders": {**position["orders"], "offsets": {"0": 2}}}
-    kafka.admin().delete_records([TopicPartition(name, 0, 4)])[TopicPartition(name, 0, 4)].result(20)
+    admin, part = kafka.admin(), TopicPartition(name, 0, 4)
+    admin.delete_records([part])[part].result(20)
     with pytest.raises(ProjectError) as lost:
         table.reader({"orders": table}, applied.shapes, behind, context)
     assert lost.value.code == "table-changes-lost"
