@@ -16,6 +16,7 @@ from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
 from headrace.project.loader import Project, load
 from headrace.project.serving import ServeSpec
+from headrace.tables.push import PushTable
 
 _VARIABLE = "HEADRACE_SERVE"
 
@@ -38,6 +39,8 @@ class Settings:
     """Paths of the flows' lake tables, by flow."""
     endpoints: tuple[str, ...] = ()
     """Endpoints that the project's flows write, whether or not anything was written yet."""
+    tables: Mapping[str, PushTable] = field(default_factory=dict)
+    """Tables that are pushed to."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Hides secrets in what other systems said."""
 
