@@ -112,7 +112,7 @@ def all_captured(flow: FlowPlan, context: Context) -> bool:
                 "tables-not-followed",
                 f"the tables of flow '{flow.name}' are not followed: {reason['text']} [{reason['code']}]",
                 hint=reason["hint"],
-                exit_code=Exit.TRANSIENT if reason["transient"] else Exit.FAILURE,
+                exit_code=Exit.TRANSIENT if reason["transient"] else Exit.FAILED,
             )
     return all(said is not None and said["live"] and said["caught_up"] for said in told)
 
