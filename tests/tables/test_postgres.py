@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from tests.conftest import unavailable
 from tests.tables.conftest import Copy
 
 from headrace.core.context import Context
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import TableReader, TableShape, Taken
 from headrace.tables.postgres import PostgresTable
@@ -139,7 +138,10 @@ def db(postgres: Postgres) -> Iterator[Database]:
 
 @pytest.mark.service
 def test_first(db: Database) -> None:
-    db.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g")
+    db.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g",
+    )
     db.open(t=db.table("t"))
     db.until(lambda: db.whole("t"))
     db.run("INSERT INTO t VALUES (5000, 'x')", "UPDATE t SET v = 'y' WHERE id = 5", "DELETE FROM t WHERE id = 6")
