@@ -321,9 +321,8 @@ def churned(execute: Callable[[str], Any], chance: random.Random, steps: int) ->
     for _ in range(steps):
         key = chance.randrange(200)
         execute(f"DELETE FROM orders WHERE id = {key}")
-        execute(
-            f"INSERT INTO orders VALUES ({key}, 'n{chance.randrange(9)}', {chance.randrange(10)} < 2, clock_timestamp())"
-        )
+        name, gone = f"n{chance.randrange(9)}", chance.random() < 0.2
+        execute(f"INSERT INTO orders VALUES ({key}, '{name}', {gone}, clock_timestamp())")
 
 
 @pytest.mark.service
@@ -336,14 +335,14 @@ def test_postgres(postgres: Postgres, context: Context, monkeypatch: pytest.Monk
         server.execute(
             "CREATE TABLE orders (id bigint PRIMARY KEY, name text, gone bool, at timestamptz NOT NULL DEFAULT now())"
         )
-        server.execute("INSERT INTO orders SELECT n, 'n', false FROM generate_series(0, 20000) n")
+        server.execute("INSERT INTO orders SELECT n, 'n', false FROM generate_series(0, 12000) n")
         options: dict[str, Any] = {"url": url, "table": "shop.orders"}
         whole = Followed(context, polled(**options))
         some = Followed(context, polled(**options, cursor="at", lookback="1s", deleted="gone"))
         assert some.applied.shapes["orders"] == TableShape(
             from_ddl("id bigint, name string, gone boolean, at timestamp"), ("id",)
         )
-        assert some.poll() == 3, "pages of 10,000"
+        assert some.poll() == 2, "pages of 10,000"
         for _ in range(3):
             with server.transaction():
                 churned(server.execute, chance, 100)
