@@ -181,10 +181,16 @@ def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:
 
 
 def _name_clashes(project: Project) -> Iterator[ProjectError]:
-    for name in sorted(set(project.spec.streams) & set(project.spec.flows)):
-        yield ProjectError(
-            "duplicate-name",
-            f"'{name}' is both a stream and a flow",
-            where=project.origin("flows", name),
-            hint="SQL could not tell them apart: rename one of them",
-        )
+    spec = project.spec
+    kinds = {"streams": ("a stream", spec.streams), "tables": ("a table", spec.tables), "flows": ("a flow", spec.flows)}
+    met: dict[str, str] = {}
+    for section, (words, members) in kinds.items():
+        for name in sorted(members):
+            if name in met:
+                yield ProjectError(
+                    "duplicate-name",
+                    f"'{name}' is both {met[name]} and {words}",
+                    where=project.origin(section, name),
+                    hint="SQL could not tell them apart: rename one of them",
+                )
+            met.setdefault(name, words)
