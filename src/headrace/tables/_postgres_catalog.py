@@ -116,7 +116,7 @@ def dimensions(connection: Connection, number: int) -> dict[str, int]:
 
 def _require_identity(table: PgTable) -> None:
     """Without an identity the server would refuse every update and delete of a table that is published."""
-    if table.identity != "f" and not table.key:
+    if table.identity == "n" or (table.identity == "d" and not table.key):
         quoted = f'"{table.schema}"."{table.name}"'
         why = "REPLICA IDENTITY NOTHING" if table.identity == "n" else "no primary key"
         mend = "DEFAULT" if table.identity == "n" else "FULL"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ _FRACTION = 18
 _HEADER = 4
 """What PostgreSQL adds to the modifier of a numeric."""
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"]+', re.DOTALL)
+_SINGLE = Struct("f")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 # their arrays are written with other separators, or they are no arrays at all
 _NOT_LISTS = frozenset({"int2vector", "oidvector", "_box"})
@@ -120,6 +122,12 @@ def _numeric(precision: int, scale: int) -> PgType:
     return _cast(pa.decimal128(precision, scale), parse)
 
 
+def _single(text: str) -> float:
+    """As near as four bytes come, so that it is the same number wherever it is read."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(float(text)))[0]
+    return rounded
+
+
 def _date(text: str) -> date:
     """An infinite date is the last or first that there is: it still compares as it should."""
     if text.endswith("infinity"):
@@ -182,7 +190,7 @@ _SIMPLE = {
     "int4": _cast(pa.int32(), int),
     "int8": _cast(pa.int64(), int),
     "oid": _cast(pa.int64(), int),
-    "float4": _cast(pa.float32(), float),
+    "float4": _cast(pa.float32(), _single),
     "float8": _cast(pa.float64(), float),
     # blanks at its end mean nothing to PostgreSQL either, and its own cast to text drops them
     "bpchar": PgType(pa.string(), lambda text: text.rstrip(" "), lambda texts: pc.utf8_rtrim(texts, characters=" ")),
