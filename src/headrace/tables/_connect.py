@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
@@ -25,6 +25,9 @@ _EXACT = Context(prec=200)
 _MOST_DIGITS = 38
 _ANY_DECIMAL = pa.decimal128(_MOST_DIGITS, 18)
 _LOCAL = pa.timestamp("us")
+_MILLIS, _MICROS, _NANOS = 10**3, 10**6, 10**9
+# PostgreSQL's infinite times, which are the last and first here: they still compare as they should
+_INFINITE, _INFINITE_DAYS = 9_223_372_036_825_200_000, 2**31 - 1
 _POINT = pa.struct([("x", pa.float64()), ("y", pa.float64())])
 _PLAIN = {
     "int8": pa.int8(),
@@ -172,14 +175,26 @@ def _struct_of(schema: Schema) -> Meaning:
 
 
 def _day(value: Any) -> date:
+    if abs(value) >= _INFINITE_DAYS:
+        return date.max if value > 0 else date.min
     return (_EPOCH + timedelta(days=value)).date()
 
 
 def _since_epoch(unit: int) -> Callable[[Any], datetime]:
     def moment(value: Any) -> datetime:
+        if abs(value) >= _INFINITE and unit != _NANOS:
+            return datetime.max if value > 0 else datetime.min
         return _EPOCH + timedelta(microseconds=value * 1_000_000 // unit)
 
     return moment
+
+
+def _zoned(value: Any) -> datetime:
+    """A year of more than four digits has a sign: it stands for infinity."""
+    if isinstance(value, str) and value[:1] in ("+", "-"):
+        return (datetime.max if value[0] == "+" else datetime.min).replace(tzinfo=UTC)
+    found: datetime = _instant(value)
+    return found
 
 
 def _time_of_day(unit: int) -> Callable[[Any], str]:
@@ -197,7 +212,6 @@ def _point(value: Any) -> dict[str, float]:
     return {"x": float(value["x"]), "y": float(value["y"])}
 
 
-_MILLIS, _MICROS, _NANOS = 10**3, 10**6, 10**9
 _instant, _local, _date = converter(TIMESTAMP), converter(_LOCAL), converter(pa.date32())
 _any_decimal = converter(_ANY_DECIMAL)
 _NAMED: dict[str, Meaning] = {
@@ -209,7 +223,7 @@ _NAMED: dict[str, Meaning] = {
     "io.debezium.time.MicroTimestamp": (_LOCAL, _since_epoch(_MICROS)),
     "io.debezium.time.NanoTimestamp": (_LOCAL, _since_epoch(_NANOS)),
     "io.debezium.time.IsoTimestamp": (_LOCAL, _local),
-    "io.debezium.time.ZonedTimestamp": (TIMESTAMP, _instant),
+    "io.debezium.time.ZonedTimestamp": (TIMESTAMP, _zoned),
     "io.debezium.time.Time": (pa.string(), _time_of_day(_MILLIS)),
     "org.apache.kafka.connect.data.Time": (pa.string(), _time_of_day(_MILLIS)),
     "io.debezium.time.MicroTime": (pa.string(), _time_of_day(_MICROS)),
