@@ -29,6 +29,9 @@ SELECT {a.id}, e FROM {a} LATERAL VIEW explode(array({a.n}, {a.n} + 1, NULL)) ma
 -- subquery
 SELECT q.i, q.m * 2 AS m FROM (SELECT {a.id} AS i, {a.n} + 1 AS m, {a.f} AS f FROM {a}) q WHERE q.f
 
+-- aliases
+SELECT {a.id}, {a.n} + 1 AS more, more * 2 AS twice FROM {a} WHERE {a.n} {cmp} {lit}
+
 --- inner joins
 
 -- inner
@@ -101,6 +104,13 @@ SELECT {a.id}, {b.id} AS other FROM {a} FULL JOIN {b} ON {a.k} = {b.k} AND {a.p}
 -- full_using
 SELECT {k}, {a.n}, {b.n} AS other FROM {a} FULL JOIN {b} USING ({k})
 
+-- right_using
+SELECT {k}, {a.n}, {b.n} AS other FROM {a} RIGHT JOIN {b} USING ({k})
+
+-- full_of_groups
+SELECT l.k, l.c, r.k AS k2, r.c AS c2 FROM (SELECT {a.k} AS k, count(*) AS c FROM {a} GROUP BY {a.k}) l
+FULL JOIN (SELECT {b.k} AS k, max({b.n}) AS c FROM {b} GROUP BY {b.k}) r ON l.k = r.k
+
 -- left_then_inner
 SELECT {a.id}, {b.id} AS i, {c.id} AS j FROM {a} LEFT JOIN {b} ON {a.k} = {b.k} JOIN {c} ON {a.p} = {c.p}
 
@@ -138,6 +148,12 @@ SELECT {a.id} FROM {a} WHERE {a.k} IN (SELECT {b.k} FROM {b}) AND NOT EXISTS (SE
 -- in_groups
 SELECT {a.id} FROM {a} WHERE {a.k} IN (SELECT {b.k} FROM {b} GROUP BY {b.k} HAVING count(*) > 1)
 
+-- in_correlated
+SELECT {a.id} FROM {a} WHERE {a.k} IN (SELECT {b.k} FROM {b} WHERE {b.p} = {a.p})
+
+-- exists_or
+SELECT {a.id}, {a.s} FROM {a} WHERE {a.f} OR EXISTS (SELECT 1 FROM {b} WHERE {b.k} = {a.k})
+
 --- sets
 
 -- union_all
@@ -148,6 +164,12 @@ SELECT {a.n} AS v, {a.s} AS w FROM {a} UNION SELECT {b.n}, {b.s} FROM {b}
 
 -- union_three
 SELECT {a.n} AS v FROM {a} UNION ALL SELECT {b.x} FROM {b} UNION SELECT {c.p} FROM {c}
+
+-- union_filtered
+SELECT q.v FROM (SELECT {a.p} AS v FROM {a} UNION ALL SELECT {b.x} FROM {b}) q WHERE CAST(q.v AS STRING) LIKE '%.0'
+
+-- union_limit
+SELECT {a.n} AS v FROM {a} UNION SELECT {b.n} FROM {b} ORDER BY v DESC LIMIT 3
 
 -- distinct
 SELECT DISTINCT {a.g}, {a.f} FROM {a}
@@ -160,6 +182,9 @@ SELECT {a.k}, {a.p} FROM {a} INTERSECT SELECT {b.k}, {b.p} FROM {b}
 
 -- except
 SELECT {a.k}, {a.p} FROM {a} EXCEPT SELECT {b.k}, {b.p} FROM {b}
+
+-- except_groups
+SELECT {a.s}, count(*) AS c FROM {a} GROUP BY {a.s} EXCEPT SELECT {b.s}, count(*) FROM {b} GROUP BY {b.s}
 
 --- aggregates
 
@@ -199,6 +224,9 @@ SELECT {a.k}, count(*) AS c, sum({a.n}) AS s FROM {a} GROUP BY {a.k} HAVING coun
 
 -- having_unseen
 SELECT {a.g} FROM {a} GROUP BY {a.g} HAVING max({a.n}) {cmp} {lit}
+
+-- having_global
+SELECT count(*) AS c, sum({a.n}) AS s FROM {a} HAVING count(*) > 3
 
 -- global
 SELECT count(*) AS c, sum({a.n}) AS s, avg({a.n}) AS m, max({a.s}) AS w FROM {a} WHERE {a.f}
@@ -243,6 +271,12 @@ SELECT {a.id}, coalesce(q.c, 0) AS c FROM {a} LEFT JOIN (SELECT {b.k} AS k, coun
 -- of_union
 SELECT q.w, sum(q.v) AS s, count(*) AS c FROM (SELECT {a.s} AS w, {a.n} AS v FROM {a} UNION ALL SELECT {b.s},
 {b.n} FROM {b}) q GROUP BY q.w
+
+-- of_distinct
+SELECT count(*) AS c, sum(q.n) AS s FROM (SELECT DISTINCT {a.n} AS n, {a.s} AS s FROM {a}) q
+
+-- of_explode
+SELECT e, count(*) AS c FROM {a} LATERAL VIEW explode(array({a.p}, {a.p} + 1)) made AS e GROUP BY e
 
 -- rollup
 SELECT {a.f}, {a.s}, sum({a.n}) AS s FROM {a} GROUP BY ROLLUP ({a.f}, {a.s})
@@ -289,6 +323,9 @@ SELECT {a.id}, {a.n}, sum({a.n}) OVER (PARTITION BY {a.k}) AS total, count(*) OV
 SELECT q.k, q.s FROM (SELECT {a.k} AS k, sum({a.n}) AS s FROM {a} GROUP BY {a.k}) q ORDER BY q.s DESC NULLS
 LAST, q.k LIMIT 2
 
+-- rank_of_groups
+SELECT {a.s}, sum({a.n}) AS s, rank() OVER (ORDER BY sum({a.n}) DESC) AS r FROM {a} GROUP BY {a.s}
+
 -- limit
 SELECT {a.id}, {a.n} FROM {a} ORDER BY {a.n} DESC, {a.all} LIMIT 3
 
@@ -317,3 +354,6 @@ SELECT {a.id} FROM {a} WHERE {a.n} > (SELECT avg({b.n}) FROM {b} WHERE {b.f})
 
 -- scalar_correlated
 SELECT {a.id}, (SELECT count(*) FROM {b} WHERE {b.k} = {a.k}) AS c FROM {a}
+
+-- scalar_correlated_sum
+SELECT {a.id}, (SELECT sum({b.n}) FROM {b} WHERE {b.k} = {a.k}) AS s FROM {a} WHERE {a.p} > 0
