@@ -143,6 +143,8 @@ class Case:
 
     tables: Mapping[str, Table]
     batches: tuple[tuple[Op, ...], ...]
+    restarts: tuple[int, ...] = ()
+    """Batches before which the view is made anew from what it kept."""
 
     def changes(self) -> list[list[Change]]:
         world = World(self.tables)
@@ -164,7 +166,8 @@ def cases(draw: st.DrawFn, letters: str = "abc") -> Case:
     first = several(draw, ops(made, letters, ("insert", "insert", "insert", "copy")), size // 2, size)
     some = ops(made, letters, LIKELY)
     batches = [several(draw, some, 0, size) for _ in range(draw(st.integers(1, 3)))]
-    return Case({letter: made[letter] for letter in letters}, (first, *batches))
+    restarts = draw(st.sampled_from([(), (), (), (1,)]))
+    return Case({letter: made[letter] for letter in letters}, (first, *batches), restarts)
 
 
 @dataclass

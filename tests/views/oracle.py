@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pprint import pformat
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.views.made import Case, Row
 
+from headrace.core.errors import ProjectError
 from headrace.testing import ViewHarness
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ def plain(value: Any) -> Any:
         case datetime(tzinfo=None):
             return value.replace(tzinfo=UTC)
         case tuple():
-            return tuple(map(plain, value))
-        case Mapping():
-            return tuple(map(plain, value.values()))
-        case list():
             return tuple(sorted(map(plain, value), key=repr))
     return value
 
 
-def bag(rows: Iterable[Sequence[Any]]) -> Counter[Row]:
-    return Counter(plain(tuple(row)) for row in rows)
+def plain_row(row: Iterable[Any]) -> Row:
+    return tuple(map(plain, row))
+
+
+def bag(rows: Iterable[Iterable[Any]]) -> Counter[Row]:
+    return Counter(map(plain_row, rows))
 
 
 def close(one: Any, other: Any) -> bool:
@@ -69,12 +70,12 @@ def followed(rows: Iterable[Row], changes: Iterable[tuple[Any, ...]]) -> Counter
     # all that goes goes first: a key may pass from one row to another within a batch
     for op, *images in changes:
         if op in ("U", "D"):
-            gone = plain(tuple(images[0]))
+            gone = plain_row(images[0])
             assert now[gone] > 0, f"{op} of a row that is not there: {gone}"
             now[gone] -= 1
     for op, *images in changes:
         if op in ("U", "I"):
-            now[plain(tuple(images[-1]))] += 1
+            now[plain_row(images[-1])] += 1
     return +now
 
 
@@ -82,33 +83,36 @@ def check_changes(harness: ViewHarness, before: Sequence[Row], now: Sequence[Row
     """The changes of the last batch lead from the rows before it to those now, and say each thing once."""
     changes = harness.changes()
     assert followed(before, changes) == bag(now), "the changes do not lead to the rows"
-    places = [harness.columns.index(name) for name in harness.key]
+    places = [harness.view.columns.index(name) for name in harness.view.key]
     if places:
-        said = Counter(
-            plain(tuple(image[place] for place in places)) for _, *images in changes for image in images[-1:]
-        )
+        said = Counter(plain_row(images[-1][place] for place in places) for _, *images in changes)
         assert all(times == 1 for times in said.values()), f"a key changes twice in one batch: {said.most_common(1)}"
     else:
         both = bag(c[1] for c in changes if c[0] == "I") & bag(c[1] for c in changes if c[0] == "D")
         assert not both, f"the same row goes and comes: {both}"
 
 
-def check(spark: SparkSession, sql: str, case: Case) -> None:
-    """Run a query over a case, and compare after every batch."""
+def check(spark: SparkSession, sql: str, case: Case, answer: str = "") -> None:
+    """Run a query over a case, and compare after every batch. `answer`: the same query for Spark, if it knows no such."""
     specs = {table.name: table.spec for table in case.tables.values()}
     batches = case.changes()
     with ViewHarness(specs, sql, spark=spark) as harness:
+        harness.sql = answer or sql
         before: list[Row] = []
         for number, changes in enumerate(batches):
-            harness.apply(changes)
-            now = harness.rows()
-            told = (
-                f"{sql}\ntables {pformat(specs)}\nbatches {pformat(batches[: number + 1], width=160)}\nbatch {number}"
-            )
-            extra, missing = difference(now, harness.batch_rows())
-            assert (extra, missing) == ([], []), f"{told}\ntoo much {pformat(extra)}\nmissing {pformat(missing)}"
+            if number in case.restarts:
+                harness.restart()
             try:
-                check_changes(harness, before, now)
-            except AssertionError as problem:
-                raise AssertionError(f"{told}\n{problem}\nchanges {pformat(harness.changes())}") from None
-            before = now
+                harness.apply(changes)
+                check_rows(harness)
+                check_changes(harness, before, harness.rows())
+            except (AssertionError, ProjectError) as problem:
+                case_so_far = f"restarts {case.restarts}\nbatches {pformat(batches[: number + 1], width=160)}"
+                raise AssertionError(f"{problem}\n{sql}\ntables {pformat(specs)}\n{case_so_far}") from problem
+            before = harness.rows()
+
+
+def check_rows(harness: ViewHarness) -> None:
+    """The rows are those of the batch query."""
+    extra, missing = difference(harness.rows(), harness.batch_rows())
+    assert (extra, missing) == ([], []), f"too much {pformat(extra)}\nmissing {pformat(missing)}"

@@ -16,6 +16,12 @@ from tests.views.made import Table
 # a name after two dashes, then its text; three dashes begin a chapter
 _NAMED = re.compile(r"^-- (\w+)\n(.+?)\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 SHAPES = dict(_NAMED.findall(Path(__file__).with_name("shapes.sql").read_text(encoding="utf-8")))
+# what Spark is asked where a view knows more than it
+ANSWERS = {
+    "tumble": "SELECT w.start, w.end, count(*), sum({n}) FROM (SELECT *, window({t}, '5 minutes') AS w FROM {A}) "
+    "GROUP BY w",
+    "hop": "SELECT {id}, w.start FROM (SELECT *, window({t}, '6 minutes', '2 minutes') AS w FROM {A})",
+}
 
 COMPARISONS = ("<", "<=", ">", ">=", "<>", "=")
 
@@ -44,10 +50,11 @@ def letters(shape: str) -> str:
     return "".join(one for one in "abc" if re.search(rf"{{{one}[.0-9}}]", SHAPES[shape].replace("{A}", "{a}")))
 
 
-def filled(shape: str, tables: Mapping[str, Table], cmp: str, lit: int, shout: bool = False) -> str:
-    """The SQL of a shape over tables."""
+def filled(shape: str, tables: Mapping[str, Table], cmp: str, lit: int, shout: bool) -> tuple[str, str]:
+    """The SQL of a shape over tables, and what Spark is asked instead if anything."""
     named = {letter: Named(table, letter, shout) for letter, table in tables.items()}
     twice = {f"{letter}2": Named(table, f"{letter}2", shout) for letter, table in tables.items()}
     first = tables["a"]
     bare = {role: f"`{first.names[role]}`" for role in ("id", "k", "n", "t")}
-    return SHAPES[shape].format(**named, **twice, **bare, A=f"`{first.name}`", cmp=cmp, lit=lit)
+    values = {**named, **twice, **bare, "A": f"`{first.name}`", "cmp": cmp, "lit": lit}
+    return SHAPES[shape].format(**values), ANSWERS.get(shape, "").format(**values)

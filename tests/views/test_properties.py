@@ -2,7 +2,7 @@
 
 For each shape of query: random tables and random changes of them.
 
-HEADRACE_VIEWS is the number of cases for each shape (1 by default; `full`: 40), HEADRACE_VIEWS_SEED begins elsewhere.
+HEADRACE_VIEWS is the number of cases for each shape (1 by default; `full`: 40), HEADRACE_SEED begins elsewhere.
 """
 
 from __future__ import annotations
