@@ -93,7 +93,7 @@ def check_changes(harness: ViewHarness, before: Sequence[Row], now: Sequence[Row
 
 
 def check(spark: SparkSession, sql: str, case: Case, answer: str = "") -> None:
-    """Run a query over a case, and compare after every batch. `answer`: the same query for Spark, if it knows no such."""
+    """Run a query over a case, and compare after every batch. `answer`: the query for Spark, if it needs another."""
     specs = {table.name: table.spec for table in case.tables.values()}
     batches = case.changes()
     with ViewHarness(specs, sql, spark=spark) as harness:
