@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from sqlglot import exp
 
-from headrace.views.algebra import Aggregate, Call, Operator, Project, UnionAll
+from headrace.views.algebra import Aggregate, Call, Operator, Project
 from headrace.views.keys import facts
 from headrace.views.names import quoted, same
 from headrace.views.reading import Ref, function_of, ref, text
@@ -93,14 +93,15 @@ class Grouping:
         if node.name not in facts(self.op, self.t.tables).closure(grouped):
             base = node.name.rpartition("_")[0]
             hint = f"add it to GROUP BY, or say which of its values: max({base}), min({base}), max_by({base}, …)"
-            raise self.env.refuse(self.env.query.tree, f"'{base}' is neither grouped by nor in an aggregate", hint)
+            raise self.env.refuse(node, f"'{base}' is neither grouped by nor in an aggregate", hint)
         self.keys.append((node, node.name))
         return ref(node.name)
 
     def _call(self, node: exp.Expr, call: exp.Expr) -> str:
         inside = [part for one in call.expressions for part in one.walk()]
-        if any(is_aggregate(part) or isinstance(part, exp.Window) for part in inside):
-            raise self.env.refuse(node, f"{function_of(call)}() of an aggregate", "make the inner one in a subquery")
+        if any(is_aggregate(part) or isinstance(part, exp.Window) or function_of(part) == "window" for part in inside):
+            message = f"{function_of(call)}() of an aggregate or a window"
+            raise self.env.refuse(node, message, "make the inner one in a subquery")
         self.op = self.t.beside(self.op, [node])
         made = stable(node, self.env)
         sql = text(made)
@@ -117,8 +118,11 @@ class Grouping:
             return ref(bits)
         if function_of(node) == "grouping_id" or text(node.expressions[0]) not in places:
             raise self.env.refuse(node, f"{text(node)}: only a key of GROUP BY can be left out", "name one key")
-        found = f"shiftright({quoted(bits)}, {places[text(node.expressions[0])]}) & 1"
-        return exp.paren(exp.Column(this=exp.Var(this=f"CAST({found} AS TINYINT)")))
+        place = exp.Literal.number(places[text(node.expressions[0])])
+        bit = exp.BitwiseAnd(
+            this=exp.Anonymous(this="shiftright", expressions=[ref(bits), place]), expression=exp.Literal.number(1)
+        )
+        return exp.Anonymous(this="tinyint", expressions=[bit])
 
 
 def _base(node: exp.Expr) -> str:
@@ -134,9 +138,7 @@ def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> Call:
     values = arguments[0].expressions if distinct else arguments
     one = function in _ONE_ARGUMENT and len(values) == 1 and not isinstance(values[0], exp.Star)
     where = next((part.expression.this for part in made.walk() if isinstance(part, exp.Filter)), None)
-    return Call(
-        name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where)
-    )
+    return Call(name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where))
 
 
 def group_by(
@@ -152,15 +154,13 @@ def group_by(
             if not aggregates(one):
                 grouping.key(one)
         return grouping
-    keys, sets = _sets(clause, lambda node: _key(t, node, items, scope, env, aliases), env)
+    keys, sets = _sets(clause, lambda node: _key(t, node, items, scope, env, aliases))
     for one in keys:
         grouping.key(one)
     return grouping if len(sets) == 1 else _with_sets(grouping, keys, sets)
 
 
-def _key(
-    t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases
-) -> exp.Expr:
+def _key(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
     """What GROUP BY names: an expression, a column of the SELECT by its number or by its name."""
     if isinstance(node, exp.Literal) and not node.is_string:
         place = int(node.name) if node.name.isdigit() else 0
@@ -174,7 +174,7 @@ def _key(
     return found
 
 
-def _sets(clause, key, env) -> tuple[list[exp.Expr], list[tuple[int, ...]]]:  # type: ignore[no-untyped-def]
+def _sets(clause: exp.Group, key: Callable[[exp.Expr], exp.Expr]) -> tuple[list[exp.Expr], list[tuple[int, ...]]]:
     """All keys, and which of them each set of groups has."""
     keys: list[exp.Expr] = []
 
@@ -214,18 +214,19 @@ def _sets(clause, key, env) -> tuple[list[exp.Expr], list[tuple[int, ...]]]:  # 
 def _with_sets(grouping: Grouping, keys: list[exp.Expr], sets: list[tuple[int, ...]]) -> Grouping:
     """Each row once for each set, with nulls for the keys that the set leaves out, as Spark does it."""
     names, columns = grouping.t.names, [name for _, name in grouping.keys]
-    number, bits = names.fresh("grouping_set"), names.fresh("grouping_id")
-    made = [names.fresh(f"{column}_or_all") for column in columns]
-    branches = []
+    structs = []
     for index, chosen in enumerate(sets):
         left_out = sum(1 << (len(keys) - 1 - place) for place in range(len(keys)) if place not in chosen)
-        values = [
-            (name, quoted(column) if place in chosen else f"IF(false, {quoted(column)}, NULL)")
-            for place, (name, column) in enumerate(zip(made, columns, strict=True))
-        ]
-        extra = ((number, str(index)), (bits, f"CAST({left_out} AS BIGINT)"))
-        branches.append(Project(grouping.op, (*same(grouping.op.columns), *values, *extra)))
-    grouping.op = UnionAll(tuple(branches))
+        fields = [f"'set', {index}", f"'id', CAST({left_out} AS BIGINT)"]
+        for place, column in enumerate(columns):
+            value = quoted(column) if place in chosen else f"IF(false, {quoted(column)}, NULL)"
+            fields.append(f"'key{place}', {value}")
+        structs.append(f"named_struct({', '.join(fields)})")
+    each = names.fresh("grouping_set")
+    op = Project(grouping.op, (*same(grouping.op.columns), (each, f"explode(array({', '.join(structs)}))")))
+    wanted = ["set", "id", *(f"key{place}" for place in range(len(columns)))]
+    nodes = [exp.Dot(this=ref(each), expression=exp.to_identifier(one, quoted=True)) for one in wanted]
+    grouping.op, (number, bits, *made) = computed(op, nodes, names, "group")
     grouping.keys = list(zip((one.unnest() for one in keys), made, strict=True))
     grouping.keys += [(ref(number), number), (ref(bits), bits)]
     grouping.sets = (bits, {text(one): len(keys) - 1 - place for place, one in enumerate(keys)})

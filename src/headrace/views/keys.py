@@ -6,6 +6,7 @@ told by a column of its own, `row:n`, which nobody selects: columns that determi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from headrace.core.tables import TableShape
 from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 from headrace.views.names import plain, used
 from headrace.views.shaping import makes_rows
+
+_FIELD = re.compile(r"`\w+`\.`\w+`")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,10 @@ def _project(op: Project, found: Facts) -> Facts:
             # of one row, each window is there once; elements of an array may be alike
             if source.startswith("window("):
                 rules.append(Rule(rows | {name}, more))
+                rules += [Rule(frozenset([f"{name}.{end}"]), frozenset([name])) for end in ("start", "end")]
             rows = rows | more
+        elif _FIELD.fullmatch(source):
+            rules += _both(source.replace("`", ""), name)
         else:
             rules.append(Rule(frozenset(used(source)), frozenset([name])))
     return Facts(rows, tuple(rules))
@@ -152,7 +158,11 @@ def _filled(rules: Iterable[Rule], others: frozenset[str]) -> list[Rule]:
 def _aggregate(op: Aggregate, found: Facts) -> Facts:
     rows = frozenset([_row(op.columns)])
     within = frozenset(op.keys)
-    kept = [Rule(rule.given, rule.then & within, rule.solid) for rule in found.rules if rule.given <= within]
+    kept = [
+        Rule(rule.given, rule.then & within, rule.solid)
+        for rule in found.rules
+        if {one.partition(".")[0] for one in rule.given} <= within
+    ]
     return Facts(rows, (Rule(within, rows | set(op.columns)), *kept))
 
 

@@ -44,9 +44,7 @@ def _orders(node: exp.Expr) -> list[exp.Expr]:
     return list(clause.expressions) if clause is not None else []
 
 
-def _by(
-    t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases
-) -> exp.Expr:
+def _by(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
     """One item of ORDER BY: a column of the SELECT by number or name first, then of its inputs."""
     value = node.this
     made = node.copy()
@@ -114,26 +112,25 @@ class _Select:
         if self.node.args.get("cluster") or self.node.args.get("into"):
             raise self.env.refuse(self.node, "INTO or CLUSTER BY", "leave it out")
         items = self._items()
-        aliases = {name.lower(): one for name, one in items}
+        aliases = self._grouped_window() | {name.lower(): one for name, one in items}
         having, qualify = (self._condition(name, aliases) for name in ("having", "qualify"))
         order = self._order(items, aliases)
         expressions = [*(one for _, one in items), *having, *qualify, *order]
         if self.node.args.get("group") or self.node.args.get("having") or any(aggregates(one) for one in expressions):
-            items, having, qualify, order = self._grouped(items, having, qualify, order, aliases)
+            having, qualify, order = self._grouped(items, [having, qualify, order], aliases)
         ranking = Ranking(self.t, self.op, self.env)
         items = [(name, ranking.rewritten(one)) for name, one in items]
         qualify, order = ([ranking.rewritten(one) for one in some] for some in (qualify, order))
         self.op = filtered(self.t.beside(ranking.done(), qualify), qualify)
         return self._projected(items, order)
 
-    def _grouped(
-        self, items: list[Item], having: list[exp.Expr], qualify: list[exp.Expr], order: list[exp.Expr], aliases: Aliases
-    ) -> tuple[list[Item], list[exp.Expr], list[exp.Expr], list[exp.Expr]]:
+    def _grouped(self, items: list[Item], rest: list[list[exp.Expr]], aliases: Aliases) -> list[list[exp.Expr]]:
+        """The expressions over groups, the first of `rest` being HAVING."""
         grouping = group_by(self.t, self.op, self.node, items, self.scope, self.env, aliases)
-        items = [(name, grouping.rewritten(one)) for name, one in items]
-        having, qualify, order = ([grouping.rewritten(one) for one in some] for some in (having, qualify, order))
-        self.op = filtered(self.t.beside(grouping.done(), having), having)
-        return items, having, qualify, order
+        items[:] = [(name, grouping.rewritten(one)) for name, one in items]
+        made = [[grouping.rewritten(one) for one in some] for some in rest]
+        self.op = filtered(self.t.beside(grouping.done(), made[0]), made[0])
+        return made
 
     def _projected(self, items: list[Item], order: list[exp.Expr]) -> Relation:
         """The columns of the result; what only ORDER BY needs is dropped after it."""
@@ -183,22 +180,25 @@ class _Select:
     def _items(self) -> list[Item]:
         """The columns of the SELECT list, stars written out; each sees the names of those before it."""
         found: list[Item] = []
-        aliases: dict[str, exp.Expr] = {}
+        aliases = self._grouped_window()
         for node in self.node.expressions:
             if node.is_star and not isinstance(node, exp.Anonymous):
                 found += [(one.name, ref(one.ref)) for one in self._star(node)]
                 continue
             value = node.unalias()
             name = node.alias if isinstance(node, exp.Alias) else _title(value)
-            resolved = self.t.resolved(value, self._with_window(), self.env, aliases)
+            resolved = self.t.resolved(value, self.scope, self.env, aliases)
             self._check_strays(resolved, value)
             found.append((name, resolved))
             if isinstance(node, exp.Alias):
                 aliases.setdefault(name.lower(), resolved)
         return found
 
-    def _with_window(self) -> Scope:
-        return self.scope
+    def _grouped_window(self) -> dict[str, exp.Expr]:
+        """GROUP BY window(…) gives a column of that name."""
+        group = self.node.args.get("group")
+        found = [one for one in group.expressions if function_of(one) == "window"] if group is not None else []
+        return {"window": self.t.resolved(found[0], self.scope, self.env)} if found else {}
 
     def _check_strays(self, resolved: exp.Expr, node: exp.Expr) -> None:
         strays = refs(resolved) - set(self.op.columns) - set(self.t.attached)
@@ -237,13 +237,15 @@ def _with_named_windows(node: exp.Select, env: Env) -> exp.Select:
     made.parent = node.parent  # EXISTS and IN look at what is around them
     for window in list(made.find_all(exp.Window)):
         name = window.args.get("alias")
-        if name is None or window.parent is made:
+        if name is None or window.arg_key == "windows":
             continue
         meant = windows.get(name.name.lower())
         if meant is None:
             raise env.refuse(window, f"there is no WINDOW {name.name}", "WINDOW … AS (PARTITION BY … ORDER BY …)")
-        parts = {key: meant.args.get(key) for key in ("partition_by", "order", "spec")}
-        window.replace(exp.Window(this=window.this.copy(), over="OVER", **{k: v for k, v in parts.items() if v}))
+        for key in ("partition_by", "order", "spec"):
+            if meant.args.get(key) and not window.args.get(key):
+                window.set(key, meant.copy().args[key])
+        window.set("alias", None)
     return made
 
 

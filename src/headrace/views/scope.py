@@ -36,9 +36,7 @@ class Relation:
     def called(self, qualifier: str, names: tuple[str, ...] = ()) -> Relation:
         """The same under an alias, perhaps with other names of its columns."""
         given = names or tuple(one.name for one in self.columns)
-        seen = tuple(
-            Seen(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True)
-        )
+        seen = tuple(Seen(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True))
         return Relation(self.op, seen)
 
 
@@ -93,6 +91,7 @@ class Scope:
             return self.outer.resolve(column, env) if self.outer is not None else None
         name, fields = found
         node: exp.Expr = ref(name)
+        node.this.meta.update(column.parts[0].meta)  # errors later on point to it
         for one in fields:
             node = exp.Dot(this=node, expression=exp.to_identifier(one, quoted=True))
         return node

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
 from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, UnionAll
-from headrace.views.names import Names, plain, quoted, renamed, same, used
+from headrace.views.names import Names, plain, renamed, same, used
 from headrace.views.reading import Ref, conjunction, text
 from headrace.views.vocabulary import GENERATORS
 
+_MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 
-def computed(op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x") -> tuple[Operator, list[str]]:
+
+def computed(
+    op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x"
+) -> tuple[Operator, list[str]]:
     """The rows with some expressions beside them, and the columns these are; what is a column already stays one."""
     found: dict[str, str] = {}
     columns = []
@@ -52,7 +57,9 @@ def _pushed(op: Operator, condition: str) -> Operator | None:
     match op:
         case Filter():
             inner = _pushed(op.input, condition)
-            return replace(op, condition=f"{op.condition} AND {condition}") if inner is None else replace(op, input=inner)
+            return (
+                replace(op, condition=f"{op.condition} AND {condition}") if inner is None else replace(op, input=inner)
+            )
         case Project():
             return _below_project(op, condition, names)
         case UnionAll():
@@ -87,8 +94,5 @@ def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
 
 
 def makes_rows(expression: str) -> bool:
-    """Whether an expression of a Project makes several rows of one."""
-    name = expression.partition("(")[0]
-    return name in GENERATORS or name == "window"
-
-
+    """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
+    return _MAKES_ROWS.search(expression) is not None

@@ -196,7 +196,7 @@ def _condition(
     shared = _shared(left, right, join)
     both = (*left.columns, *right.columns)
     if shared:
-        pairs = [(_named(left, name, join, env), _named(right, name, join, env)) for name in shared]
+        pairs = [(_named(left, name, env), _named(right, name, env)) for name in shared]
         keys = tuple(Seen("", one.name, (r if join.side == "RIGHT" else one).ref) for one, r in pairs)
         hidden = {one.ref for pair in pairs for one in pair}
         rest = tuple(Seen(o.qualifier, o.name, o.ref, o.listed and o.ref not in hidden) for o in both)
@@ -209,7 +209,7 @@ def _condition(
     return found, both
 
 
-def _named(side: Sources, name: str, join: exp.Join, env: Env) -> Seen:
+def _named(side: Sources, name: str, env: Env) -> Seen:
     column = exp.column(name)
     found = Scope(side.columns).resolve(column, env)
     if found is None:

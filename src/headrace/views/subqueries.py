@@ -11,15 +11,15 @@ from headrace.views.algebra import Aggregate, Call, Operator, Project
 from headrace.views.grouping import Grouping
 from headrace.views.joins import inner, match, no_equality, parts
 from headrace.views.names import quoted, same
-from headrace.views.reading import ref, text
-from headrace.views.scope import Env, Relation, Scope, Seen, refs
+from headrace.views.reading import function_of, ref
+from headrace.views.scope import Env, Scope, Seen, refs
 from headrace.views.shaping import computed, filtered
 from headrace.views.sources import sources
 from headrace.views.translation import Attached, Translation, is_aggregate
 
 # of no rows at all these are not null
-_OF_NOTHING = {"count": "0", "count_if": "0", "regr_count": "0", "approx_count_distinct": "0",
-               "collect_list": "array()", "collect_set": "array()", "array_agg": "array()"}  # fmt: skip
+_COUNTS = ("count", "count_if", "regr_count", "approx_count_distinct")
+_ARRAYS = ("collect_list", "collect_set", "array_agg")
 
 
 @dataclass
@@ -45,6 +45,8 @@ def rows(t: Translation, select: exp.Select, env: Env, outer: Scope | None = Non
         one = t.resolved(condition, scope, env, filtering=True)
         if any(is_aggregate(node) for node in one.walk()):
             raise env.refuse(condition, "an aggregate in WHERE: there are no groups yet", "use HAVING")
+        if any(function_of(node) == "window" or isinstance(node, exp.Window) for node in one.walk()):
+            raise env.refuse(condition, "a window in WHERE", "make it in a subquery, or QUALIFY")
         if _is_outer(one, scope):
             correlated.append(one)
         else:
@@ -116,8 +118,19 @@ def _matching(
         message = f"IN compares {len(outside)} values with {len(columns)} columns"
         raise env.refuse(test, message, "select as many columns as there are values before IN")
     pairs = list(zip(outside, columns, strict=True)) if outside else []
-    conditions = [exp.EQ(this=one, expression=ref(column)) for one, column in pairs]
-    return inside, [*inside.correlated, *conditions], pairs
+    conditions = [*inside.correlated, *(exp.EQ(this=one, expression=ref(column)) for one, column in pairs)]
+    _check_around(t, test, conditions, inside, scope, env)
+    return inside, conditions, pairs
+
+
+def _check_around(
+    t: Translation, node: exp.Expr, conditions: list[exp.Expr], inside: Rows, scope: Scope, env: Env
+) -> None:
+    """A subquery is matched with rows of the query right around it."""
+    known = {one.ref for one in scope.columns} | set(inside.op.columns) | set(t.attached)
+    if refs(*conditions) - known:
+        hint = "join that table in the query between them"
+        raise env.refuse(node, "a subquery about a row two queries outside", hint)
 
 
 def _items(query: exp.Select) -> list[exp.Expr]:
@@ -132,17 +145,16 @@ def _values(t: Translation, node: exp.Expr, scope: Scope, env: Env) -> list[exp.
 
 def _is_simple(query: exp.Expr) -> bool:
     """Whether a row of the subquery is a row of its FROM, so that conditions about a row outside can be matched."""
-    if not isinstance(query, exp.Select) or any(one.is_star for one in query.expressions) and _needs_items(query):
-        return False
     clauses = ("group", "having", "limit", "offset", "qualify")
-    if any(query.args.get(one) for one in clauses):
+    if not isinstance(query, exp.Select) or any(query.args.get(one) for one in clauses):
         return False
-    return not any(is_aggregate(part) or isinstance(part, exp.Window) for one in query.expressions for part in one.walk())
+    if isinstance(query.parent, exp.Exists) and not any(_needs_all_rows(one) for one in query.expressions):
+        return True  # its columns do not matter
+    return not any(one.is_star or _needs_all_rows(one) for one in query.expressions)
 
 
-def _needs_items(query: exp.Select) -> bool:
-    """Of EXISTS (SELECT * …) the columns do not matter."""
-    return not isinstance(query.parent, exp.Exists)
+def _needs_all_rows(node: exp.Expr) -> bool:
+    return any(is_aggregate(part) or isinstance(part, exp.Window) for part in node.walk())
 
 
 def _whether_any(t: Translation, op: Operator, inside: Operator, positive: bool) -> Operator:
@@ -218,6 +230,7 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: Scope) -> exp.E
     grouping = Grouping(t, inside.op, env)
     pairs: list[tuple[exp.Expr, str]] = []
     if inside.correlated:
+        _check_around(t, node, inside.correlated, inside, scope, env)
         pairs, grouping.op = _pairs(t, inside, inside.correlated, node, env)
         for _, column in pairs:
             grouping.key(ref(column))
@@ -233,10 +246,7 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: Scope) -> exp.E
 def _of_nothing(part: exp.Expr, grouping: Grouping) -> exp.Expr:
     """A call, or what it gives for a row outside that nothing matches."""
     call = next((one for one in grouping.calls.values() if part == ref(one.name)), None)
-    if call is None or call.function not in _OF_NOTHING:
+    if call is None or call.function not in _COUNTS + _ARRAYS:
         return part
-    nothing = exp.Anonymous(this="array") if call.function.startswith(("coll", "arr")) else exp.Literal.number(0)
+    nothing = exp.Anonymous(this="array") if call.function in _ARRAYS else exp.Literal.number(0)
     return exp.Anonymous(this="coalesce", expressions=[ref(call.name), nothing])
-
-
-__all__ = ["Relation", "Rows", "rows", "text", "value"]
