@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from tests.views.made import Case, cases
 from tests.views.oracle import check
@@ -27,7 +27,12 @@ def explore(spark: SparkSession, shape: str, examples: int, shrink: bool = True)
 
     @seed(crc32(f"{shape} {SEED}".encode()))
     @settings(
-        max_examples=examples, phases=phases, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,  # the error says it all
     )
     @given(cases(letters(shape)), st.sampled_from(COMPARISONS), st.integers(0, 2), st.booleans())
     def try_one(case: Case, cmp: str, lit: int, shout: bool) -> None:
