@@ -524,10 +524,10 @@ def test_forms_of_keys_and_values_of_a_view(spark: Any, kafka: Kafka, topic: Top
     columns = "id bigint, `who.name` string"
     changes = [(Op.UPDATE, (1, "b"), (1, "a"))]
 
-    def written(key: list[str], **options: Any) -> tuple[Any, Any]:
+    def written(of: list[str], **options: Any) -> tuple[Any, Any]:
         name = topic()
         sink(brokers=kafka.address, topic=name, **options).write_changes(
-            changes_frame(spark, changes, columns), key, batch
+            changes_frame(spark, changes, columns), of, batch
         )
         (message,) = consume(kafka, name)
         return message.key(), message.value()
