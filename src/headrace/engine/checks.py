@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def check_services(project: Project, plan: Plan) -> None:
-    """Ask every source and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at once."""
+    """Ask every source, table and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at
+    once."""
     parts: dict[tuple[str | int, ...], Source | TableSource | Processor | Sink] = {}
+    parts |= {("tables", name, "source"): table.source for name, table in project.spec.tables.items()}
     for flow in plan.flows:
-        parts |= {("tables", table.name, "source"): table.spec.source for table in flow.tables()}
         parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
         parts |= {("flows", step.of or flow.name, *step.path): step.processor for step in flow.steps()}
         parts |= {("flows", flow.name, "sinks", i): step.sink for i, step in enumerate(flow.sinks)}
