@@ -172,9 +172,8 @@ class FlowRun:
         return list(reports)
 
     def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
-        """A report with the rows of a batch of a view, which Spark does not see."""
-        rows = ENGINE.take_batch(self.plan.name, report["batchId"]) if self.plan.tables() else None
-        return report if rows is None else {**report, "numInputRows": rows}
+        """A report with what Spark does not see of a view: the rows of its batch and what it keeps."""
+        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])} if self.plan.tables() else report
 
     def take_status(self) -> bool:
         """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""

@@ -65,13 +65,22 @@ class ViewWriter:
         self.check()
         points.reach("before_batch", self.flow.name, batch_id)
         inputs = self._inputs(batch_id)
-        self.tally.add_batch(self.flow.name, batch_id, sum(one.rows for one in inputs.values()))
         rows = keyed(self.maintained.apply(batch_id, inputs), view.key).persist()
+        self._tell(batch_id, sum(one.rows for one in inputs.values()))
         try:
             with key_conflicts(view.key):
                 self._write(rows, batch_id)
         finally:
             rows.unpersist()
+
+    def _tell(self, batch_id: int, rows: int) -> None:
+        kept = self.maintained.state.held().values()
+        state = {
+            "numRowsTotal": sum(one.rows for one in kept),
+            "memoryUsedBytes": sum(one.bytes for one in kept),
+            "numRowsDroppedByWatermark": 0,
+        }
+        self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows, "stateOperators": [state]})
 
     def _write(self, rows: DataFrame, batch_id: int) -> None:
         assert self.flow.view is not None

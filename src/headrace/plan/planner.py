@@ -120,7 +120,7 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        if read_by_view(query, self.project.spec.tables, self._is_view):
+        if read_by_view(query, self.project.spec, self.plan):
             return self._view(name, spec, query)
         self._bind(name, spec)
         known = self._known(name, query)
@@ -139,12 +139,6 @@ class _Planner:
         self._check_sinks(flow)
         self.check_settings(spec.spark, "flows", name, "spark")
         return flow
-
-    def _is_view(self, name: str) -> bool:
-        """Whether there is a flow of this name that is a view."""
-        flows = {flow.lower(): flow for flow in self.project.spec.flows}
-        planned = self.plan(flows[name]) if name in flows else None
-        return planned is not None and bool(planned.tables())
 
     def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
         """The plan of a flow over tables."""

@@ -14,7 +14,7 @@ from headrace.log.tables import table_log
 from headrace.plan.model import FlowPlan, TableInput
 from headrace.plan.sinkids import sink_steps
 from headrace.project.loader import Project
-from headrace.project.model import Defaults, FlowSpec
+from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
 from headrace.views.algebra import View
@@ -63,10 +63,16 @@ class Reads:
         return known if len(known) == len(self.tables) else None
 
 
-def read_by_view(query: Query, tables: Mapping[str, TableSpec], is_view: Callable[[str], bool]) -> bool:
+def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
     """Whether a query reads a table, or a view: then it is a view itself."""
-    known = {name.lower() for name in tables}
-    return bool(known) and any(name in known or is_view(name) for name in _names(query))
+    tables = {name.lower() for name in spec.tables}
+    flows = {name.lower(): name for name in spec.flows}
+
+    def is_view(name: str) -> bool:
+        planned = plan(flows[name]) if name in flows else None
+        return planned is not None and bool(planned.tables())
+
+    return bool(tables) and any(name in tables or is_view(name) for name in _names(query))
 
 
 def _names(query: Query) -> list[str]:
