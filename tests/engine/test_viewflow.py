@@ -207,3 +207,31 @@ def test_what_cannot_be_a_view(flow: str, code: str, tmp_path: Path) -> None:
         make_plan(load(tmp_path))
     assert code in {error.code for error in errors.value.errors}
     assert all(error.where is not None for error in errors.value.errors)
+
+
+@pytest.mark.spark
+def test_rows_without_a_key_have_an_identity(tmp_path: Path, spark: SparkSession) -> None:
+    flows = """flows:
+  amounts: {sql: SELECT amount FROM orders, sinks: [endpoint]}
+  all: {sql: "SELECT count(*) AS orders, sum(amount) AS total FROM orders", sinks: [endpoint]}
+"""
+    shop = Shop(tmp_path, spark, PROJECT.partition("flows:")[0] + flows)
+    shop.commit(orders=[(1, 1, 5, 1), (2, 1, 5, 1), (3, 1, 7, 1)])
+    shop.run()
+
+    def held(name: str) -> dict[str, Any]:
+        log, found = LogFolder.of(shop.project.context).open(name, 1), {}
+        for row in (row for one in log.after(0) for batch in log.changes(one) for row in batch.to_pylist()):
+            if row[OP] == Op.DELETE:
+                del found[row["_id"]]
+            else:
+                found[row["_id"]] = {k: float(v) for k, v in row.items() if k not in (OP, OLD, "_id")}
+        return found
+
+    before = held("amounts")
+    assert sorted(row["amount"] for row in before.values()) == [5, 5, 7]
+    shop.commit(orders=[(1, 1, 5, -1), (3, 1, 7, -1), (3, 1, 8, 1)])
+    shop.run()
+    assert sorted(row["amount"] for row in held("amounts").values()) == [5, 8]
+    assert len(before.keys() & held("amounts").keys()) == 1, "what stays has the same identity"
+    assert held("all") == {"1": {"orders": 2.0, "total": 13.0}}

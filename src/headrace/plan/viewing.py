@@ -18,6 +18,7 @@ from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
 from headrace.views.algebra import View
+from headrace.views.identity import identified
 from headrace.views.normalise import normalise
 
 ShapeOf = Callable[[str, TableSpec], TableShape | None]
@@ -114,7 +115,7 @@ def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Plac
 def view_of(spec: FlowSpec, sql: str, read: Reads) -> View | None:
     """What is kept, once all tables are known."""
     shapes = read.shapes
-    return None if shapes is None else normalise(sql, shapes, read.views, spec.keys)
+    return None if shapes is None else identified(normalise(sql, shapes, read.views, spec.keys))
 
 
 def view_plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.statefiles import StatePath, spark_path
 from headrace.views.state import ViewState
 
@@ -76,8 +77,10 @@ def collected(rows: DataFrame) -> pa.Table | None:
     from pyspark.errors import PySparkException
 
     try:
-        return rows.toArrow()
+        found = rows.toArrow()
     except PySparkException as error:
         if "maxResultSize" in str(error):
             return None
         raise
+    # what cannot be null in one plan can in another, and rows of both are put together
+    return found.cast(from_ddl(to_ddl(found.schema)))
