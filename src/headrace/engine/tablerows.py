@@ -38,7 +38,7 @@ def register_table(spark: SparkSession, project: Project, name: str) -> None:
     shape = log.shapes().get(name)
     if shape is None:
         raise ProjectError(
-            "table-missing",
+            "table-not-captured",
             f"table '{name}' has not been captured yet",
             where=project.origin("tables", name),
             hint="run a flow that reads it: headrace run",
