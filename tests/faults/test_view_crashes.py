@@ -173,6 +173,7 @@ def truth(url: str) -> dict[str, tuple[Any, ...]]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} until {what[:80]}", flush=True)
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
@@ -209,7 +210,8 @@ def test_a_view_of_postgres_equals_its_own_answer_whatever_dies(tmp_path: Path) 
             before = writer.transactions
             until(lambda: writer.transactions > before + 100, "it is written on")
             writer.stop()
-            until(lambda: engine.served() == truth(url), f"the view is {engine.served()}, not {truth(url)}")
+            wanted = truth(url)
+            until(lambda: engine.served() == wanted, f"the view is to be {wanted}")
             assert engine.stop() == 0
         finally:
             writer.stop()
