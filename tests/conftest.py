@@ -58,6 +58,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, part in enumerate(order) if part in item.path.parts), len(order)))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How much was tried of what is random: tests say it as properties, so that it comes from other processes too."""
+    said = [dict(report.user_properties) for report in terminalreporter.getreports("passed")]
+    told = [one for one in said if "view cases" in one]
+    if told:
+        total = sum(one["view cases"] for one in told)
+        terminalreporter.write_line(f"views: {total} random cases of {len(told)} shapes, seed {told[0]['view seed']}")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The engine's own session, with two slots."""

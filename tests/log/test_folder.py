@@ -114,5 +114,11 @@ def test_of_several_who_define_at_once_all_get_the_same_version(root: StatePath)
 def test_a_project_says_where_its_logs_are(tmp_path: Path) -> None:
     (tmp_path / "headrace.yaml").write_text("project: shop\nstate: s3://bucket/shop\n")
     assert str(LogFolder.of(load(tmp_path, environment={}).context).root) == "s3://bucket/shop/log"
-    (tmp_path / "headrace.yaml").write_text("project: shop\nserve: {log: logs}\n")
-    assert LogFolder.of(load(tmp_path, environment={}).context).root == tmp_path / "logs"
+    (tmp_path / "headrace.yaml").write_text(
+        "project: shop\nserve: {log: logs, topics: {brokers: 'localhost:9092', prefix: shop}}\n"
+    )
+    logs = LogFolder.of(load(tmp_path, environment={}).context)
+    assert logs.root == tmp_path / "logs"
+    assert logs.topics is not None
+    assert (logs.topics.prefix, logs.topics.properties["bootstrap.servers"]) == ("shop", "localhost:9092")
+    assert "localhost" not in repr(logs.topics), "properties may hold passwords"

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.log.folder import LogFolder
 from headrace.log.log import Log, Mark
 from headrace.project.serving import ServeSpec
 from headrace.serve.settings import Settings
@@ -51,7 +50,7 @@ def commit(log: Log, batch: int, *batches: pa.RecordBatch) -> None:
 
 def defined(settings: Settings, endpoint: Endpoint = ORDERS) -> Log:
     """The log of an endpoint."""
-    return LogFolder(settings.log).define(endpoint)
+    return settings.logs.define(endpoint)
 
 
 def rows_of(stores: Stores, name: str = "orders", version: int | None = None) -> Rows:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ import psutil
 import pytest
 from tests.serve.nodekit import PROJECT, changes, commit, defined, order, until
 
+from headrace.core.endpoints import Op
+from headrace.log.kafka import KafkaLog
 from headrace.log.log import Log
 from headrace.project.loader import load
 from headrace.serve.settings import Given, Settings
 from headrace.serve.status import read_node
+from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.service
 
@@ -132,6 +136,23 @@ def test_a_second_node_begins_with_the_snapshot_and_answers_like_the_first(proje
             until(second.ready)
             until(lambda: all(node.get("/orders/1")["state"] == "paid" for node in (first, second)))
             assert second.get("/orders?$limit=1000") == first.get("/orders?$limit=1000")
+
+
+def test_changes_in_kafka_topics(project: Path, kafka: Kafka) -> None:
+    file = project / "headrace.yaml"
+    topics = {"brokers": kafka.address, "prefix": f"t{uuid.uuid4().hex[:8]}", "replication": 1}
+    file.write_text(PROJECT.replace("workers: 1}", f"workers: 1, topics: {json.dumps(topics)}}}"))
+    log = defined(Settings.of(load(project)))
+    assert isinstance(log, KafkaLog)
+    commit(log, 0, changes([order(number) for number in range(1000)]))
+    with serving(project) as node:
+        until(node.ready)
+        commit(log, 1, changes([order(5, "paid")]))
+        os.kill(pid_of(project, "applier"), signal.SIGKILL)
+        commit(log, 2, changes([order(6)], Op.DELETE))
+        until(lambda: node.ask("/orders/6").status_code == 404)
+        assert state_of(node, 5) == "paid"
+        assert len(node.get("/orders?$limit=1000")) == 999
 
 
 def test_no_process_of_a_node_loads_spark(project: Path) -> None:

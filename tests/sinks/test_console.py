@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sinks.changes import KEY, LIFE, frame
 
 from headrace.core.context import Batch, Context
 from headrace.sinks.console import ConsoleSink
@@ -77,3 +78,17 @@ def test_all_partitions_of_a_stateful_flow_are_read(spark: Any, batch: Batch, tm
     )
     query.awaitTermination()
     assert query.exception() is None
+
+
+@pytest.mark.spark
+def test_changes_of_a_view(spark: Any, batch: Batch, capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleSink(format="json").write_changes(frame(spark, LIFE[1]), KEY, batch)
+    found = {line["change"]: line for line in printed(capsys)}
+    old = {"region": "eu", "id": 1, "amount": 10.5, "note": "a"}
+    assert found["update"] == {
+        "flow": "counts", "batch": 7, "change": "update", "row": {**old, "amount": None, "note": "b"}, "old": old
+    }  # fmt: skip
+    assert (found["insert"]["old"], found["delete"]["row"]["region"]) == (None, "us")
+    ConsoleSink(format="table").write_changes(frame(spark, LIFE[1]), KEY, batch)
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert sorted(rows) == [["+", "us", "2", "new"], ["-", "us", "1"], ["~", "eu", "1", "b"]]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.sinks.changes import KEY, LIFE, Row, frame, live
 from tests.sinks.conftest import Desk
 
 from headrace.core.context import Context
@@ -348,3 +350,51 @@ def test_damage_to_what_was_written_is_noticed(spark: Any, desk: Desk) -> None:
     log = logs(desk).open("orders", 1)
     with pytest.raises(LogDamagedError):
         list(log.changes(log.after(0)[0]))
+
+
+@pytest.mark.spark
+def test_changes_of_a_view_are_changes_of_the_endpoint(spark: Any, desk: Desk) -> None:
+    made = sink(key=[])
+
+    def held() -> list[Row]:
+        rows: dict[Row, Row] = {}
+        for op, *row in (change for segment in changes(desk) for change in segment):
+            assert (op == "INSERT") == (tuple(row[:2]) not in rows)
+            rows.pop(tuple(row[:2]), None)
+            rows |= {tuple(row[:2]): tuple(row)} if op != "DELETE" else {}
+        return list(rows.values())
+
+    live(spark, lambda: made.of_view(KEY), desk.batch, held)
+    assert [len(segment) for segment in changes(desk)] == [len(batch) for batch in LIFE]
+    endpoint = logs(desk).newest("orders").endpoint
+    assert (endpoint.key, endpoint.conflicts) == (KEY, Conflicts("update", "upsert", "nothing"))
+    assert endpoint.columns.names == ["region", "id", "amount", "note"]
+    batch = desk.batch(3)
+    row = (None, 1, None, "no region")
+    made.write_changes(frame(spark, [(Op.INSERT, row, None), (Op.INSERT, ("x", 1, None, None), None)]), KEY, batch)
+    (letter,) = desk.letters()
+    assert (letter["reason"], json.loads(letter["value"])["note"]) == ("no-key", "no region")
+    assert batch.tally.counts() == {("flow", "sink", "written"): 1, ("flow", "sink", "refused"): 1}
+
+
+@pytest.mark.spark
+def test_a_new_generation_of_a_view_fills_a_version_of_its_own(spark: Any, desk: Desk) -> None:
+    def write(number: int, generation: str, made: EndpointSink) -> EndpointSink:
+        made.write_changes(frame(spark, LIFE[number]), KEY, desk.batch(number, generation))
+        return made
+
+    first = write(0, "g1", sink(key=[]))
+    assert (logs(desk).served("orders"), first.holds_back) == (1, False)
+    write(0, "g2", sink(key=[]))
+    anew = sink(key=[])
+    for number in (0, 0, 1):
+        write(number, "g3", anew)
+    versions = [(one.number, one.ready) for one in logs(desk).details("orders")]
+    assert versions == [(1, True), (3, False)], "what nobody will finish is dropped"
+    assert (logs(desk).served("orders"), anew.holds_back) == (1, True)
+    anew.caught_up(context_of(desk))
+    assert (logs(desk).served("orders"), anew.holds_back) == (3, False)
+    write(2, "g3", anew)
+    write(2, "g3", sink(key=[]))
+    assert [len(segment) for segment in changes(desk, 3)] == [len(batch) for batch in LIFE]
+    assert len(changes(desk, 1)) == 1

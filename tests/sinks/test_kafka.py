@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -17,8 +18,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
+from tests.sinks.changes import LIFE, Row, live
+from tests.sinks.changes import frame as changes_frame
 
 from headrace.core.context import Batch, Context
+from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.kafka_cluster import Cluster
 from headrace.sinks import _kafka_share, _transactions
@@ -472,3 +476,71 @@ def test_a_column_the_format_has_no_place_for_is_refused_at_plan_time(spark: Any
     refuse = sink(format="raw")
     assert code_of(lambda: refuse.check_rows(HERE, schema.names, "append", schema)) == "wrong-column-type"
     sink(format="json", key=["id", "name"]).check_rows(HERE, schema.names, "append", schema)
+
+
+def rows_of_upserts(messages: list[Any]) -> list[Row]:
+    """What a reader has that keeps the last value of each key."""
+    last = {message.key(): message.value() for message in messages}
+    return [_row(json.loads(value)) for value in last.values() if value is not None]
+
+
+def rows_of_envelopes(messages: list[Any]) -> list[Row]:
+    """What a reader has that does as it is told, and looks whether that can be."""
+    rows: dict[bytes, Any] = {}
+    for message in messages:
+        told = json.loads(message.value())
+        assert rows.pop(message.key(), None) == told["before"]
+        assert (told["before"] is None, told["after"] is None) == (told["op"] == "c", told["op"] == "d")
+        rows |= {message.key(): told["after"]} if told["after"] else {}
+    return [_row(row) for row in rows.values()]
+
+
+def _row(found: dict[str, Any]) -> Row:
+    amount = found.get("amount")
+    return found["region"], found["id"], None if amount is None else Decimal(str(amount)), found.get("note")
+
+
+@pytest.mark.spark
+@pytest.mark.service
+@pytest.mark.parametrize("form", ["upsert", "debezium"])
+def test_a_view_is_a_topic_of_changes(spark: Any, kafka: Kafka, topic: Topic, batch: Batch, form: str) -> None:
+    name = topic(partitions=2)
+    out = sink(brokers=kafka.address, topic=name, changes=form, delivery="exactly_once")
+    rows = rows_of_upserts if form == "upsert" else rows_of_envelopes
+    live(spark, lambda: out, lambda number: replace(batch, batch_id=number), lambda: rows(consume(kafka, name)))
+    messages = consume(kafka, name)
+    assert len(messages) == sum(map(len, LIFE)), "each change once"
+    assert {message.key() for message in messages} == {
+        b'{"region":"%s","id":%d}' % key for key in ((b"eu", 1), (b"us", 1), (b"us", 2), (b"eu|1", 2))
+    }
+    sources = {json.dumps(json.loads(message.value() or b"{}").get("source")) for message in messages}
+    if form == "debezium":
+        assert sources == {json.dumps({"flow": "counts", "generation": "g1", "batch": n}) for n in range(len(LIFE))}
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_forms_of_keys_and_values_of_a_view(spark: Any, kafka: Kafka, topic: Topic, batch: Batch) -> None:
+    columns = "id bigint, `who.name` string"
+    changes = [(Op.UPDATE, (1, "b"), (1, "a"))]
+
+    def written(of: list[str], **options: Any) -> tuple[Any, Any]:
+        name = topic()
+        sink(brokers=kafka.address, topic=name, **options).write_changes(
+            changes_frame(spark, changes, columns), of, batch
+        )
+        (message,) = consume(kafka, name)
+        return message.key(), message.value()
+
+    assert written(["id"]) == (b"1", b'{"id":1,"who":{"name":"b"}}')
+    key, value = written(["id"], changes="debezium")
+    assert key == b'{"id":1}'
+    assert list(json.loads(value).items())[:2] == [
+        ("before", {"id": 1, "who": {"name": "a"}}),
+        ("after", {"id": 1, "who": {"name": "b"}}),
+    ]
+    assert written([], changes="debezium")[0] is None
+    changes = [(Op.INSERT, (None, "b"), None)]
+    assert written(["id"], key="id", key_format="json") == (b"{}", b'{"who":{"name":"b"}}')
+    with pytest.raises(Exception, match=r"error\[kafka-key-null\]"):
+        written(["id"])

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
+from tests.sinks.changes import KEY, LIFE, Row, after, frame, live
 
 from headrace.core.context import Batch, Context
+from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Side
 from headrace.sinks._lake_schema import require_fit
@@ -84,6 +86,14 @@ def test_the_merge_statement() -> None:
         "MERGE WITH SCHEMA EVOLUTION INTO delta.`/lake` AS t USING batch AS s "
         "ON t.`id` <=> s.`id` AND t.`at` <=> s.`at` "
         "WHEN MATCHED AND (t.`n` IS NULL OR s.`n` >= t.`n`) THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def test_the_merge_statement_of_a_view() -> None:
+    assert Upsert(("id",), gone="gone").statement("/lake", "batch", False, ["id", "n"]) == (
+        "MERGE INTO delta.`/lake` AS t USING batch AS s ON t.`id` <=> s.`id` "
+        "WHEN MATCHED AND s.`gone` THEN DELETE WHEN MATCHED THEN UPDATE SET `id` = s.`id`, `n` = s.`n` "
+        "WHEN NOT MATCHED AND NOT s.`gone` THEN INSERT (`id`, `n`) VALUES (s.`id`, s.`n`)"
     )
 
 
@@ -261,3 +271,28 @@ def test_a_table_beside_which_nothing_was_written_is_emptied(tmp_path: Path, spa
     sink().write_batch(spark.sql("SELECT 1 AS id"), batch(tmp_path))
     sink().publish(side, spark)
     assert ids(tmp_path) == []
+
+
+@pytest.mark.spark
+def test_a_view_is_held_by_its_key(spark: Any, tmp_path: Path) -> None:
+    def held() -> list[Row]:
+        return [tuple(row.values()) for row in rows_of(tmp_path)]
+
+    live(spark, lambda: sink(partition_by=["note"]), lambda number: batch(tmp_path, number), held)
+    assert table(tmp_path).version() == 2
+    assert table(tmp_path).metadata().partition_columns == ["note"]
+    wider = "region string, id bigint, amount decimal(9,2), note string, more struct<a: int>"
+    row = (None, 7, None, "x", (1,))
+    for op, old in ((Op.INSERT, None), (Op.UPDATE, row), (Op.DELETE, row)):
+        sink().write_changes(frame(spark, [(op, row, old)], wider), KEY, batch(tmp_path, 2 + op))
+        found = [one["more"] for one in rows_of(tmp_path) if one["region"] is None]
+        assert found == ([] if op is Op.DELETE else [{"a": 1}]), "a null in a key is a value like others"
+    refuse = sink(schema_evolution="refuse")
+    widest = frame(spark, [(Op.INSERT, (*row, 1), None)], f"{wider}, most int")
+    assert code_of(lambda: refuse.write_changes(widest, KEY, batch(tmp_path, 9))) == "lake-column-added"
+    for _ in range(2):
+        sink().write_changes(frame(spark, LIFE[0]), KEY, batch(tmp_path, 0, generation="g2"))
+        assert {row[:4] for row in held()} == after(0), "a new generation has only its own rows"
+    sink().write_changes(frame(spark, LIFE[1]), KEY, batch(tmp_path, 1, generation="g2"))
+    sink().write_changes(frame(spark, LIFE[2]), KEY, batch(tmp_path, 0, flow="other"))
+    assert {row[:4] for row in held()} == after(2), "what others wrote is not replaced"

@@ -19,8 +19,11 @@ def test_every_row_is_computed(spark: Any, tmp_path: Path) -> None:
             yield batch
 
     rows = spark.range(1000, numPartitions=4).mapInArrow(count, "id bigint")
-    NoopSink().write_batch(rows, Batch("flow", "g1", 0, "noop", "append", Context(tmp_path, "state")))
+    batch = Batch("flow", "g1", 0, "noop", "append", Context(tmp_path, "state"))
+    NoopSink().write_batch(rows, batch)
     assert computed.value == 1000
+    NoopSink().write_changes(rows, ["id"], batch)
+    assert computed.value == 2000
 
 
 def test_it_promises_nothing() -> None:

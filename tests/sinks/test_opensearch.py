@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
+from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk, Heard, Stage
 
 from headrace.core.context import Context
@@ -199,3 +201,19 @@ def test_an_update_changes_the_fields_it_has(spark: Any, opensearch: OpenSearch,
     for _ in range(2):
         out.write_batch(spark.sql("SELECT 1 AS id, string(NULL) AS a, 'z' AS c"), desk.batch(1))
     assert documents(opensearch, "merged") == {"1": {"id": 1, "a": None, "b": "y", "c": "z"}}
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_a_view_is_held_by_its_key(spark: Any, opensearch: OpenSearch, desk: Desk) -> None:
+    out = sink(url=f"http://{opensearch.address}", index="view")
+
+    def held() -> list[Row]:
+        found = documents(opensearch, "view").values()
+        return [(row["region"], row["id"], _amount(row.get("amount")), row.get("note")) for row in found]
+
+    live(spark, lambda: out, desk.batch, held)
+
+
+def _amount(found: Any) -> Decimal | None:
+    return None if found is None else Decimal(str(found))

@@ -12,9 +12,11 @@ import pytest
 from psycopg import sql
 from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
+from tests.sinks.changes import KEY, LIFE, after, frame, live
 from tests.sinks.conftest import Desk
 
 from headrace.core.context import Context
+from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.sink import Side
@@ -366,3 +368,30 @@ def test_a_table_whose_rows_may_not_be_deleted_is_not_built_beside(server: Postg
     side = Side("flow", "sink", "g2-abc", desk.batch().context)
     with pytest.raises(ProjectError, match="DELETE ON orders"):
         out.beside_effect(side)
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_a_view_is_held_by_its_key(spark: Any, server: Postgres, held: Any, desk: Desk) -> None:
+    out = at(server, create=True).of_view(KEY)
+    live(spark, lambda: out, desk.batch, lambda: rows_of(held))
+    assert rows_of(held, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'orders'::regclass") == [
+        ("PRIMARY KEY (region, id)",)
+    ]
+    assert rows_of(held, "SELECT generation, batch_id FROM headrace_marks") == [("g1", len(LIFE) - 1)]
+    before = rows_of(held)
+    unknown = frame(spark, [(Op.DELETE, LIFE[1][0][1], None), (Op.INSERT, (None, 1, None, None), None)])
+    with pytest.raises(Exception, match="sink-row-refused"):
+        out.write_changes(unknown, KEY, desk.batch(9))
+    assert rows_of(held) == before, "a batch is there whole or not at all"
+    for number, generation in ((0, "g2"), (1, "g2"), (1, "g2")):
+        out.write_changes(frame(spark, LIFE[number]), KEY, desk.batch(number, generation))
+        assert set(rows_of(held)) == after(number), "a new generation has only its own rows"
+    out.write_changes(frame(spark, LIFE[2]), KEY, desk.batch(sink="other"))
+    assert set(rows_of(held)) == after(2), "what others wrote is not replaced"
+    held.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN; GRANT ALL ON SCHEMA public TO clerk")
+    held.execute("GRANT INSERT, SELECT, UPDATE ON orders TO clerk")
+    clerk = sink(url=f"postgresql://{server.address}/postgres", username="clerk")
+    with pytest.raises(ProjectError, match="DELETE ON orders"):
+        clerk.of_view(KEY).check(HERE)
+    held.execute("DROP OWNED BY clerk")

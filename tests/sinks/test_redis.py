@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import redis as client
 from pydantic import ValidationError
 from tests.conftest import unavailable
+from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk
 
 from headrace.core.context import Context
@@ -145,3 +147,20 @@ def test_a_server_that_stops_for_a_while_is_waited_for(spark: Any, server: Redis
     batch = desk.batch()
     out.write_batch(spark.range(200), batch)
     assert (held.dbsize(), batch.tally.counts()) == (200, {("flow", "sink", "written"): 200})
+
+
+@pytest.mark.spark
+@pytest.mark.service
+@pytest.mark.parametrize("value", ["json", "hash"])
+def test_a_view_is_held_by_its_key(spark: Any, server: Redis, held: Any, desk: Desk, value: str) -> None:
+    out = sink(url=f"redis://{server.address}/0", key="v:{region}:{id}", value=value)
+
+    def rows() -> list[Row]:
+        found = (held.hgetall(key) if value == "hash" else json.loads(held.get(key)) for key in held.scan_iter())
+        return [(row["region"], int(row["id"]), _amount(row.get("amount")), row.get("note")) for row in found]
+
+    live(spark, lambda: out, desk.batch, rows)
+
+
+def _amount(found: Any) -> Decimal | None:
+    return None if found is None else Decimal(str(found))

@@ -29,7 +29,7 @@ def context(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def push(context: Context) -> Push:
-    rows = PushRows("orders", ORDERS.own_shape)
+    rows = PushRows("orders", ORDERS.declared)
     inbox = Inbox(context.log_path, "orders", ORDERS.max_age)
 
     def send(op: str, key: str | None = None, **row: Any) -> int:
@@ -41,7 +41,7 @@ def push(context: Context) -> Push:
 
 
 def reader(context: Context, after: dict[str, Any] | None = None, table: PushTable = ORDERS) -> TableReader:
-    shapes = {} if after is None else {"orders": ORDERS.own_shape}
+    shapes = {} if after is None else {"orders": ORDERS.declared}
     return PushTable.reader({"orders": table}, shapes, after, context)
 
 
@@ -65,7 +65,7 @@ def test_a_new_table_is_whole_at_once_and_then_changes(context: Context, push: P
     first = following.read(0)
     assert first is not None
     assert (first.begins, first.ends) == ({"orders"}, {"orders"})
-    assert first.shapes == {"orders": ORDERS.own_shape}
+    assert first.shapes == {"orders": ORDERS.declared}
     assert following.read(0) is None
     push("insert", id=1, amount="2.5", at="2026-01-31T12:00:00+01:00", raw="AP8=", m={"a": 1})
     push("delete", id=7)
@@ -93,7 +93,7 @@ def test_a_new_reader_goes_on_where_the_last_was_durable(context: Context, push:
 def test_what_is_confirmed_is_let_go_and_keys_are_not(context: Context, push: Push) -> None:
     for number in (1, 2, 3):
         push("insert", key=str(number), id=number)
-    following = PushReader({"orders": ORDERS}, {"orders": ORDERS.own_shape}, {"orders": 0}, context, cut_seconds=0)
+    following = PushReader({"orders": ORDERS}, {"orders": ORDERS.declared}, {"orders": 0}, context, cut_seconds=0)
     following.confirm({"orders": 2})
     assert Inbox(context.log_path, "orders", ORDERS.max_age).begin() == 2
     assert push("insert", key="1", id=1) == 1
@@ -127,7 +127,7 @@ def test_types_that_were_changed_meanwhile_stop_the_table(context: Context, push
 
 def test_all_pushed_tables_are_one_group(context: Context) -> None:
     assert ORDERS.group == replace_columns("id int").group == "push"
-    assert ORDERS.shape(context) == TableShape(ORDERS.own_shape.columns, ("id",))
+    assert ORDERS.shape(context) == TableShape(ORDERS.declared.columns, ("id",))
 
 
 def replace_columns(columns: str) -> PushTable:

@@ -23,6 +23,8 @@ from headrace.cli.signals import stop_on_signal
 from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
+    from headrace.core.tables import TableShape
+    from headrace.project.tables import TableSpec
     from headrace.engine.handover import Building
     from headrace.engine.runner import FlowRun
     from headrace.engine.schemawatch import SchemaWatch
@@ -100,8 +102,12 @@ def _kept(project: Project, plan: Plan, state: StateDir, given: Given, until_cau
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     from headrace.engine.schemas import infer_schema
     from headrace.plan.planner import make_plan
+    from headrace.plan.viewing import kept_shape
 
-    plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
+    def shape_of(name: str, spec: TableSpec) -> TableShape | None:
+        return kept_shape(project, name, spec) or spec.shape(name, project.context)
+
+    plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec), shape_of)
     if not plan.flows:
         raise ProjectError(
             "nothing-to-run", "no flow has a sink", hint="add 'sinks: [console]' to a flow", exit_code=Exit.NOT_FOUND

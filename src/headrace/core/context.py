@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.core.logtopics import LogTopics
 from headrace.core.objects import ObjectPath
 from headrace.core.objectstore import ObjectStore
 from headrace.core.positions import Position
@@ -23,6 +24,8 @@ class Context:
     """How object stores are reached."""
     log: str | None = field(default=None, kw_only=True)
     """Where the logs of endpoints are kept, if not in the state folder."""
+    log_topics: LogTopics | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """The topics that hold the changes of these logs, if files do not."""
 
     @property
     def state_path(self) -> StatePath:

@@ -20,8 +20,9 @@ def spark_schema(rows: DataFrame) -> pa.Schema:
     return from_ddl(", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema))
 
 
-def nested(names: Sequence[str]) -> Column:
-    """A struct of these columns in which `driver.name` becomes the field `name` of the struct `driver`."""
+def nested(names: Sequence[str], within: Column | None = None) -> Column:
+    """A struct of these columns, or fields `within` a struct, in which `driver.name` becomes the field `name` of the
+    struct `driver`."""
     from pyspark.sql import functions as F
 
     tree: dict[str, object] = {}
@@ -30,7 +31,7 @@ def nested(names: Sequence[str]) -> Column:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})  # type: ignore[assignment]
-        node[leaf] = F.col(f"`{name}`")
+        node[leaf] = F.col(f"`{name}`") if within is None else within.getField(name)
 
     def build(node: dict[str, object]) -> Column:
         parts = [(build(part) if isinstance(part, dict) else part).alias(name) for name, part in node.items()]  # type: ignore[attr-defined]

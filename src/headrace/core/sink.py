@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from headrace.core.component import Component
 from headrace.core.context import Batch, Context
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.kinds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ class Sink(Component):
     never computed: what the flow keeps of them would be lost. So the engine reads what such a sink leaves."""
 
     takes_changes: ClassVar[bool] = False
-    """Whether it can hold a view: rows that are inserted, updated and deleted by key (`write_changes`)."""
+    """Whether it can hold a view: rows that are inserted, updated and deleted by key (`of_view`, `write_changes`)."""
 
     @property
     def guarantee(self) -> Delivery:
@@ -132,6 +133,20 @@ class Sink(Component):
 
     def of_flow(self, flow: str) -> Sink:
         """This sink as one of that flow, whose name it may take."""
+        return self
+
+    def of_view(self, key: Sequence[str]) -> Sink:
+        """This sink as one that holds a view, whose key it may take; a view may have none. A ProjectError refuses.
+
+        What the plan has of a view's sink is this; twice is as good as once.
+        """
+        if not self.takes_changes:
+            able = [name for name, kind in kinds("sinks").items() if issubclass(kind, Sink) and kind.takes_changes]
+            raise ProjectError(
+                "sink-takes-no-changes",
+                f"sink {self.label} only takes new rows, and a view updates and deletes rows too",
+                hint=f"sinks that hold views: {', '.join(able)}",
+            )
         return self
 
     def check(self, context: Context) -> None:

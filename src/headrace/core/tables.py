@@ -118,6 +118,11 @@ class TableSource(Component):
     def group(self) -> str:
         """What it is read with: a database and slot, a set of topics. Never contains a secret."""
 
+    @property
+    def declared(self) -> TableShape | None:
+        """The columns and the key as the options say; None when only the system behind it knows."""
+        return None
+
     def check(self, context: Context) -> None:
         """Ask the system behind this source whether it can be read; a ProjectError says what to mend."""
 

@@ -23,6 +23,7 @@ from headrace.engine.laterows import read_late
 from headrace.engine.schemas import infer_schema
 from headrace.engine.sqlerrors import from_failure, in_question
 from headrace.engine.state import StateDir
+from headrace.engine.tablerows import register_table
 from headrace.functions.expansion import expand_text
 from headrace.functions.user import user_functions
 from headrace.plan.model import StreamInput
@@ -100,7 +101,8 @@ class AdHoc:
 
     def _mentioned(self, statement: str) -> Iterator[str]:
         assert self.project is not None
-        known = {*self.project.spec.streams, *self.project.spec.flows, DEAD_LETTERS, LATE_ROWS}
+        spec = self.project.spec
+        known = {*spec.streams, *spec.tables, *spec.flows, DEAD_LETTERS, LATE_ROWS}
         try:
             trees = [tree for tree in sqlglot.parse(statement, dialect="spark") if tree is not None]
             names = {table.name.lower() for tree in trees for table in tree.find_all(exp.Table)}
@@ -117,6 +119,8 @@ class AdHoc:
         elif name in self.project.spec.streams:
             self._register_stream(self.project, name, statement)
             return self._known(name, self.project.spec.streams[name].event_time)
+        elif name in self.project.spec.tables:
+            register_table(self.spark, self.project, name)
         else:
             self._register_flow(self.project, name)
             return self._known(name, self.project.spec.flows[name].event_time)

@@ -15,6 +15,7 @@ from headrace.project.loader import Project
 from headrace.sql.dialect.dotted import check_dotted_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -54,9 +55,13 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
 def check_rows(project: Project, flow: FlowPlan, rows: DataFrame) -> None:
     """Ask every sink of a flow whether it can take these rows."""
     check_dotted_columns(rows.columns)
-    schema = spark_schema(rows)
+    check_schema(project, flow, spark_schema(rows), flow.spec.output)
+
+
+def check_schema(project: Project, flow: FlowPlan, schema: pa.Schema, output: str = "update") -> None:
+    """Ask every sink of a flow whether it can take rows with these columns."""
     for index, step in enumerate(flow.sinks):
         try:
-            step.sink.check_rows(project.context, rows.columns, flow.spec.output, schema)
+            step.sink.check_rows(project.context, schema.names, output, schema)
         except ProjectError as error:
             raise error.at(project.origin("flows", flow.name, "sinks", index)) from None

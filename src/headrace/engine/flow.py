@@ -15,7 +15,7 @@ from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
 from headrace.engine.arrowbatches import batch_limits, largest_record
 from headrace.engine.backfill import histories, is_pending, prepare
-from headrace.engine.checks import check_rows, check_slots
+from headrace.engine.checks import check_rows, check_schema, check_slots
 from headrace.engine.deadletters import LetterBox, forget_batch
 from headrace.engine.failures import from_query
 from headrace.engine.functions import register_for
@@ -27,7 +27,8 @@ from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
 from headrace.engine.topics import check_topics
 from headrace.engine.upgrade import began, settle
-from headrace.plan.model import FlowInput, FlowPlan, Input, SinkStep
+from headrace.engine.viewflow import ViewWriter, feed, view_session
+from headrace.plan.model import FlowPlan, Input, LakeInput, SinkStep, StreamInput
 from headrace.project.loader import Project
 from headrace.sinks._rows import drain
 
@@ -71,9 +72,7 @@ class FlowStarter:
         check_topics(flow, generation, self.project.context)
         self._forget_batch_in_flight(flow.name, generation)
         try:
-            rows = self.rows(flow)
-            check_rows(self.project, self._written(flow, generation), rows)
-            query = self._start(flow, rows)
+            query = self._start(flow, self._view(flow, generation) if flow.tables() else self._flow(flow, generation))
             began(generation, query.id)
             return query
         except AnalysisException as refusal:
@@ -88,8 +87,22 @@ class FlowStarter:
             for folder in (self.state.dead_letters, self.state.late):
                 forget_batch(folder, flow, generation.id, planned.batch_id)
 
-    def _start(self, flow: FlowPlan, rows: DataFrame) -> StreamingQuery:
-        writer = self._triggered(self._writer(flow, rows), flow).queryName(flow.name)
+    def _flow(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        rows = self.rows(flow)
+        check_rows(self.project, self._written(flow, generation), rows)
+        return self._writer(flow, rows)
+
+    def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        session = view_session(self.spark, flow)
+        register_for(session, flow, self.project)
+        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        context, written = self.project.context, self._written(flow, generation)
+        writer = ViewWriter(written, generation, session, context, check, tally)
+        check_schema(self.project, written, writer.maintained.schema)
+        return feed(session, flow, context).writeStream.foreachBatch(writer)
+
+    def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:
+        writer = self._triggered(writer, flow).queryName(flow.name)
         checkpoint = spark_path(self.state.current(flow.name).checkpoint_folder)
         return writer.option("checkpointLocation", checkpoint).start()
 
@@ -97,6 +110,8 @@ class FlowStarter:
         """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
         from pyspark.errors import AnalysisException
 
+        if flow.tables():
+            return
         try:
             check_rows(self.project, flow, self.rows(flow))
         except AnalysisException as refusal:
@@ -231,4 +246,4 @@ def _counted(rows: DataFrame) -> DataFrame:
 
 
 def _widened(one: Input) -> Input:
-    return one if isinstance(one, FlowInput) else replace(one, columns=None)
+    return replace(one, columns=None) if isinstance(one, StreamInput | LakeInput) else one

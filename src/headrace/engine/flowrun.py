@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ProjectError
+from headrace.core.tally import ENGINE
 from headrace.engine.observers import Observer
 from headrace.engine.orders import Order
 from headrace.engine.progress import Numbers, new_batches
@@ -162,13 +163,17 @@ class FlowRun:
         """Take in what Spark reports since the last time: the batches that are new."""
         if self.query is None:
             return []
-        reports = new_batches(self.query, self._seen_batch)
+        reports = [self._counted(report) for report in new_batches(self.query, self._seen_batch)]
         for report in reports:
             self._seen_batch = report["batchId"]
             self.numbers.take(report)
             if report["numInputRows"]:
                 self.caught_up = False
         return list(reports)
+
+    def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
+        """A report with what Spark does not see of a view: the rows of its batch and what it keeps."""
+        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])} if self.plan.tables() else report
 
     def take_status(self) -> bool:
         """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""

@@ -22,7 +22,8 @@ from headrace.core.statefiles import StatePath, write_atomically
 from headrace.engine.backfill import BackfilledPositions
 from headrace.engine.generations import Generation
 from headrace.engine.state import StateDir
-from headrace.plan.model import FlowPlan, LakeInput, StreamInput
+from headrace.engine.tablelogs import TablePositions
+from headrace.plan.model import FlowPlan, LakeInput, StreamInput, TableInput
 
 KEEP = timedelta(days=7)
 MAX_BYTES = 4_000_000
@@ -46,6 +47,8 @@ def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
             found[one.name] = known if one.spec.backfill is None else BackfilledPositions(known)
         elif isinstance(one, LakeInput):
             found[one.name] = LakeSource(path=one.path).positions(context)
+        elif isinstance(one, TableInput):
+            found[one.name] = TablePositions(one.name, one.spec.source.group, context)
     return found
 
 

@@ -17,6 +17,7 @@ from headrace.engine.sidework import Periodic
 from headrace.engine.state import StateDir
 from headrace.engine.status import Board
 from headrace.engine.statusfile import write_status
+from headrace.engine.tablefolding import TableFolder
 from headrace.log.tablestatus import read_groups, tables_folder
 from headrace.project.loader import Project
 
@@ -42,6 +43,8 @@ class Reporting:
         self._metrics = Metrics(self.board)
         groups = GroupCommitter(name, project.context, state)
         runner.observers = [*runner.observers, self._metrics, PositionLog(state), groups, Housekeeper(state)]
+        if project.spec.tables:
+            runner.observers = [*runner.observers, TableFolder(runner.starter.spark, state, project)]
         self._states: list[str] = []
 
     def __enter__(self) -> Reporting:

@@ -28,6 +28,7 @@ from headrace.engine.session import is_lost
 from headrace.engine.showing import show_if_caught_up
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import count_on, stop_flow
+from headrace.engine.tablelogs import all_captured
 from headrace.plan.model import FlowPlan, LakeInput, Plan
 
 if TYPE_CHECKING:
@@ -276,7 +277,10 @@ class Runner:
             raise from_query(flow, error) from error
 
     def _ready(self, flow: FlowPlan) -> bool:
-        """A flow that reads another's lake table waits for it; until caught up, for its end."""
+        """A flow that reads another's lake table waits for it; until caught up, for its end. So does one that reads
+        tables for what their sources have."""
+        if flow.tables() and self.starter.until_caught_up and not all_captured(flow, self.starter.project.context):
+            return False
         for one in flow.inputs:
             if isinstance(one, LakeInput):
                 upstream = next((run for run in self.runs if run.plan.name == one.name), None)

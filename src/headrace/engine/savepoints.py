@@ -92,6 +92,13 @@ class Savepoints:
         """Copy the checkpoint of a stopped flow. The folder appears whole or not at all."""
         chosen = name or f"s{datetime.now(UTC):%Y%m%d-%H%M%S}"
         self._check_name(chosen)
+        if flow.tables():
+            raise ProjectError(
+                "savepoint-of-view",
+                f"flow '{flow.name}' is a view: the past of its tables is not kept for ever, so it could not go back",
+                hint=f"it can be built anew from its tables at any time: headrace run --new-generation {flow.name}",
+                exit_code=Exit.CONFLICT,
+            )
         generation = self.state.generations(flow.name).current()
         record = None if generation is None else generation.checkpoint.committed()
         if generation is None or record is None:

@@ -45,7 +45,8 @@ DEFAULTS: Mapping[str, str] = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
-    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    # of all flows together; the rest of a large state is the operating system's to keep at hand
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
     # what a long-running driver remembers about finished work
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "50",
@@ -97,6 +98,9 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     options = settings(spec, log_file, jars, scratch)
     from pyspark.sql import SparkSession
 
+    # with an arena per thread, as is usual, the C library keeps what RocksDB and Arrow gave back: the process grew for
+    # as long as it ran
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     # PySpark asks the environment, not its settings, which Python runs the workers
     os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", sys.executable)
     builder = SparkSession.builder.appName(f"headrace {name}").master(spec.master)

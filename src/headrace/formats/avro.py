@@ -16,11 +16,11 @@ from headrace.core.context import Context
 from headrace.core.descriptors import read_file
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Bad, Decoded, Decoder, Encoder
+from headrace.core.schema_registry import Schemas
 from headrace.formats._avro_encoder import AvroEncoder, check_columns, derived_schema
 from headrace.formats._batches import rows_around_bad
 from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
 from headrace.formats._framing import FramedFormat
-from headrace.formats._registry import Schemas
 
 
 class AvroFormat(FramedFormat):

@@ -26,6 +26,7 @@ from headrace.core.descriptors import (
 )
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Bad, Decoded, Decoder, Encoder, Format, Offer
+from headrace.core.schema_registry import Schemas
 from headrace.formats._compatible import additions, breaches
 from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
 from headrace.formats._descriptor_registry import DescriptorRegistry, Kept, is_address, listed
@@ -33,7 +34,6 @@ from headrace.formats._framing import FramedFormat
 from headrace.formats._protobuf_decoder import ProtobufDecoder
 from headrace.formats._protobuf_encoder import ProtobufEncoder
 from headrace.formats._protobuf_types import message_schema
-from headrace.formats._registry import Schemas
 
 
 class ProtobufFormat(FramedFormat):

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, remove_tree, write_atomically, write_new
 from headrace.log.files import FileLog
 from headrace.log.log import Log
@@ -35,6 +36,8 @@ class Version:
     """Whether it has all that it should: then it is, was or will be served."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
     """Of its log."""
+    kafka: bool = field(default=False, compare=False)
+    """Whether its changes are in topics."""
 
     @property
     def number(self) -> int:
@@ -43,14 +46,14 @@ class Version:
 
     def to_bytes(self) -> bytes:
         """As it stands in its file."""
-        about = {"builder": self.builder, "ready": self.ready, "id": self.id}
+        about = {"builder": self.builder, "ready": self.ready, "id": self.id, "kafka": self.kafka}
         return json.dumps({**self.endpoint.to_json(), **about}, indent=1).encode()
 
     @staticmethod
     def from_bytes(content: bytes) -> Version:
         """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
-        about = {name: document[name] for name in ("builder", "ready", "id")}
+        about = {name: document[name] for name in ("builder", "ready", "id", "kafka")}
         return Version(Endpoint.from_json(document), **about)
 
 
@@ -59,11 +62,13 @@ class LogFolder:
     """All logs of a project. Any number of processes may use it at the same time."""
 
     root: StatePath
+    topics: LogTopics | None = None
+    """Where changes are kept if not in files."""
 
     @staticmethod
     def of(context: Context) -> LogFolder:
         """The logs of a project."""
-        return LogFolder(context.log_path)
+        return LogFolder(context.log_path, context.log_topics)
 
     def names(self) -> list[str]:
         """The endpoints that have a log, by name."""
@@ -99,7 +104,19 @@ class LogFolder:
 
     def log(self, version: Version) -> Log:
         """The log of a version that is known."""
-        return FileLog(self._folder(version.endpoint.name, version.number), version.endpoint, version.id)
+        folder = self._folder(version.endpoint.name, version.number)
+        if not version.kafka:
+            return FileLog(folder, version.endpoint, version.id)
+        if self.topics is None:
+            raise ProjectError(
+                "log-in-kafka",
+                f"the changes of version {version.number} of endpoint '{version.endpoint.name}' are in Kafka, and the "
+                "project does not say where that is",
+                hint="put `serve.topics` back, or fill a new version: headrace run --new-generation FLOW",
+            )
+        from headrace.log.kafka import KafkaLog  # its client takes a while to load
+
+        return KafkaLog(folder, version.endpoint, version.id, self.topics)
 
     def has(self, version: Version) -> bool:
         """Whether a version is still there."""
@@ -125,14 +142,21 @@ class LogFolder:
             found = _newest([version for version in numbers.values() if version is not None], builder)
             if found is not None and found.endpoint.fingerprint == endpoint.fingerprint:
                 break
-            made = replace(endpoint, version=1 + max(numbers, default=0))
-            write_new(self._definition(made), Version(made, builder, ready=not numbers and not builder).to_bytes())
+            self._begin(replace(endpoint, version=1 + max(numbers, default=0)), builder, first=not numbers)
         now = replace(found, endpoint=replace(endpoint, version=found.number))
         if now != found:  # policies and words may change
             write_atomically(self._definition(now.endpoint), now.to_bytes())
         if now.ready and self.served(endpoint.name) is None:
             self.serve(endpoint.name, now.number)
         return now
+
+    def _begin(self, endpoint: Endpoint, builder: str | None, *, first: bool) -> None:
+        """Begin a version, unless somebody else is faster."""
+        made = Version(endpoint, builder, ready=first and builder is None, kafka=self.topics is not None)
+        log = self.log(made)
+        log.make()
+        if not write_new(self._definition(endpoint), made.to_bytes()):
+            log.remove()
 
     def publish(self, name: str, builder: str | None = None) -> None:
         """Serve the newest version, or that which was built beside, if it was not ready. Twice is as good as once."""
@@ -166,10 +190,11 @@ class LogFolder:
 
     def drop(self, name: str, version: int) -> None:
         """Remove a version. Its number is not given again: a store that holds it would take the other for it."""
-        self.open(name, version)
+        log = self.open(name, version)
         folder = self._folder(name, version)
         write_atomically(folder / _DROPPED, b"")
         (folder / _DEFINITION).unlink(missing_ok=True)
+        log.remove()
         for part in ("commits", "cuts", "parts"):
             remove_tree(folder / part)
 

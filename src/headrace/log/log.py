@@ -98,6 +98,14 @@ class Log(ABC):
         Nothing of a part is given before all of it was checked: LogDamagedError. LogCutError when it is gone.
         """
 
+    @abstractmethod
+    def make(self) -> None:
+        """Make what it is kept in, if that does not come by itself; it may be there."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Delete what it is kept in beside its folder; it may be gone."""
+
     def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
         """Add a segment, durably, in one step. None: there is nothing to add, or that batch is already there."""
         return self.commit_parts(mark, self.staging(mark).stage(0, batches))

@@ -161,6 +161,10 @@ class TableLog:
             files += [self.file(part) for part in self._parts_of(number).get(table, ())]
         return files
 
+    def is_base(self, files: Sequence[StatePath]) -> bool:
+        """Whether nothing but a base is in these files of a state."""
+        return bool(files) and all(str(file.parent.parent.parent) == str(self._bases) for file in files)
+
     def file(self, part: Part) -> StatePath:
         """Where a part is."""
         return self._parts / part.name

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.core.durations import format_duration
 from headrace.plan.compare import Verdict
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, TableInput
 
 
 def to_json(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
@@ -30,6 +30,8 @@ def _flow_json(flow: FlowPlan) -> dict[str, Any]:
         "partitions": flow.partitions,
         "guarantee": flow.guarantee,
         "state": list(flow.state),
+        "view": bool(flow.tables()),
+        "key": None if flow.view is None else list(flow.view.key),
         "inputs": [_input_json(one) for one in flow.inputs],
         "after": _steps_json(flow.after),
         "columns": list(flow.output_columns),
@@ -66,6 +68,14 @@ def _input_json(one: Input) -> dict[str, Any]:
                 "inputs": [_input_json(i) for i in one.inputs],
                 "before": _steps_json((*one.after, *one.before)),
             }
+        case TableInput():
+            return {
+                "name": one.name,
+                "kind": "table",
+                "source": {"type": one.spec.source.kind(), "label": one.spec.source.label},
+                "columns": None if one.shape is None else one.shape.columns.names,
+                "key": None if one.shape is None else list(one.shape.key),
+            }
 
 
 def _backfill_json(one: StreamInput) -> dict[str, Any] | None:
@@ -90,7 +100,13 @@ def to_dot(plan: Plan) -> str:
 
 
 def _node(one: Input) -> str:
-    return f"stream {one.name}" if isinstance(one, StreamInput) else f"flow {one.name}"
+    match one:
+        case StreamInput():
+            return f"stream {one.name}"
+        case TableInput():
+            return f"table {one.name}"
+        case _:
+            return f"flow {one.name}"
 
 
 def _edge(one: Input) -> str:
@@ -106,7 +122,7 @@ def _escape(text: str) -> str:
 def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Iterator[str]:
     """The plan line by line."""
     for flow in plan.flows:
-        state = f", state: {', '.join(flow.state)}" if flow.state else ", stateless"
+        state = f", state: {', '.join(flow.state)}" if flow.state else ", a view" if flow.tables() else ", stateless"
         pace = (
             "once"
             if flow.spec.mode == "batch"
@@ -118,7 +134,8 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
         for one in flow.inputs:
             yield from _input_text(one, "  ")
         yield from _steps_text(flow.after, "  ")
-        yield f"  → {', '.join(flow.output_columns)}"
+        key = f"  by {', '.join(flow.view.key)}" if flow.view is not None and flow.view.key else ""
+        yield f"  → {', '.join(flow.output_columns)}{key}"
         for step in flow.sinks:
             yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
         change = (changes or {}).get(flow.name)
@@ -161,3 +178,6 @@ def _input_text(one: Input, indent: str) -> Iterator[str]:
             for inner in one.inputs:
                 yield from _input_text(inner, indent + "  ")
             yield from _steps_text((*one.after, *one.before), indent + "  ")
+        case TableInput():
+            key = f"; key {', '.join(one.shape.key)}" if one.shape is not None and one.shape.key else ""
+            yield f"{indent}◂ {one.name}: table, {one.spec.source.label}{key}"

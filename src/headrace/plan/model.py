@@ -11,8 +11,11 @@ import pyarrow as pa
 from headrace.core.filters import Filter
 from headrace.core.processor import Processor
 from headrace.core.sink import Delivery, Sink
+from headrace.core.tables import TableShape
 from headrace.project.model import EventTime, FlowSpec, StreamSpec
+from headrace.project.tables import TableSpec
 from headrace.sql.lateness import LateRule
+from headrace.views.algebra import View
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,19 @@ class FlowInput:
     """What this flow does to the rows of that one."""
 
 
-Input = StreamInput | LakeInput | FlowInput
+@dataclass(frozen=True)
+class TableInput:
+    """A table as a view reads it: what it holds at first, then what changes, from the log of its group."""
+
+    name: str
+    spec: TableSpec
+    shape: TableShape | None
+    """Its columns and key; None until its source has been asked."""
+    before: tuple[ProcessorStep, ...] = ()
+    event_time: EventTime | None = None
+
+
+Input = StreamInput | LakeInput | FlowInput | TableInput
 
 
 @dataclass(frozen=True)
@@ -131,6 +146,10 @@ class FlowPlan:
     trigger: timedelta
     max_records: int
     partitions: int
+    view: View | None = None
+    """What a flow over tables keeps; also None when the shape of a table is not known yet."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """The SQL of the views that a view reads."""
     functions: Mapping[str, str] = field(default_factory=dict)
     """The functions in its SQL that run in Python; of the project's own the digest of their file."""
 
@@ -147,6 +166,10 @@ class FlowPlan:
     def streams(self) -> Iterator[StreamInput]:
         """All streams it reads, also those of flows that became part of it."""
         return (one for one in self.all_inputs() if isinstance(one, StreamInput))
+
+    def tables(self) -> tuple[TableInput, ...]:
+        """The tables it reads: then it is a view, and reads nothing else."""
+        return tuple(one for one in self.inputs if isinstance(one, TableInput))
 
     def steps(self) -> Iterator[ProcessorStep]:
         """All processors its rows go through, in that order, also those of flows that are part of it."""

@@ -20,6 +20,8 @@ from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
 from headrace.plan.sinkids import repeated_endpoints, sink_steps
+from headrace.plan.viewing import Reads as ViewReads
+from headrace.plan.viewing import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
@@ -38,14 +40,19 @@ _LATE_SETTINGS = ("spark.sql.streaming.statefulOperator.", "spark.sql.streaming.
 SchemaOf = Callable[[str, StreamSpec], pa.Schema | None]
 
 
-def make_plan(project: Project, only: Sequence[str] = (), schema_of: SchemaOf | None = None) -> Plan:
+def make_plan(
+    project: Project,
+    only: Sequence[str] = (),
+    schema_of: SchemaOf | None = None,
+    shape_of: ShapeOf | None = None,
+) -> Plan:
     """The plan of all flows, or of those named. ProjectErrors lists everything that is wrong with them.
 
-    `schema_of` may know more than the files say, e.g. from a sample of the data.
+    `schema_of` may know more than the files say, e.g. from a sample of the data; so may `shape_of` of tables.
     """
     for name in only:
         _check_asked(project, name)
-    planner = _Planner(project, schema_of or (lambda _name, _spec: None))
+    planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(kept_shape, project))
     planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
     planner.errors += repeated_endpoints(project)
@@ -74,6 +81,7 @@ def _check_asked(project: Project, name: str) -> None:
 class _Planner:
     project: Project
     schema_of: SchemaOf
+    shape_of: ShapeOf
     plans: dict[str, FlowPlan | None] = field(default_factory=dict)
     """What has been planned, each flow after those it reads; None for those with errors."""
     queries: dict[str, Query] = field(default_factory=dict)
@@ -112,6 +120,8 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
+        if read_by_view(query, self.project.spec, self.plan):
+            return self._view(name, spec, query)
         self._bind(name, spec)
         known = self._known(name, query)
         if known is None:
@@ -127,6 +137,27 @@ class _Planner:
         flow = self._assemble(name, spec, query, self._inputs(name, query, known))
         self._check_streaming(flow, query)
         self._check_sinks(flow)
+        self.check_settings(spec.spark, "flows", name, "spark")
+        return flow
+
+    def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
+        """The plan of a flow over tables."""
+        read = ViewReads.of(query, self.project.spec.tables, self.plans, self.shape_of)
+        for error, place in obstacles(name, spec, read.others):
+            self._fail(error, name, *place)
+        if read.others:
+            return None
+        try:
+            text = expand(query, self.functions).sql
+            view = view_of(spec, text, read)
+            sinks = self._sinks(name, spec, None if view is None else view.key)
+            flow = view_plan(name, spec, text, read, view, sinks, self.project.spec.defaults)
+        except SqlError as error:
+            self._fail_sql(error, name)
+            return None
+        except ProjectError as error:
+            self.errors.append(error.at(self.project.sql_origin(name, 1)))
+            return None
         self.check_settings(spec.spark, "flows", name, "spark")
         return flow
 
@@ -179,11 +210,13 @@ class _Planner:
             partitions=spec.partitions or defaults.partitions,
         )
 
-    def _sinks(self, name: str, spec: FlowSpec) -> list[Sink]:
+    def _sinks(self, name: str, spec: FlowSpec, key: Sequence[str] | None = None) -> list[Sink]:
+        """The sinks of a flow; those of a view know its key."""
         made = []
         for index, sink in enumerate(spec.sinks):
             try:
-                made.append(sink.of_flow(name))
+                mine = sink.of_flow(name)
+                made.append(mine if key is None else mine.of_view(key))
             except ProjectError as error:
                 self._fail(error, name, "sinks", index)
         return made
@@ -287,8 +320,9 @@ class _Planner:
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
         for table in query.inputs:
             if table.name.lower() not in names:
-                message = f"flow '{name}' reads '{table.name}', which is neither a stream nor a flow"
-                hint = did_you_mean(table.name, names.values(), "streams and flows")
+                message = f"flow '{name}' reads '{table.name}', which is neither a stream, a table nor a flow"
+                known = [*names.values(), *self.project.spec.tables]
+                hint = did_you_mean(table.name, known, "streams, tables and flows")
                 self._fail_sql(query.error_at(table, "unknown-input", message, hint), name)
 
     def _input(
@@ -403,6 +437,8 @@ def _stateful(inputs: Sequence[Input], rules: Mapping[str, LateRule]) -> tuple[I
         replace(one, inputs=_stateful(one.inputs, rules))
         if isinstance(one, FlowInput)
         else replace(one, stateful=True, late=rules.get(one.name))
+        if isinstance(one, StreamInput | LakeInput)
+        else one
         for one in inputs
     )
 

@@ -17,12 +17,13 @@ from sqlglot import exp
 
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput, TableInput
 from headrace.plan.settings import meaningful
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
 from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
 from headrace.sql.query import Query, cte_of, parse
+from headrace.views.algebra import scans
 
 # a shape of another version cannot be compared
 VERSION = 1
@@ -30,6 +31,8 @@ VERSION = 1
 
 def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The shape of a flow, run with these Spark settings of the user. Pure: needs no Spark and no service."""
+    if flow.tables():
+        return _view_shape(flow, settings or {})
     query = parse(flow.sql)
     given = _given(flow.inputs)
     kept = operators(query, given)
@@ -48,6 +51,40 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
         "sinks": [_sink(step, flow.output_columns) for step in flow.sinks],
         "loose": _loose(flow, query),
     }
+
+
+def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The shape of a view: it goes on as long as it keeps the same of the same tables, however its SQL is written."""
+    tables = flow.tables()
+    return {
+        "version": VERSION,
+        "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
+        "operators": [{"operator": "query", "keeps": _digest(repr(flow.view))}],
+        "types": _view_types(flow),
+        "output": flow.spec.output,
+        "settings": meaningful(settings),
+        "sinks": [_sink(step, flow.output_columns) for step in flow.sinks],
+        "loose": {
+            "sql": "",
+            "conditions": [],
+            "columns": {},
+            "parts": {},
+            "steps": [],
+            "functions": {},
+            "mode": flow.spec.mode,
+            "trigger": format_duration(flow.trigger),
+            "max_records": flow.max_records,
+            "watermarks": {},
+        },
+    }
+
+
+def _view_types(flow: FlowPlan) -> dict[str, str]:
+    """The types of the columns that a view reads."""
+    shapes = {one.name: one.shape.columns for one in flow.tables() if one.shape is not None}
+    read = scans(flow.view.root) if flow.view is not None else ()
+    used = sorted({(scan.table, column) for scan in read for _, column in scan.fields})
+    return {f"{table}.{column}": str(shapes[table].field(column).type) for table, column in used}
 
 
 def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
@@ -86,7 +123,7 @@ def _given_input(one: Input) -> Given:
         case StreamInput():
             known = one.schema
             return Leaf(one.name, None if known is None else (*known.names, *one.metadata))
-        case LakeInput():
+        case LakeInput() | TableInput():
             return Leaf(one.name)
 
 
@@ -115,9 +152,11 @@ def _time(event_time: EventTime | None) -> str | None:
     return event_time.column if event_time.unit == "ms" else f"{event_time.column} in {event_time.unit}"
 
 
-def _read(one: StreamInput | LakeInput) -> dict[str, str]:
+def _read(one: StreamInput | LakeInput | TableInput) -> dict[str, str]:
     if isinstance(one, LakeInput):
         return {"kind": "flow", "reads": f"its lake table {one.path}"}
+    if isinstance(one, TableInput):
+        return {"kind": one.spec.source.kind(), "reads": one.spec.source.group}
     return {"kind": one.spec.source.kind(), "reads": one.spec.source.reads}
 
 

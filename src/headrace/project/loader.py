@@ -37,12 +37,13 @@ class Project:
     def context(self) -> Context:
         """What components may know about the project."""
         context = Context(self.root, "")
-        log = self.spec.serve.log
+        log, topics = self.spec.serve.log, self.spec.serve.topics
         return Context(
             self.root,
             context.path(self.spec.state),
             store=self.spec.object_store,
             log=None if log is None else context.path(log),
+            log_topics=None if topics is None else topics.reached(context),
         )
 
     def origin(self, *path: str | int) -> Origin | None:

@@ -215,6 +215,12 @@ class FlowSpec(Options):
         default=[], description="Where the rows go. A flow without sinks can only be read by other flows."
     )
     mode: Mode = Field("micro_batch", description="batch: run once. micro_batch: default. realtime: milliseconds.")
+    key: str | list[str] = Field(
+        default=[],
+        description="Of a flow over tables: the column(s) of its result that identify a row. Default: found from the "
+        "keys of the tables and the SQL.",
+        examples=["region", ["region", "day"]],
+    )
     output: Output = Field(
         "append", description="append: only final rows. update: every changed row of an aggregate, again and again."
     )
@@ -240,6 +246,11 @@ class FlowSpec(Options):
     @classmethod
     def _settings(cls, value: Any) -> Any:
         return settings_as_text(value)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the declared key."""
+        return (self.key,) if isinstance(self.key, str) else tuple(self.key)
 
     @model_validator(mode="after")
     def _one_query(self) -> FlowSpec:

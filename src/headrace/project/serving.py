@@ -8,7 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
 from headrace.core.component import Options
+from headrace.core.context import Context
 from headrace.core.durations import Duration
+from headrace.core.kafka import KafkaConnection
+from headrace.core.logtopics import LogTopics
 
 
 class SqlLimits(Options):
@@ -116,6 +119,22 @@ class SnapshotsSpec(Options):
     keep: Annotated[int, Field(ge=1)] = Field(3, description="How many good ones are kept.")
 
 
+class TopicsSpec(KafkaConnection):
+    """Kafka as the place of the changes. What an endpoint is and which version is served stays in the log's folder."""
+
+    prefix: str = Field(
+        "headrace",
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        max_length=80,
+        description="How the names of the topics begin: PREFIX.ENDPOINT.vN.ID.changes and ….commits.",
+    )
+    replication: int | None = Field(None, ge=1, description="Replicas of each topic; default: as the cluster says.")
+
+    def reached(self, context: Context) -> LogTopics:
+        """What a log has to know."""
+        return LogTopics(self.prefix, self.replication, self.librdkafka_properties(context))
+
+
 class ServeSpec(Options):
     """How endpoints are served. `headrace run` starts this beside the engine; `headrace serve` starts it alone."""
 
@@ -126,6 +145,11 @@ class ServeSpec(Options):
     workers: int = Field(2, ge=1, le=64, description="API worker processes; as many again for gRPC.")
     log: str | None = Field(
         None, description="Folder or `s3://BUCKET/PATH` of the logs of changes; default: `log` in the state folder."
+    )
+    topics: TopicsSpec | None = Field(
+        None,
+        description="Keep the changes in Kafka topics instead of files; for logs that begin from now on.",
+        examples=[{"brokers": "localhost:9092"}],
     )
     store: str = Field(".headrace/store", description="Local folder for the copies that answer requests.")
     events: int = Field(100_000, ge=1_000, description="Past changes per endpoint that a subscriber can resume from.")

@@ -35,7 +35,7 @@ class Pushing:
 
     def __init__(self, settings: Settings) -> None:
         self._desks = {
-            name: _Desk(PushRows(name, table.own_shape), Inbox(settings.log, name, table.max_age))
+            name: _Desk(PushRows(name, table.declared), Inbox(settings.log, name, table.max_age))
             for name, table in settings.tables.items()
         }
 

@@ -156,7 +156,7 @@ class Rest:
     def _described(self, doors: Iterable[Door], tables: Iterable[str] = ()) -> dict[str, Any]:
         settings = self._front.settings
         shown = [door.endpoint for door in doors]
-        written = {name: settings.tables[name].own_shape for name in tables}
+        written = {name: settings.tables[name].declared for name in tables}
         return openapi.document(
             shown, settings.project, settings.spec.limits, tables=written, auth=self._front.callers.wanted
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import ProjectError
+from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
 from headrace.project import given
@@ -32,6 +33,8 @@ class Settings:
     snapshots: StatePath
     lakes: Mapping[str, str] = field(default_factory=dict)
     """Paths of the flows' lake tables, by flow."""
+    topics: LogTopics | None = None
+    """Where changes are kept if not in files."""
     endpoints: tuple[str, ...] = ()
     """Endpoints that the project's flows write, whether or not anything was written yet."""
     tables: Mapping[str, PushTable] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Settings:
             store=_local(project, spec.store),
             snapshots=_snapshots(project, log),
             lakes=_lakes(project),
+            topics=context.log_topics,
             endpoints=_endpoints(project),
             tables=_pushed(project),
             redact=project.secrets.redact,
@@ -60,7 +64,7 @@ class Settings:
     @property
     def logs(self) -> LogFolder:
         """The logs themselves."""
-        return LogFolder(self.log)
+        return LogFolder(self.log, self.topics)
 
     @staticmethod
     def here() -> Settings:

@@ -28,6 +28,8 @@ class TableState:
     """None when there is no table yet."""
     last_batch: int
     """The last batch that this writer has committed, -1 before its first."""
+    marks: frozenset[str] = frozenset()
+    """All who have written to it and said so."""
 
 
 def table_state(spark: SparkSession, path: str, writer: str) -> TableState:
@@ -38,8 +40,10 @@ def table_state(spark: SparkSession, path: str, writer: str) -> TableState:
     snapshot = log.update(False, nothing, nothing)
     if snapshot.version() < 0:
         return TableState(None, -1)
-    written = snapshot.transactions().get(writer)
-    return TableState(from_ddl(snapshot.schema().toDDL()), -1 if written.isEmpty() else int(written.get()))
+    marks = snapshot.transactions()
+    written, names = marks.get(writer), marks.keys().mkString("\n").split("\n")
+    last = -1 if written.isEmpty() else int(written.get())
+    return TableState(from_ddl(snapshot.schema().toDDL()), last, frozenset(names))
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class StageStep:
         for number in (number for number, fits in enumerate(fit) if not fits):
             row = batch.slice(number, 1).to_pylist()[0]
             missing = [name for name in self.key if row[name] is None]
-            operation = row.pop(OPERATION, None)
+            operation = row.pop(OPERATION, row.pop(OP, None))
             if missing:
                 reason, detail = "no-key", f"column '{missing[0]}' of the key is null"
             else:
@@ -89,6 +89,8 @@ class StageStep:
 
 
 def _ops(rows: pa.RecordBatch, plain: Op) -> pa.Array:
+    if OP in rows.schema.names:
+        return rows.column(OP)
     if OPERATION in rows.schema.names:
         return pa.array([_OPS[text] for text in rows.column(OPERATION).to_pylist()], pa.int8())
     if DELETED in rows.schema.names:

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.core.context import Context
+from headrace.core.context import Batch, Context
+from headrace.core.endpoints import OLD, OP, Op
+from headrace.core.errors import ProjectError
 from headrace.core.format import Format
 from headrace.core.records import encode_rows, nested
+from headrace.sinks._views import GONE, as_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _KEY, _ROW = "_headrace_key", "_headrace_row"
+_NO_KEY = ProjectError(
+    "kafka-key-null",
+    "the key of a view's row is null: such a record could be neither replaced nor taken back",
+    hint="write `key_format: json`, which has a null, or give the column a value in SQL: coalesce",
+)
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
@@ -41,7 +49,40 @@ def to_records(
     return encoded.select("value", col(_KEY).alias("key"), *headers_or_topic)
 
 
-_TYPES = {"headers": HEADERS_TYPE, "topic": "string"}
+_TYPES = {"headers": HEADERS_TYPE, "topic": "string", GONE: "boolean"}
+
+
+def to_upserts(
+    changes: DataFrame, format: Format, key: Sequence[str], key_format: Format | None, context: Context
+) -> DataFrame:
+    """Changes of a view as records: the row as it is now, or no value when there is none any more."""
+    from pyspark.sql.functions import coalesce, col, lit, raise_error, when
+
+    made = to_records(as_rows(changes), format, key, key_format, {GONE: GONE}, context)
+    refused = raise_error(lit(str(_NO_KEY))).cast("binary")
+    return made.select(when(~col(GONE), col("value")).alias("value"), coalesce("key", refused).alias("key"))
+
+
+def to_envelopes(
+    changes: DataFrame, format: Format, key: Sequence[str], key_format: Format | None, batch: Batch
+) -> DataFrame:
+    """Changes of a view as records in Debezium's form. Its times are left out: a replayed batch would have others."""
+    from pyspark.sql.functions import col, lit, struct, when
+
+    names = [name for name in changes.columns if name not in (OP, OLD)]
+    gone, added = (col(OP) == int(op) for op in (Op.DELETE, Op.INSERT))
+    letter = when(gone, "d").when(added, "c").otherwise("u")
+    source = {"flow": batch.flow, "generation": batch.generation, "batch": batch.batch_id}
+    envelope = struct(
+        when(~added, nested(names, col(OLD))).alias("before"),
+        when(~gone, nested(names)).alias("after"),
+        struct(*(lit(value).alias(name) for name, value in source.items())).alias("source"),
+        letter.alias("op"),
+    )
+    value = format.native_encode(envelope)
+    assert value is not None, "the format is JSON"
+    keyed = _with_key(changes, key, key_format, batch.context)
+    return keyed.select(value.alias("value"), col(_KEY).alias("key"))
 
 
 def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, context: Context) -> DataFrame:

@@ -196,6 +196,8 @@ class BatchWrite:
     batch: Batch
     merge: Merge
     work_schema: str
+    anew: bool = False
+    """Whether all rows of the target come now: what earlier generations wrote goes."""
 
     def is_written(self, connection: Any) -> bool:
         """Whether the mark is there. Makes the table of marks when it is missing."""
@@ -260,8 +262,18 @@ class BatchWrite:
         if marked.rowcount == 1:
             attempts = [attempt for attempt, _ in staged]
             self._require_all(connection, staging, attempts, sum(rows for _, rows in staged))
+            if self.anew:
+                self._empty(connection)
             connection.execute(self.merge.statement(staging.identifier), (attempts,))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(staging.identifier))
+
+    def _empty(self, connection: Any) -> None:
+        """Delete all rows, if some are of an earlier generation: those that nobody has marked are not ours to take."""
+        earlier = sql.SQL("SELECT 1 FROM {} WHERE flow = %s AND sink = %s AND generation <> %s").format(
+            self.merge.marks
+        )
+        if connection.execute(earlier, self._mark[:3]).fetchone() is not None:
+            connection.execute(sql.SQL("DELETE FROM {}").format(self.merge.table.identifier))
 
     def _require_all(self, connection: Any, staging: Staging, attempts: list[int], expected: int) -> None:
         counted = sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)").format(

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 from pydantic import Field
 
 from headrace.core.context import Batch
+from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _ONE_BATCH_AT_A_TIME = threading.Lock()
+_SIGN = " "
+"""The heading of the column of signs."""
+_SIGNS = ("+", "~", "-")
 _ROW_NUMBER_IN_PARTITION = (1 << 33) - 1
 """The lower bits of Spark's `monotonically_increasing_id`; the upper ones are the partition."""
 
@@ -25,11 +29,13 @@ _ROW_NUMBER_IN_PARTITION = (1 << 33) - 1
 class ConsoleSink(Sink):
     """Prints each batch: a table on a terminal, one JSON document per row when piped.
 
+    Of a view it prints the changes: `+` inserted, `~` updated, `-` deleted; in JSON as `change`, with the `old` row.
     Delivery: best effort; a batch that is replayed is printed again. Order: as the rows come, partition by partition.
     Scale: every row is computed and counted, `limit` rows per partition reach the driver.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["console"] = "console"
     format: Literal["auto", "table", "json"] = Field(
@@ -45,15 +51,16 @@ class ConsoleSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Print the batch; an empty one prints nothing."""
-        as_table = self.format == "table" or (self.format == "auto" and sys.stdout.isatty())
-        kept, total = self._first_rows(rows, as_table)
-        if total == 0:
-            return
-        with _ONE_BATCH_AT_A_TIME:
-            if as_table:
-                _print_table(sys.stdout, rows.columns, kept, total, batch)
-            else:
-                _print_json(sys.stdout, kept, total, batch)
+        self._print(rows, rows.columns, {"row": _row(rows.columns)}, batch)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Print the changes; none prints nothing."""
+        from pyspark.sql import functions as sf
+
+        columns = [name for name in changes.columns if name not in (OP, OLD)]
+        sign, word = (_one_of(names) for names in (_SIGNS, ("insert", "update", "delete")))
+        document = {"change": word, "row": _row(columns), "old": sf.col(OLD)}
+        self._print(changes.withColumn(_SIGN, sign), [_SIGN, *columns], document, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What is on the screen stays there."""
@@ -63,8 +70,24 @@ class ConsoleSink(Sink):
         """What was printed is printed."""
         return APPENDS
 
-    def _first_rows(self, rows: DataFrame, as_text: bool) -> tuple[list[Any], int]:
-        """The rows to print, as JSON or as texts, and how many there are in all, in one pass over all partitions.
+    def _print(self, rows: DataFrame, columns: Sequence[str], document: Mapping[str, Column], batch: Batch) -> None:
+        """`columns` make the table; the `document` of a row is what JSON has of it."""
+        from pyspark.sql import functions as sf
+
+        as_table = self.format == "table" or (self.format == "auto" and sys.stdout.isatty())
+        parts = sf.struct(*(part.alias(name) for name, part in document.items()))
+        shown = _row(columns).cast(_all_text(columns)) if as_table else sf.to_json(parts, {"ignoreNullFields": "false"})
+        kept, total = self._first_rows(rows, shown)
+        if total == 0:
+            return
+        with _ONE_BATCH_AT_A_TIME:
+            if as_table:
+                _print_table(sys.stdout, columns, kept, total, batch)
+            else:
+                _print_json(sys.stdout, kept, total, batch)
+
+    def _first_rows(self, rows: DataFrame, shown: Column) -> tuple[list[Any], int]:
+        """The rows to print, and how many there are in all, in one pass over all partitions.
 
         A plain `limit` would leave partitions unread, and with them the state of the flow uncommitted.
         """
@@ -72,8 +95,6 @@ class ConsoleSink(Sink):
         from pyspark.sql import functions as sf
 
         counted = Observation()
-        row = sf.struct(*(sf.col(f"`{name}`") for name in rows.columns))
-        shown = row.cast(_all_text(rows.columns)) if as_text else sf.to_json(row, {"ignoreNullFields": "false"})
         printed = rows.observe(counted, sf.count(sf.lit(1)).alias("rows")).select(shown.alias("row"))
         if self.limit is not None:
             number = sf.monotonically_increasing_id().bitwiseAND(sf.lit(_ROW_NUMBER_IN_PARTITION))
@@ -82,7 +103,20 @@ class ConsoleSink(Sink):
         return kept[: self.limit], counted.get["rows"]
 
 
-def _all_text(columns: list[str]) -> str:
+def _one_of(names: Sequence[str]) -> Column:
+    """The name of what a change does."""
+    from pyspark.sql import functions as sf
+
+    return sf.element_at(sf.array(*map(sf.lit, names)), sf.col(OP) - int(Op.INSERT) + 1)
+
+
+def _row(columns: Sequence[str]) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.struct(*(sf.col(f"`{name}`") for name in columns))
+
+
+def _all_text(columns: Sequence[str]) -> str:
     return f"struct<{', '.join(f'`{name}`: string' for name in columns)}>"
 
 
@@ -95,12 +129,12 @@ def _print_json(out: TextIO, rows: list[str], total: int, batch: Batch) -> None:
 def _json_lines(rows: list[str], total: int, batch: Batch) -> Iterator[str]:
     head = f'{{"flow": {json.dumps(batch.flow)}, "batch": {batch.batch_id}'
     for row in rows:
-        yield f'{head}, "row": {row}}}'
+        yield f"{head}, {row[1:]}"
     if total > len(rows):
         yield f'{head}, "more": {total - len(rows)}}}'
 
 
-def _print_table(out: TextIO, columns: list[str], rows: list[Any], total: int, batch: Batch) -> None:
+def _print_table(out: TextIO, columns: Sequence[str], rows: list[Any], total: int, batch: Batch) -> None:
     from rich.console import Console
     from rich.table import Table
 

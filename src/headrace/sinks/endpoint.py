@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from headrace.core.context import Batch, Context
-from headrace.core.endpoints import RESERVED, Conflicts, Endpoint
+from headrace.core.endpoints import OLD, OP, RESERVED, Conflicts, Endpoint
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Log, Mark, Part
 from headrace.sinks._documents import require_columns
+from headrace.sinks._endpoint_views import view_builder
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report
 from headrace.sinks._rows import drain, structured
+from headrace.sinks._views import refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TAKEN = sorted(RESERVED)
+# a new generation of a view inserts rows that are there, and may delete or update those of another one
+_UPSERTS = Conflicts(on_insert="update", on_update="upsert", on_delete="nothing")
 
 
 @dataclass
@@ -63,9 +67,12 @@ class EndpointSink(Sink):
     some tenths of a second on an object store, so a trigger of 100 ms can be kept up.
     Another key, other columns or indexes are a new version of the endpoint, filled by a new generation of the flow and
     served once that has caught up. A null in a key, or an operation that is none, is refused.
+    A view is held by its key: its changes are changes of the endpoint, without a shuffle. A new generation of it fills
+    a new version.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["endpoint"] = "endpoint"
     name: str | None = Field(
@@ -80,7 +87,7 @@ class EndpointSink(Sink):
     key: str | list[str] = Field(
         default=[],
         description="Column(s) that identify a row. Without any, rows are only added, and none can be asked for by "
-        "key.",
+        "key. Left out, that of a view is the view's own.",
         examples=["id", ["region", "id"]],
     )
     indexes: list[str | list[str]] = Field(
@@ -118,6 +125,7 @@ class EndpointSink(Sink):
     _builder: str | None = PrivateAttr(None)
     """Who fills a version beside the others with it."""
     _place: _Place = PrivateAttr(default_factory=_Place)
+    _of_view: bool = PrivateAttr(False)
 
     @field_validator("name")
     @classmethod
@@ -193,6 +201,13 @@ class EndpointSink(Sink):
             )
         return self.model_copy(update={"name": flow})
 
+    def of_view(self, key: Sequence[str]) -> EndpointSink:
+        """One row per key of the view."""
+        refuse_options(self, "sequence", "delete", "operation")
+        held = self.model_copy(update={"key": view_key(self, "key", self.keys, key)})
+        held._of_view = True
+        return held
+
     def check(self, context: Context) -> None:
         """Logs can be kept there."""
         _ = context.log_path
@@ -222,26 +237,18 @@ class EndpointSink(Sink):
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Commit the changes of the batch, unless they are there."""
         from headrace.sinks._endpoint_rows import changes_of
-        from headrace.sinks._endpoint_stage import STAGED, StageStep
 
         shaped = structured(rows)
         endpoint = self.defined(spark_schema(shaped))
-        log = self._log(batch, endpoint)
-        mark = Mark(_writer(batch), batch.generation, batch.batch_id)
-        if log.has(mark):
-            drain(rows)
-            return
         conflicts = endpoint.conflicts if self.operation is not None else None
-        report = Report.of(batch, self.label, self.on_error)
-        step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
-        staged = sorted(changes_of(shaped, self).mapInArrow(step, STAGED).collect())
-        parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in staged if row["number"] >= 0]
-        log.commit_parts(mark, parts)
-        batch.tally.add(batch.flow, batch.sink, "written", sum(part.rows for part in parts))
-        batch.tally.add_bytes(batch.flow, batch.sink, sum(part.bytes for part in parts))
-        refused = sum(row["refused"] for row in staged)
-        if refused:
-            batch.tally.add(batch.flow, batch.sink, "refused", refused)
+        self._commit(changes_of(shaped, self), endpoint, conflicts, batch)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """The same with changes that are such already. A new generation fills a version of its own."""
+        shaped = structured(changes.drop(OLD))
+        held = self.of_view(key)
+        endpoint = replace(held.defined(spark_schema(shaped.drop(OP))), conflicts=_UPSERTS)
+        held._commit(shaped, endpoint, None, batch)
 
     def defined(self, schema: pa.Schema) -> Endpoint:
         """The endpoint of rows with these columns."""
@@ -258,7 +265,8 @@ class EndpointSink(Sink):
 
     def caught_up(self, context: Context) -> None:
         """Let requests get a version that was being filled."""
-        LogFolder.of(context).publish(self.target)
+        found = self._place.found
+        LogFolder.of(context).publish(self.target, found.version.builder if found else None)
         self._place.found = None
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
@@ -302,15 +310,37 @@ class EndpointSink(Sink):
         """Drop the version, unless it was published."""
         LogFolder.of(side.context).forget(self.target, _builder(side))
 
+    def _commit(self, changes: DataFrame, endpoint: Endpoint, conflicts: Conflicts | None, batch: Batch) -> None:
+        from headrace.sinks._endpoint_stage import STAGED, StageStep
+
+        log = self._log(batch, endpoint)
+        mark = Mark(_writer(batch), batch.generation, batch.batch_id)
+        if log.has(mark):
+            drain(changes)
+            return
+        report = Report.of(batch, self.label, self.on_error)
+        step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
+        staged = sorted(changes.mapInArrow(step, STAGED).collect())
+        parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in staged if row["number"] >= 0]
+        log.commit_parts(mark, parts)
+        batch.tally.add(batch.flow, batch.sink, "written", sum(part.rows for part in parts))
+        batch.tally.add_bytes(batch.flow, batch.sink, sum(part.bytes for part in parts))
+        refused = sum(row["refused"] for row in staged)
+        if refused:
+            batch.tally.add(batch.flow, batch.sink, "refused", refused)
+
     def _log(self, batch: Batch, endpoint: Endpoint) -> Log:
         """The log that the batch belongs into."""
         logs, found = LogFolder.of(batch.context), self._place.found
         if found is not None and found.fits(endpoint, batch.generation) and logs.has(found.version):
             return found.log
-        held = logs.newest(endpoint.name, self._builder)
+        builder = self._builder
+        if self._of_view and builder is None:
+            builder = view_builder(logs, endpoint.name, batch, _writer(batch))
+        held = logs.newest(endpoint.name, builder)
         if held is not None and held.endpoint.fingerprint != endpoint.fingerprint:
             self._require_begun_anew(logs, held, batch)
-        version = logs.settle(endpoint, self._builder)
+        version = logs.settle(endpoint, builder)
         self._place.found = _Memory(endpoint, batch.generation, version, logs.log(version))
         return self._place.found.log
 

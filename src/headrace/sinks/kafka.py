@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from headrace.core.component import Options
 from headrace.core.context import Batch, Context
@@ -15,6 +15,7 @@ from headrace.core.format import Format
 from headrace.core.kafka import KafkaConnection, refused
 from headrace.core.kinds import KindOf, kinds
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
+from headrace.sinks._views import refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,9 +48,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
     no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
     one transactional id per partition that the topic had when the generation began, about 0.15 s each per batch.
+    Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
+    generation writes all rows again; keys that only the one before had stay as they are.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["kafka"] = "kafka"
     topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
@@ -63,10 +67,19 @@ class KafkaSink(KafkaConnection, StreamingSink):
         validate_default=True,
     )
     key: str | list[str] | None = Field(
-        None, description="Column or columns that make the key; they stay in the value.", examples=["order_id"]
+        None,
+        description="Column or columns that make the key; they stay in the value. Left out, that of a view is the "
+        "view's own.",
+        examples=["order_id"],
     )
     key_format: AnyFormat | None = Field(
         None, description="How keys are laid out. Left out: one column as its bytes or text, several as a JSON object."
+    )
+    changes: Literal["upsert", "debezium"] = Field(
+        "upsert",
+        description="How changes of a view are written. `upsert`: the row as it is now, or no value (a tombstone) when "
+        "it is deleted. `debezium`: a JSON object with `before`, `after`, `op` (c, u or d) and `source` (flow, "
+        "generation and batch).",
     )
     headers_column: str | None = Field(
         None,
@@ -88,10 +101,14 @@ class KafkaSink(KafkaConnection, StreamingSink):
         "value.serializer": "write `format`",
     }
 
+    _of_view: bool = PrivateAttr(False)
+
     @model_validator(mode="after")
     def _key_for_format(self) -> Self:
         if self.key_format is not None and not self.key_columns:
             raise refused("kafka-key", "`key_format` needs `key`: the columns that make the key")
+        if self.changes == "debezium" and self.format.kind() != "json":
+            raise refused("kafka-changes", "`changes: debezium` is JSON: leave out `format`, or write `json`")
         return self
 
     @property
@@ -119,6 +136,20 @@ class KafkaSink(KafkaConnection, StreamingSink):
         """The columns that make the key."""
         return [self.key] if isinstance(self.key, str) else list(self.key or [])
 
+    def of_view(self, key: Sequence[str]) -> KafkaSink:
+        """Records by the key of the view; only a journal of what happened can do without one."""
+        refuse_options(self, "topic_column", "headers_column")
+        update: dict[str, Any] = {}
+        if key or self.changes == "upsert":
+            update["key"] = view_key(self, "key", self.key_columns, key)
+        if self.changes == "debezium":
+            update["format"] = self.format.model_copy(update={"nulls": "keep"})
+            # as Debezium has it: an object also of one column
+            update["key_format"] = self.key_format or _json(nulls="keep")
+        held = self.model_copy(update=update)
+        held._of_view = True
+        return held
+
     def writer_options(self, context: Context) -> dict[str, str]:
         """What these options mean to Spark's writer. Pure, so a test needs no broker."""
         options = {f"kafka.{name}": value for name, value in self.java_properties(context).items()}
@@ -143,6 +174,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
         schema: pa.Schema | None,
     ) -> None:
         """Key, headers and topic are columns of the flow, and the formats have a place for every column."""
+        if self.changes == "debezium" and not self._of_view:
+            raise ProjectError(
+                "kafka-changes",
+                f"sink {self.label} is to write changes, and the flow has only new rows: it is no view",
+                hint="leave out `changes`; a flow whose SQL reads tables is a view",
+            )
         for name in [*self.key_columns, *self._beside().values()]:
             if name not in columns:
                 raise ProjectError(
@@ -168,7 +205,22 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch: again if it is run again, or once, as `delivery` says."""
-        records = self.records(rows, batch.context)
+        self._write(self.records(rows, batch.context), batch)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """The same with changes."""
+        held = self.of_view(key)
+        held._write(held.change_records(changes, batch), batch)
+
+    def change_records(self, changes: DataFrame, batch: Batch) -> DataFrame:
+        """Changes of a view as Spark's Kafka writer wants them."""
+        from headrace.sinks._kafka_records import to_envelopes, to_upserts
+
+        if self.changes == "debezium":
+            return to_envelopes(changes, self.format, self.key_columns, self._key_format(), batch)
+        return to_upserts(changes, self.format, self.key_columns, self._key_format(), batch.context)
+
+    def _write(self, records: DataFrame, batch: Batch) -> None:
         if self.delivery == "exactly_once":
             self._write_once(records, batch)
         else:
@@ -180,8 +232,8 @@ class KafkaSink(KafkaConnection, StreamingSink):
         return f"{rewind.words}: their rows are written to the topic again{cannot}"
 
     def beside_effect(self, side: Side) -> str:
-        """Records stay where they are."""
-        return APPENDS
+        """Records stay where they are. Those of a view belong together: changes of another one are none of them."""
+        return super().beside_effect(side) if self._of_view else APPENDS
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""
@@ -220,8 +272,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def _key_format(self) -> Format | None:
         if self.key_format is None and len(self.key_columns) > 1:
-            return kinds("formats")["json"]()  # type: ignore[return-value]  # the registry knows only Component
+            return _json()
         return self.key_format
+
+
+def _json(**options: str) -> Format:
+    return kinds("formats")["json"](**options)  # type: ignore[return-value]  # the registry knows only Component
 
 
 def _check_format(format: Format, context: Context, columns: Sequence[str], schema: pa.Schema) -> None:

@@ -15,13 +15,17 @@ from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import Delivery, Rewind, Side, Sink
-from headrace.sinks._delta import compact, table_state
+from headrace.sinks._delta import TableState, compact, table_state
 from headrace.sinks._lake_schema import require_columns, require_fit
 from headrace.sinks._rows import drain, structured
 from headrace.sinks._upsert import Upsert
+from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+Way = Literal["append", "overwrite", "merge"]
 
 
 class LakeSink(Sink):
@@ -31,15 +35,21 @@ class LakeSink(Sink):
     Order: none between rows; with `sequence` the row with the greatest wins, whatever order they come in (equal ones:
     either). Scale: a commit takes about a second, so trigger intervals of seconds; one flow per table when `key` is
     set. Every `compact_every` batches the small files are merged, between two batches of this flow.
+    A view is held by its key, one commit per batch; nulls in a key are equal. A new generation of it replaces all rows.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["lake"] = "lake"
     path: str = Field(
         description="Folder or URI of the table, relative to the project. Made when missing.", examples=["lake/orders"]
     )
-    key: list[str] = Field(default=[], description="Keep one row per value of these columns.", examples=[["order_id"]])
+    key: list[str] = Field(
+        default=[],
+        description="Keep one row per value of these columns. Left out, that of a view is the view's own.",
+        examples=[["order_id"]],
+    )
     sequence: str | None = Field(
         None, description="Column that tells the newer of two rows with one key.", examples=["updated_at"]
     )
@@ -85,6 +95,11 @@ class LakeSink(Sink):
         """What is written where."""
         return f"lake {self.path}" + (f" by {', '.join(self.key)}" if self.key else "")
 
+    def of_view(self, key: Sequence[str]) -> LakeSink:
+        """One row per key of the view."""
+        refuse_options(self, "sequence")
+        return self.model_copy(update={"key": view_key(self, "key", self.key, key)})
+
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """Refuse updates without a key, options that name no column, and rows the table cannot take."""
         if output == "update" and not self.key:
@@ -103,16 +118,12 @@ class LakeSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Commit the batch unless it is committed, and look after the table now and then."""
-        spark = rows.sparkSession
-        path = batch.context.path(self.path)
-        writer = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
-        table = table_state(spark, path, writer)
-        if table.last_batch >= batch.batch_id:
-            drain(rows)
-        else:
-            self._commit(structured(rows), path, table.columns, {"txnAppId": writer, "txnVersion": str(batch.batch_id)})
-        if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
-            compact(spark, path, self.retention)
+        self._write(structured(rows), Upsert(tuple(self.key), self.sequence) if self.key else None, batch)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """The same with rows that go. A new generation begins without the rows of the one before."""
+        held = self.of_view(key)
+        held._write(structured(as_rows(changes)), Upsert(tuple(held.key), gone=GONE), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
@@ -160,27 +171,41 @@ class LakeSink(Sink):
     def _beside_path(self, side: Side) -> str:
         return f"{self.path.rstrip('/')}__{side.generation}"
 
-    def _commit(self, rows: DataFrame, path: str, held: pa.Schema | None, mark: dict[str, str]) -> None:
+    def _write(self, rows: DataFrame, upsert: Upsert | None, batch: Batch) -> None:
+        spark = rows.sparkSession
+        path = batch.context.path(self.path)
+        writer = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
+        table = table_state(spark, path, writer)
+        if table.last_batch >= batch.batch_id:
+            drain(rows)
+        else:
+            mark = {"txnAppId": writer, "txnVersion": str(batch.batch_id)}
+            self._commit(rows, upsert, path, mark, table, _way(upsert, table, batch))
+        if self.compact_every and (batch.batch_id + 1) % self.compact_every == 0:
+            compact(spark, path, self.retention)
+
+    def _commit(
+        self, rows: DataFrame, upsert: Upsert | None, path: str, mark: dict[str, str], table: TableState, way: Way
+    ) -> None:
         may_add = self.schema_evolution == "add"
-        if held is not None:
-            require_fit(self.path, held, spark_schema(rows), may_add)
-        if not self.key:
+        if table.columns is not None:
+            require_fit(self.path, table.columns, spark_schema(upsert.held(rows) if upsert else rows), may_add)
+        if upsert is None:
             self._append(rows, path, mark)
             return
-        upsert = Upsert(tuple(self.key), self.sequence)
         with upsert.explaining(self.path):
-            if held is None:
-                self._append(upsert.one_row_per_key(rows), path, mark)
-            else:
+            if way == "merge":
                 upsert.merge(rows, path, mark, may_add)
+            else:
+                self._append(upsert.first(rows), path, mark, way)
 
-    def _append(self, rows: DataFrame, path: str, mark: dict[str, str]) -> None:
+    def _append(self, rows: DataFrame, path: str, mark: dict[str, str], mode: Way = "append") -> None:
         options = {
             **mark,
             "mergeSchema": str(self.schema_evolution == "add").lower(),
             **self._table_options(),
         }
-        writer = rows.write.format("delta").mode("append").options(**options)
+        writer = rows.write.format("delta").mode(mode).options(**options)
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(path)
 
     def _table_options(self) -> dict[str, str]:
@@ -196,6 +221,14 @@ class LakeSink(Sink):
             # else every task would write a file into every partition it has rows of
             options["optimizeWrite"] = "true"
         return options
+
+
+def _way(upsert: Upsert | None, table: TableState, batch: Batch) -> Way:
+    """How a batch comes into the table: a view that begins anew leaves nothing of what its flow wrote before."""
+    if upsert is None or table.columns is None:
+        return "append"
+    written = any(mark.startswith(f"headrace.{batch.flow}.") for mark in table.marks)
+    return "overwrite" if upsert.gone is not None and begins(batch) and written else "merge"
 
 
 def _held_columns(path: str) -> pa.Schema | None:

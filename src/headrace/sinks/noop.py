@@ -9,6 +9,8 @@ from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
 
@@ -19,6 +21,7 @@ class NoopSink(Sink):
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["noop"] = "noop"
 
@@ -30,6 +33,10 @@ class NoopSink(Sink):
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Read the batch."""
         drain(rows)
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Read the changes."""
+        drain(changes)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """There is nothing to have an effect on."""

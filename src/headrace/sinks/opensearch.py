@@ -19,6 +19,7 @@ from headrace.sinks._documents import as_json, document, require_columns
 from headrace.sinks._http import HttpOptions, Url, refusal
 from headrace.sinks._latest import last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,9 +38,11 @@ class OpenSearchSink(HttpOptions, Sink):
     generation, batch and place. Delivery: idempotent; a batch that is run again writes the same ids. Order: none
     between documents; of several rows of a batch with one id the last is written, by `sequence` if there is one. Scale:
     one connection per task, requests of `batch_size` documents or `batch_bytes`; with `id` a shuffle per batch.
+    Of a view, `id` is its key, and `index` may name columns of the key only: a document never changes its index.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["opensearch"] = "opensearch"
     url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
@@ -48,7 +51,11 @@ class OpenSearchSink(HttpOptions, Sink):
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],
         min_length=1,
     )
-    id: list[str] = Field(default=[], description="Columns that make the document's id.", examples=[["order_id"]])
+    id: list[str] = Field(
+        default=[],
+        description="Columns that make the document's id. Left out, that of a view is the view's key.",
+        examples=[["order_id"]],
+    )
     action: Literal["index", "update"] = Field(
         "index", description="`index` replaces a document, `update` changes the fields that the row has."
     )
@@ -90,6 +97,19 @@ class OpenSearchSink(HttpOptions, Sink):
     def label(self) -> str:
         """Index and cluster."""
         return f"opensearch {self.index} at {urlsplit(self.url).netloc}"
+
+    def of_view(self, key: Sequence[str]) -> OpenSearchSink:
+        """A document per row, whose id is the view's key."""
+        refuse_options(self, "sequence", "delete")
+        held = self.model_copy(update={"id": view_key(self, "id", self.id, key)})
+        for name in templates.columns_of(self.index):
+            if name not in key:
+                raise ProjectError(
+                    "sink-view-key",
+                    f"`index` of sink {self.label} names the column '{name}', which is not part of the view's key",
+                    hint=f"a row whose '{name}' changes would stay in the old index: name columns of the key, or none",
+                )
+        return held
 
     def check(self, context: Context) -> None:
         """The cluster answers and lets us in. Indices are made by the cluster when they are first written."""
@@ -153,6 +173,10 @@ class OpenSearchSink(HttpOptions, Sink):
         )
         told = self.items(rows, batch).mapInArrow(write, SUMMARY).collect()
         count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Write and delete documents; again if the batch is run again."""
+        self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Documents with an id come again and replace themselves; others come beside the old ones."""

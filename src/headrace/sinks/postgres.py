@@ -19,6 +19,7 @@ from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.core.tls import ServiceTls
 from headrace.sinks._documents import require_columns
 from headrace.sinks._rows import drain, structured
+from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +38,11 @@ class PostgresSink(Sink):
     the last; a row whose `sequence` is smaller than that in the table changes nothing. Scale: one connection per task
     while rows are copied; the merge of a batch is one statement on the server, so batches of up to some million rows.
     Types: arrays become arrays, nested ones, structs and maps jsonb. A rewind cannot take rows back.
+    A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["postgres"] = "postgres"
     url: PostgresUrl = Field(
@@ -60,7 +63,8 @@ class PostgresSink(Sink):
     table: str = Field(description="Table to write to, with its schema if need be.", examples=["orders", "shop.orders"])
     key: list[str] = Field(
         default=[],
-        description="Keep one row per value of these columns, which must have a primary key or unique index.",
+        description="Keep one row per value of these columns, which must have a primary key or unique index. Left "
+        "out, that of a view is the view's own.",
         examples=[["order_id"]],
     )
     sequence: str | None = Field(
@@ -89,6 +93,8 @@ class PostgresSink(Sink):
     )
     _like: str | None = PrivateAttr(None)
     """The table that a missing one is made like."""
+    _of_view: bool = PrivateAttr(False)
+    """Whether it holds a view, of which rows may go."""
 
     @model_validator(mode="after")
     def _for_a_key(self) -> Self:
@@ -112,6 +118,13 @@ class PostgresSink(Sink):
         """Table and server, without names and passwords."""
         parts = urlsplit(self.url.get_secret_value())
         return f"postgres {self.table} at {parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def of_view(self, key: Sequence[str]) -> PostgresSink:
+        """One row per key of the view."""
+        refuse_options(self, "sequence", "delete")
+        held = self.model_copy(update={"key": view_key(self, "key", self.key, key)})
+        held._of_view = True
+        return held
 
     def server(self, context: Context) -> PgServer:
         """How to connect; fit to be sent to the workers."""
@@ -188,6 +201,10 @@ class PostgresSink(Sink):
                 raise
         batch.tally.add(batch.flow, batch.sink, "written", sum(count for _, count in staged))
 
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """The same with rows that go. A new generation begins without the rows of the one before."""
+        self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
+
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or replaced."""
         effect = "replace those of the same key" if self.key else "are added beside those already there"
@@ -257,7 +274,7 @@ class PostgresSink(Sink):
         marks = sql.Identifier(schema_of_work, MARKS)
         deletes = self.delete is not None
         merge = Merge(table, marks, tuple(schema.names), tuple(self.key), self.sequence, deletes)
-        return BatchWrite(self.server(batch.context), batch, merge, schema_of_work)
+        return BatchWrite(self.server(batch.context), batch, merge, schema_of_work, self._of_view and begins(batch))
 
     def _held(self, schema: pa.Schema) -> pa.Schema:
         """The columns that are part of the table."""
@@ -307,7 +324,8 @@ class PostgresSink(Sink):
         lacking = []
         if not connection.execute("SELECT has_schema_privilege(%s, 'CREATE')", (work,)).fetchone()[0]:
             lacking.append(f"CREATE ON SCHEMA {work}")
-        wanted = ["INSERT", "SELECT", *(["UPDATE"] if self.key else []), *(["DELETE"] if self.delete else []), *further]
+        deletes = self._of_view or self.delete is not None
+        wanted = ["INSERT", "SELECT", *(["UPDATE"] if self.key else []), *(["DELETE"] if deletes else []), *further]
         for right in wanted if table else []:
             assert table is not None
             named = table.identifier.as_string(connection)

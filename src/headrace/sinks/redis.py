@@ -20,6 +20,7 @@ from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,9 +43,12 @@ class RedisSink(Sink):
     Order: of several rows of a batch with one key the last is written, by `sequence` if there is one; a later batch
     replaces what an earlier one wrote, also when its `sequence` is smaller. Scale: one connection per task,
     `batch_size` keys per transaction, a shuffle per batch; a single server or primary, not a Redis cluster.
+    Of a view, `key` names all columns of its key, and a row that is deleted takes its key with it; rows that fill `key`
+    alike share one.
     """
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["redis"] = "redis"
     url: RedisUrl = Field(
@@ -107,6 +111,12 @@ class RedisSink(Sink):
     def label(self) -> str:
         """Keys and server."""
         return f"redis {self.key} at {urlsplit(self.url).netloc}"
+
+    def of_view(self, key: Sequence[str]) -> RedisSink:
+        """A key per row: the template has all columns of the view's key, and no others."""
+        refuse_options(self, "sequence", "delete", "ttl")
+        view_key(self, "key", [*dict.fromkeys(templates.columns_of(self.key))], key)
+        return self
 
     def check(self, context: Context) -> None:
         """The server answers and lets us in."""
@@ -175,6 +185,10 @@ class RedisSink(Sink):
         )
         told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
         count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Set and delete keys; again if the batch is run again."""
+        self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Keys are set again."""

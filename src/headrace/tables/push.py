@@ -68,13 +68,13 @@ class PushTable(TableSource):
         return "push"
 
     @property
-    def own_shape(self) -> TableShape:
+    def declared(self) -> TableShape:
         """As the options say."""
         return TableShape(from_ddl(self.columns), tuple(self.key))
 
     def shape(self, context: Context) -> TableShape:
         """As the options say."""
-        return self.own_shape
+        return self.declared
 
     @classmethod
     def reader(
@@ -101,7 +101,7 @@ class PushReader(TableReader):
         *,
         cut_seconds: float = _CUT_SECONDS,
     ) -> None:
-        own = {name: table.own_shape for name, table in tables.items()}
+        own = {name: table.declared for name, table in tables.items()}
         root = context.log_path
         self._inboxes = {name: Inbox(root, name, table.max_age) for name, table in tables.items()}
         self._rows = {name: PushRows(name, shape) for name, shape in own.items()}

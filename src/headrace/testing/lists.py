@@ -69,9 +69,11 @@ class ListSource(RecordSource):
 
 
 class ListSink(Sink):
-    """Keeps every batch in a list, once, also when a batch runs again. Memory is the only limit."""
+    """Keeps every batch in a list, once, also when a batch runs again. Of a view it keeps the changes, as `__op` and
+    `__old` tell them. Memory is the only limit."""
 
     reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
 
     type: Literal["list"] = "list"
     _batches: dict[tuple[str, int], list[dict[str, Any]]] = PrivateAttr(default_factory=dict)
@@ -84,6 +86,10 @@ class ListSink(Sink):
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Keep the rows of one batch."""
         self._batches[(batch.generation, batch.batch_id)] = rows.toArrow().to_pylist()
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Keep the changes of one batch."""
+        self.write_batch(changes, batch)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

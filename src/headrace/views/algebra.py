@@ -7,6 +7,7 @@ in backticks. Names are unique within a relation, and no two inputs of a join sh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -173,3 +174,24 @@ class View:
     """The names of the result, by position; those of `root` are made up."""
     key: tuple[str, ...]
     """The columns of the result that identify a row, declared or derived; empty when there are none."""
+
+
+def inputs_of(operator: Operator) -> tuple[Operator, ...]:
+    """What an operator reads."""
+    match operator:
+        case Scan():
+            return ()
+        case UnionAll() | Join():
+            return operator.inputs
+        case Match():
+            return (operator.left, operator.right)
+        case _:
+            return (operator.input,)
+
+
+def scans(operator: Operator) -> Iterator[Scan]:
+    """All tables that are read, each as often as it is."""
+    if isinstance(operator, Scan):
+        yield operator
+    for one in inputs_of(operator):
+        yield from scans(one)

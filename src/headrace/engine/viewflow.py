@@ -1,0 +1,108 @@
+"""A view as a Spark query: its batches say how far the logs of its tables are read, and each changes what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.core.context import Batch, Context
+from headrace.core.tables import TableShape
+from headrace.core.tally import ENGINE, Tally
+from headrace.engine import points
+from headrace.engine.generations import Generation
+from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
+from headrace.engine.tablerows import weighted_rows
+from headrace.plan.model import FlowPlan
+from headrace.views.keyed import key_conflicts, keyed
+from headrace.views.maintained import Maintained, TableInput
+from headrace.views.state import ViewState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def view_session(spark: SparkSession, flow: FlowPlan) -> SparkSession:
+    """A session of the view's own: temporary tables and settings belong to it alone."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
+    for key, value in flow.spec.spark.items():
+        session.conf.set(key, value)
+    return session
+
+
+def feed(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+    """What drives the query: one batch for every stretch of the logs."""
+    from headrace.engine.tablefeed import register_feed
+
+    name = register_feed(session, FlowTables.of(flow, context), flow.max_records)
+    return session.readStream.format(name).load()
+
+
+@dataclass
+class ViewWriter:
+    """Called by Spark for every batch of a view: works out what changes, and gives that to each sink."""
+
+    flow: FlowPlan
+    generation: Generation
+    session: SparkSession
+    context: Context
+    check: Callable[[], None]
+    """Raises when the state belongs to another engine by now."""
+    tally: Tally = field(default_factory=lambda: ENGINE)
+
+    def __post_init__(self) -> None:
+        assert self.flow.view is not None, "a view is planned before it runs"
+        self._tables = FlowTables.of(self.flow, self.context)
+        self._shapes = {one.name: one.shape for one in self.flow.tables() if one.shape is not None}
+        state = ViewState(self.generation.folder / "view")
+        self.maintained = Maintained(self.session, self.flow.view, self._shapes, state)
+
+    def __call__(self, _rows: DataFrame, batch_id: int) -> None:
+        """Run one batch."""
+        view = self.flow.view
+        assert view is not None
+        self.check()
+        points.reach("before_batch", self.flow.name, batch_id)
+        inputs = self._inputs(batch_id)
+        rows = keyed(self.maintained.apply(batch_id, inputs), view.key).persist()
+        self._tell(batch_id, sum(one.rows for one in inputs.values()))
+        try:
+            with key_conflicts(view.key):
+                self._write(rows, batch_id)
+        finally:
+            rows.unpersist()
+
+    def _tell(self, batch_id: int, rows: int) -> None:
+        kept = self.maintained.state.held().values()
+        state = {
+            "numRowsTotal": sum(one.rows for one in kept),
+            "memoryUsedBytes": sum(one.bytes for one in kept),
+            "numRowsDroppedByWatermark": 0,
+        }
+        self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows, "stateOperators": [state]})
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
+        assert self.flow.view is not None
+        for number, step in enumerate(self.flow.sinks):
+            self.check()
+            if number:
+                points.reach("between_sinks", self.flow.name, batch_id)
+            batch = Batch(
+                self.flow.name, self.generation.id, batch_id, step.id, "update", self.context, tally=self.tally
+            )
+            step.sink.write_changes(rows, self.flow.view.key, batch)
+        points.reach("after_sinks", self.flow.name, batch_id)
+        self.check()
+
+    def _inputs(self, batch_id: int) -> dict[str, TableInput]:
+        start, end = self._reach(batch_id - 1), self._reach(batch_id)
+        return {name: self._input(shape, self._tables.files(name, start, end)) for name, shape in self._shapes.items()}
+
+    def _reach(self, batch_id: int) -> Reach:
+        record = self.generation.checkpoint.batch(batch_id) if batch_id >= 0 else None
+        return self._tables.start() if record is None else record.ends[0]
+
+    def _input(self, shape: TableShape, files: TableFiles) -> TableInput:
+        delta = weighted_rows(self.session, shape, files.delta) if files.delta else None
+        return TableInput(delta, weighted_rows(self.session, shape, files.old), files.rows)

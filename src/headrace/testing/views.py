@@ -1,0 +1,186 @@
+"""Tries a view on changes that a test gives, beside Spark's own answer to the same query."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.core.endpoints import Op
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.schema import from_ddl, quoted, to_ddl
+from headrace.core.tables import WEIGHT, TableShape
+from headrace.views.algebra import View
+from headrace.views.keyed import key_conflicts, keyed
+from headrace.views.maintained import Maintained, TableInput
+from headrace.views.running import local
+from headrace.views.state import ViewState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row = tuple[Any, ...]
+_WORDS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
+
+
+class ViewHarness:
+    """Tables and one view over them: `apply` is one batch of changes, `rows` the result, `changes` what the last batch
+    emitted, `batch_rows` what Spark says when it is asked anew. Tables hold rows in memory; without a key they are
+    bags. `view` is for one that is not made from the text. Arrays and structs come back as tuples.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Mapping[str, Any]],
+        sql: str,
+        spark: SparkSession | None = None,
+        *,
+        key: Sequence[str] = (),
+        view: View | None = None,
+    ) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="headrace-view-")
+        self.tables = {name: _shape(about) for name, about in tables.items()}
+        self.sql = sql
+        self.view = view or _normalised(sql, self.tables, key)
+        # sessions of its own: settings are changed, and tables must not be mistaken for others of the same name
+        self._spark = (spark or _session()).newSession()
+        self._oracle = self._spark.newSession()
+        self._logs: dict[str, list[pa.Table]] = {name: [] for name in tables}
+        self._current: dict[str, Counter[Row]] = {name: Counter() for name in tables}
+        self._result: Counter[Row] = Counter()
+        self._changes: list[tuple[Any, ...]] = []
+        self._batch = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on from what was kept, as a new process would."""
+        state = ViewState(Path(self._scratch.name) / "state")
+        self.maintained = Maintained(self._spark, self.view, self.tables, state)
+
+    def apply(self, changes: Sequence[tuple[Any, ...]]) -> None:
+        """One batch: `("I", table, row)`, `("U", table, old, new)`, `("D", table, row)`; rows as dicts or in order."""
+        weighted: dict[str, list[Row]] = {name: [] for name in self.tables}
+        for change in changes:
+            self._add(weighted, change)
+        inputs = {name: self._input(name, rows) for name, rows in weighted.items()}
+        with key_conflicts(self.view.key):
+            emitted = self.maintained.apply(self._batch, inputs)
+            rows = _rows(emitted)
+            self._changes = self._told(emitted, rows)
+        for *row, weight in rows:
+            self._result[tuple(row)] += weight
+        for name, new in weighted.items():
+            self._logs[name].append(self._arrow(name, new))
+            for *row, weight in new:
+                self._current[name][tuple(row)] += weight
+        self._batch += 1
+
+    def rows(self) -> list[Row]:
+        """The result as it is, each row as often as it is there."""
+        wrong = [row for row, count in self._result.items() if count < 0]
+        assert not wrong, f"taken back more often than given: {wrong}"
+        return list(self._result.elements())
+
+    def changes(self) -> list[tuple[Any, ...]]:
+        """What the last batch emitted: `("I", row)`, `("U", old, new)`, `("D", row)`; without a key there is no U."""
+        return self._changes
+
+    def batch_rows(self) -> list[Row]:
+        """What Spark says to the query over the tables as they are."""
+        for name, rows in self._current.items():
+            table = self._arrow(name, [(*row, 1) for row in rows.elements()]).drop_columns([WEIGHT])
+            local(self._oracle, table, to_ddl(table.schema)).createOrReplaceTempView(quoted(name))
+        return _rows(self._oracle.sql(self.sql))
+
+    def close(self) -> None:
+        """Remove what was kept."""
+        self._scratch.cleanup()
+
+    def __enter__(self) -> ViewHarness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _add(self, weighted: dict[str, list[Row]], change: tuple[Any, ...]) -> None:
+        op, name, *rows = change
+        if name not in self.tables:
+            hint = did_you_mean(name, self.tables, "tables")
+            raise ProjectError("unknown-table", f"there is no table '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+        for row, weight in zip(rows, {"I": (1,), "D": (-1,), "U": (-1, 1)}[op], strict=True):
+            weighted[name].append((*_values(row, self.tables[name].columns), weight))
+
+    def _input(self, name: str, new: list[Row]) -> TableInput:
+        ddl = to_ddl(self.tables[name].weighted)
+        old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
+        delta = local(self._spark, self._arrow(name, new), ddl) if new else None
+        return TableInput(delta, local(self._spark, old, ddl), len(new))
+
+    def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
+        schema = self.tables[name].weighted
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _told(self, emitted: DataFrame, rows: list[Row]) -> list[tuple[Any, ...]]:
+        if not self.view.key:
+            return [("I" if weight > 0 else "D", tuple(row)) for *row, weight in rows for _ in range(abs(weight))]
+        told: list[tuple[Any, ...]] = []
+        for *row, op, old in _rows(keyed(emitted, self.view.key)):
+            before = () if Op(op) is not Op.UPDATE else (tuple(value for _, value in old),)
+            told.append((_WORDS[Op(op)], *before, tuple(row)))
+        return told
+
+
+def _shape(about: Mapping[str, Any]) -> TableShape:
+    columns = from_ddl(", ".join(f"{quoted(name)} {kind}" for name, kind in about["columns"].items()))
+    return TableShape(columns, tuple(about.get("key") or ()))
+
+
+def _normalised(sql: str, tables: Mapping[str, TableShape], key: Sequence[str]) -> View:
+    from headrace.views.normalise import normalise
+
+    return normalise(sql, tables, key=key)
+
+
+def _session() -> SparkSession:
+    """The session that runs, or one for tests."""
+    from pyspark.sql import SparkSession
+
+    from headrace.engine.session import start_session
+    from headrace.project.model import SparkSpec
+
+    found = SparkSession.getActiveSession()
+    return found or start_session(SparkSpec(master="local[2]"), "tests", Path(tempfile.mkdtemp(prefix="headrace-")))
+
+
+def _values(row: Mapping[str, Any] | Sequence[Any], columns: pa.Schema) -> Row:
+    if not isinstance(row, Mapping):
+        return tuple(_frozen(value) for value in row)
+    unknown = sorted(set(row) - set(columns.names))
+    if unknown:
+        hint = did_you_mean(unknown[0], columns.names, "columns")
+        raise ProjectError("unknown-column", f"there is no column '{unknown[0]}'", hint=hint)
+    return tuple(_frozen(row.get(name)) for name in columns.names)
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    table = frame.toArrow()
+    columns = [[_frozen(value) for value in column.to_pylist()] for column in table.columns]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def _frozen(value: Any) -> Any:
+    """The value so that rows can be counted: two NaN are one, as in SQL."""
+    if isinstance(value, float) and math.isnan(value):
+        return math.nan
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(one) for one in value)
+    return tuple((key, _frozen(one)) for key, one in value.items()) if isinstance(value, dict) else value

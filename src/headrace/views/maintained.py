@@ -1,0 +1,174 @@
+"""Keeps the result of a view as its tables change: one batch of changes in, the changes of the result out."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.schema import quoted, to_ddl
+from headrace.core.tables import WEIGHT, TableShape
+from headrace.views import deltas
+from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
+from headrace.views.layout import layout, refuse_maps
+from headrace.views.plain import Types
+from headrace.views.relations import Named, Relations
+from headrace.views.running import Runner
+from headrace.views.state import ViewState
+from headrace.views.sums import Sums
+from headrace.views.texts import SMALL, Wanted, Within, listed, restricted, select
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WHOLE = 50_000
+"""Sums of up to so many groups are read whole beside the changes; of more, only those that are touched."""
+_FORM = "1"
+"""Of what is kept: nothing goes on from another one."""
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """One table in one batch."""
+
+    delta: DataFrame | None
+    """The weighted rows of this batch; None when nothing changed."""
+    old: DataFrame
+    """Weighted rows that add up to the table before this batch. Not read in the first one, in which all rows change."""
+    rows: int
+    """How many rows `delta` has."""
+
+
+class Maintained:
+    """One view and its state. `spark` is to be a session of its own, and that of all inputs: its settings are changed,
+    and temporary views come into being in it, under names that only this object uses."""
+
+    def __init__(self, spark: SparkSession, view: View, tables: Mapping[str, TableShape], state: ViewState) -> None:
+        self.state = state
+        self._spark, self._view = spark, view
+        self._runner = Runner(spark, state)
+        self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
+        self._numbers = {name: number for number, name in enumerate(tables)}
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+        for name, shape in tables.items():
+            spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
+        self._types = Types(spark, {name: self._table("empty", name) for name in tables})
+        self._layout = layout(view, self._types)
+        refuse_maps(view.root, self._types)
+        self._ddl = {operator: self._kept_columns(operator) for operator in self._layout.kept}
+        self._definition = hashlib.sha256(f"{_FORM} {view!r}".encode()).hexdigest()
+        found = self._types.schema(view.root)
+        self.schema = pa.schema([field.with_name(name) for field, name in zip(found, view.columns, strict=True)])
+
+    def _table(self, what: str, name: str) -> str:
+        return f"{self._prefix}_{what}_{self._numbers[name]}"
+
+    def _kept_columns(self, operator: Operator) -> str:
+        types = self._types.of(operator)
+        sums = self._layout.sums.get(operator)
+        if sums is None or not isinstance(operator, Aggregate):
+            types = {**types, WEIGHT: "BIGINT"}
+        else:
+            types = {**{key: types[key] for key in operator.keys}, **{one.name: one.type for one in sums.columns}}
+        return ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
+
+    def apply(self, batch: int, inputs: Mapping[str, TableInput]) -> DataFrame:
+        """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
+        durable when this returns. Batches are numbered from 0; one that runs again begins where the one before it
+        ended. What is given back is to be read before the next batch."""
+        first = not self.state.begin(batch, self._definition)
+        self._runner.tune(sum(one.rows for one in inputs.values()) <= SMALL)
+        relations = self._relations(inputs, first)
+        for operator, name in self._layout.taken.items():
+            sums = self._layout.sums.get(operator)
+            if sums is not None and isinstance(operator, Aggregate):
+                self._take_sums(relations, operator, sums, name)
+            else:
+                self._take(relations, operator, name)
+        for operator in self._layout.kept:
+            self._fold(operator)
+        self.state.commit(batch, self._definition)
+        return self._result(relations)
+
+    def _relations(self, inputs: Mapping[str, TableInput], first: bool) -> Relations:
+        changed, old = {}, {}
+        for name, one in inputs.items():
+            if one.delta is not None and one.rows:
+                changed[name] = Named(self._table("delta", name), one.rows)
+                one.delta.createOrReplaceTempView(changed[name].name)
+            old[name] = self._table("old", name)
+            one.old.createOrReplaceTempView(old[name])
+        kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
+        return Relations(self._layout, self._types, changed, old, kept, first)
+
+    def _shown(self, operator: Operator) -> Named:
+        relation = self._layout.taken[operator]
+        name = f"{self._prefix}_kept_{relation}"
+        return Named(name, self._runner.show(relation, name, self._ddl[operator]))
+
+    def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
+        text = relations.delta(operator)
+        if text is None:
+            relations.took(operator, None, 0)
+            return
+        name, columns = f"{self._prefix}_{relation}", [*operator.columns, WEIGHT]
+        kept = relation if operator in self._layout.kept else None
+        rows = self._runner.run(text, name, relations.changes(operator) <= SMALL, kept, columns)
+        relations.took(operator, select(listed(columns), name), rows)
+
+    def _take_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> None:
+        change = relations.delta(operator.input)
+        if change is None and (operator.keys or not relations.first):
+            relations.took(operator, None, 0)
+            return
+        name, small = f"{self._prefix}_{relation}", relations.changes(operator.input) <= SMALL
+        added = None if change is None else deltas.added(operator, sums, change)
+        before = relations.kept.get(operator)
+        within = None
+        if added is not None and before is not None and before.rows > _WHOLE and operator.keys:
+            self._runner.run(deltas.added_up(operator, sums, added), f"{name}_added", small)
+            added = f"{name}_added"
+            within = Within(select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small)
+        text = deltas.linear_aggregate(operator, sums, added, restricted(before.name, within) if before else None)
+        columns = [*operator.keys, *(one.name for one in sums.columns)]
+        rows = self._runner.run(text, name, small, relation, columns)
+        relations.took(operator, deltas.answers_changed(operator, sums, name, relations.first), rows)
+
+    def _fold(self, operator: Operator) -> None:
+        relation = self._layout.taken[operator]
+        if not self.state.is_due(relation):
+            return
+        found = self._shown(operator)
+        sums = self._layout.sums.get(operator)
+        if sums is not None and isinstance(operator, Aggregate):
+            text = deltas.groups_left(operator, sums, found.name)
+        else:
+            text = deltas.consolidated(found.name, operator.columns)
+        self._runner.fold(relation, text, found.rows <= 5 * SMALL)
+
+    def _result(self, relations: Relations) -> DataFrame:
+        root, names = self._view.root, self._view.columns
+        text = relations.delta(root)
+        if text is None:
+            return self._spark.createDataFrame([], f"{to_ddl(self.schema)}, {WEIGHT} BIGINT")
+        what = [f"{quoted(made_up)} AS {quoted(name)}" for made_up, name in zip(root.columns, names, strict=True)]
+        text = select([*what, WEIGHT], text)
+        return self._spark.sql(text if _is_consolidated(root) else deltas.consolidated(text, names))
+
+
+def _is_consolidated(operator: Operator) -> bool:
+    """Whether the rule of an operator gives each changed row once."""
+    match operator:
+        case Aggregate() | Ranked() | Match():
+            return True
+        case Filter(below):
+            return _is_consolidated(below)
+        case Project(below, expressions):
+            kept = {sql for _, sql in expressions}
+            return all(quoted(name) in kept for name in below.columns) and _is_consolidated(below)
+        case _:
+            return False

@@ -1,0 +1,105 @@
+"""A view as one batch query, and what Spark says about the types of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.errors import ProjectError
+from headrace.core.schema import ddl_type, quoted
+from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.texts import listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
+
+
+def plain(operator: Operator, table: Callable[[str], str]) -> str:
+    """What Spark is asked when the answer is not kept; `table` gives the relation that holds a table's rows."""
+    match operator:
+        case Scan(name, fields):
+            columns = [f"{quoted(there)} AS {quoted(here)}" for here, there in fields]
+            return f"SELECT {', '.join(columns) or '1 AS `__one`'} FROM {table(name)}"
+        case Project(below, expressions):
+            return f"SELECT {_named(expressions)} FROM ({plain(below, table)})"
+        case Filter(below, condition):
+            return f"SELECT * FROM ({plain(below, table)}) WHERE {condition}"
+        case UnionAll(inputs):
+            return " UNION ALL ".join(f"SELECT * FROM ({plain(one, table)})" for one in inputs)
+        case Join(inputs):
+            sides = " CROSS JOIN ".join(f"({plain(one, table)})" for one in inputs)
+            return f"SELECT {_columns(operator)} FROM {sides} WHERE {compared(operator)}"
+        case Match(kind, left, right):
+            sides = f"({plain(left, table)}) {_MATCHES[kind]} JOIN ({plain(right, table)})"
+            return f"SELECT {_columns(operator)} FROM {sides} ON {compared(operator)}"
+        case Aggregate(below, keys, calls):
+            group = f" GROUP BY {', '.join(listed(keys))}" if keys else ""
+            what = [*listed(keys), *(f"{call.sql} AS {quoted(call.name)}" for call in calls)]
+            return f"SELECT {', '.join(what)} FROM ({plain(below, table)}){group}"
+        case Ranked(below, _, expressions):
+            return f"SELECT *, {_named(expressions)} FROM ({plain(below, table)})"
+
+
+def compared(join: Join | Match) -> str:
+    """What has to be true of a combined row. The names of both sides are different, so they stand for themselves."""
+    same = [f"{quoted(one.left)} {'<=>' if one.nulls else '='} {quoted(one.right)}" for one in join.equal]
+    return " AND ".join([*same, *([f"({join.condition})"] if join.condition else [])]) or "true"
+
+
+def _columns(operator: Operator) -> str:
+    return ", ".join(listed(operator.columns)) or "1 AS `__one`"
+
+
+def _named(expressions: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{sql} AS {quoted(name)}" for name, sql in expressions)
+
+
+class Types:
+    """The types of the columns of every operator of a view, as Spark gives them over empty tables."""
+
+    def __init__(self, spark: SparkSession, tables: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._tables = tables
+        """By name, the relation that has the table's columns and no rows."""
+        self._known: dict[Operator, pa.Schema] = {}
+
+    def schema(self, operator: Operator) -> pa.Schema:
+        """The columns of an operator."""
+        if operator not in self._known:
+            text = plain(operator, self._tables.__getitem__)
+            self._known[operator] = arrow_schema(self._spark, text, operator.columns)
+        return self._known[operator]
+
+    def of(self, operator: Operator) -> dict[str, str]:
+        """The types of an operator's columns as Spark SQL names them."""
+        return {field.name: ddl_type(field.type) for field in self.schema(operator)}
+
+    def of_expression(self, operator: Operator, expression: str) -> pa.DataType:
+        """The type of an expression over an operator's columns."""
+        text = f"SELECT {expression} AS `x` FROM ({plain(operator, self._tables.__getitem__)})"
+        return arrow_schema(self._spark, text, ("x",)).field("x").type
+
+
+def arrow_schema(spark: SparkSession, text: str, names: tuple[str, ...]) -> pa.Schema:
+    """The columns of a query; refuses types that nothing here can keep."""
+    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        found = spark.sql(text).schema
+        fields = [field for field in to_arrow_schema(found, timezone="UTC") if field.name in names]
+        for field in fields:
+            ddl_type(field.type)
+        return pa.schema([pa.field(field.name, field.type) for field in fields])
+    except AnalysisException as error:
+        raise ProjectError("view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}") from error
+    except (PySparkException, KeyError) as error:
+        raise ProjectError(
+            "view-unsupported",
+            f"a column of the view has a type that cannot be kept: {str(error).splitlines()[0][:200]}",
+            hint="cast it to a number, a text, a date or a timestamp",
+        ) from error

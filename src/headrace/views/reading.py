@@ -1,0 +1,125 @@
+"""The text of a view as a tree, and parts of the tree as text again, word for word.
+
+sqlglot knows what most functions mean and may write them as others. A view must mean to Spark exactly what its author
+wrote, so here functions are names with arguments, and literals stay as they stand in the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from headrace.sql.query import Query, parse
+
+# the functions whose arguments are not separated by commas
+_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION", "TRIM")
+_WITH_UNIT = ("dateadd", "date_add", "timestampadd", "datediff", "date_diff", "timestampdiff")
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
+
+
+class Ref(exp.Column):
+    """A column of the algebra: its name is unique in the whole view."""
+
+
+class VerbatimParser(SparkParser):
+    """Spark's grammar without sqlglot's own notions of functions."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in _SYNTAX}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    """None: array(1, 2)[0] takes an element."""
+
+
+class VerbatimGenerator(SparkGenerator):
+    """Writes functions and literals as they were."""
+
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, Ref: lambda _, node: f"`{node.name}`"}
+
+    def literal_sql(self, expression: exp.Literal) -> str:
+        """The word of the text itself, quotes and all."""
+        return str(expression.this)
+
+
+class Verbatim(Spark):
+    """The dialect of views."""
+
+    Parser = VerbatimParser
+    Generator = VerbatimGenerator
+
+
+def read(sql: str) -> tuple[Query, exp.Query]:
+    """The query and its tree in the dialect of views. SqlError: `sql-syntax`, `sql-not-a-query`."""
+    query = parse(sql)
+    tokens = _verbatim(query)
+    try:
+        tree = Verbatim().parser().parse(tokens, query.sql)[0]
+    except ParseError as error:  # what the plain dialect takes for a known function
+        raise query.error_at(
+            query.tree, "sql-syntax", f"SQL cannot be read as a view: {error.errors[0].get('description')}", ""
+        ) from error
+    named = None if tree is None else tree.transform(_named)
+    assert isinstance(named, exp.Query), "the plain dialect made sure of it"
+    return query, named
+
+
+def text(node: exp.Expr) -> str:
+    """An expression in Spark SQL."""
+    return node.sql(dialect=Verbatim, comments=False, normalize_functions=False)
+
+
+def ref(name: str) -> Ref:
+    """A reference to a column of the algebra."""
+    return Ref(this=exp.to_identifier(name, quoted=True))
+
+
+def written(node: exp.Expr | None) -> str | None:
+    """The value of a text that is written out; None when it is not one."""
+    return node.name[1:-1] if isinstance(node, exp.Literal) and node.is_string else None
+
+
+def function_of(node: exp.Expr) -> str:
+    """The name of the function that is called, in lower case; nothing when it is no call."""
+    return node.name if isinstance(node, exp.Anonymous) else ""
+
+
+def conjunction(parts: list[exp.Expr]) -> exp.Expr:
+    """All of it has to be true."""
+    first, *others = [exp.paren(part) if isinstance(part, exp.Or) else part for part in parts]
+    for other in others:
+        first = exp.And(this=first, expression=other)
+    return first
+
+
+def _verbatim(query: Query) -> list[Token]:
+    """The tokens, with each string as it stands there; Spark says what two in a row mean ('it''s')."""
+    made: list[Token] = []
+    for token in query.tokens:
+        if token.token_type not in _STRINGS:
+            made.append(token)
+            continue
+        first = made.pop() if made and made[-1].token_type is TokenType.STRING else token
+        source = query.sql[first.start : token.end + 1]
+        made.append(Token(TokenType.STRING, source, first.line, first.col, first.start, token.end, []))
+    return made
+
+
+def _named(node: exp.Expr) -> exp.Expr:
+    """Function names in one spelling, so that equal calls are equal trees."""
+    if isinstance(node, exp.Add) and isinstance(node.right, exp.Interval) and not isinstance(node.parent, exp.Paren):
+        return exp.paren(node, copy=False)  # INTERVAL 1 DAY 2 HOURS was taken apart
+    if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
+        node = exp.Anonymous(this="any", expressions=[node.this])
+    if isinstance(node, exp.Anonymous):
+        node.set("this", node.name.lower())
+        units = node.expressions[:1] if node.name in _WITH_UNIT and len(node.expressions) == 3 else []
+        for unit in units:
+            if isinstance(unit, exp.Column) and len(unit.parts) == 1:
+                unit.replace(exp.var(unit.name))
+    return node

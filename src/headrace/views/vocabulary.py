@@ -1,0 +1,65 @@
+"""Functions of Spark that are more to a view than a value of a row: by what they do, in lower case."""
+
+from __future__ import annotations
+
+_REGRESSION = ("avgx", "avgy", "count", "intercept", "r2", "slope", "sxx", "sxy", "syy")
+AGGREGATES = {
+    "any", "any_value", "approx_count_distinct", "approx_percentile", "approx_top_k", "array_agg", "avg", "bit_and",
+    "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list", "collect_set", "corr", "count", "count_if",
+    "covar_pop", "covar_samp", "every", "first", "first_value", "histogram_numeric", "kurtosis",
+    "last", "last_value", "listagg", "max", "max_by", "mean", "median", "min", "min_by", "mode", "percentile",
+    "percentile_approx", "percentile_cont", "percentile_disc", "skewness", "some", "std", "stddev", "stddev_pop",
+    "stddev_samp", "string_agg", "sum", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
+    "bitmap_and_agg", "bitmap_construct_agg", "bitmap_or_agg", "count_min_sketch", "hll_sketch_agg", "hll_union_agg",
+    "product",
+    *(f"regr_{name}" for name in _REGRESSION),
+}  # fmt: skip
+"""They make one value of many rows."""
+
+RENAMED = {"max_append_only": "max", "min_append_only": "min"}
+"""Dozer's names of aggregates, and Spark's."""
+
+UNSTABLE = {
+    "rand": "it gives another value each time", "randn": "it gives another value each time",
+    "random": "it gives another value each time", "randstr": "it gives another value each time",
+    "uniform": "it gives another value each time", "uuid": "it gives another value each time",
+    "shuffle": "it gives another value each time",
+    "monotonically_increasing_id": "it depends on how rows are spread over tasks",
+    "spark_partition_id": "it depends on how rows are spread over tasks",
+    "input_file_name": "it depends on which file a row is read from",
+    "input_file_block_start": "it depends on which file a row is read from",
+    "input_file_block_length": "it depends on which file a row is read from",
+    "current_timestamp": "it depends on the clock", "now": "it depends on the clock",
+    "current_date": "it depends on the clock", "curdate": "it depends on the clock",
+    "current_time": "it depends on the clock", "localtimestamp": "it depends on the clock",
+    "current_user": "it depends on who asks", "session_user": "it depends on who asks",
+    "user": "it depends on who asks", "java_method": "what it calls may give anything",
+    "reflect": "what it calls may give anything", "try_reflect": "what it calls may give anything",
+    "session_window": "a new row can join two sessions into one, which is not kept",
+}  # fmt: skip
+"""What is not a function of the rows of the tables, and why."""
+
+GENERATORS = {"explode", "explode_outer", "posexplode", "posexplode_outer"}
+"""They make several rows of one, and can be kept."""
+
+OTHER_GENERATORS = {
+    "inline": "explode an array of structs, and take the fields of its elements",
+    "inline_outer": "explode_outer an array of structs, and take the fields of its elements",
+    "json_tuple": "get_json_object for each field",
+    "stack": "UNION ALL of one SELECT for each row",
+    "variant_explode": "cast the variant to an array or a map, and explode it",
+    "variant_explode_outer": "cast the variant to an array or a map, and explode it",
+}
+"""They make columns that only Spark knows; what to write instead."""
+
+NUMBERED = {"row_number", "ntile", "lag", "lead"}
+"""Window functions that look at the order of single rows, also of those that are alike to ORDER BY."""
+
+PEERS = {"rank", "dense_rank", "percent_rank", "cume_dist"}
+"""Window functions for which rows that are alike to ORDER BY are one."""
+
+PICKED = {
+    "first", "first_value", "last", "last_value", "nth_value", "any_value", "collect_list", "array_agg", "collect_set",
+    "listagg", "string_agg", "mode", "max_by", "min_by",
+}  # fmt: skip
+"""Functions whose result depends on which of several rows comes first."""
