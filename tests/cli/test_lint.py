@@ -29,7 +29,13 @@ flows:
 def test_a_good_project(project: Path, headrace: Run) -> None:
     ran = headrace("lint", project)
     assert (ran.code, ran.out, ran.err) == (0, "ok: 1 stream, 1 flow\n", "")
-    assert headrace("lint", project, "--json").data == {"ok": True, "streams": 1, "flows": 1, "warnings": []}
+    assert headrace("lint", project, "--json").data == {
+        "ok": True,
+        "streams": 1,
+        "tables": 0,
+        "flows": 1,
+        "warnings": [],
+    }
 
 
 def test_a_project_is_also_a_file_an_option_or_the_current_folder(

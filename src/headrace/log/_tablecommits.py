@@ -8,8 +8,6 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import TableShape
@@ -93,8 +91,3 @@ def shape_from_json(said: Mapping[str, Any]) -> TableShape:
 def plain(shape: TableShape) -> TableShape:
     """A shape with the types that it will have when it is read again: one per type of Spark."""
     return shape_from_json(shape_to_json(shape))
-
-
-def empty(shape: TableShape) -> pa.Table:
-    """No weighted rows."""
-    return shape.weighted.empty_table()

@@ -9,7 +9,6 @@ to where they went: a commit file at or before that is nothing but a remainder.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.log._commits import sealed, unsealed
 from headrace.log._numbered import files_in, highest, number_of, numbered, numbers
 from headrace.log._tablecommits import TableCommit, TableSegment, plain, shape_from_json, shape_to_json
+from headrace.log.groups import group_id
 from headrace.log.log import LogCutError, LogDamagedError, Part
 from headrace.log.parts import digest_of
 
@@ -39,12 +39,6 @@ _REMEMBERED = 20_000
 
 class LogMovedError(Exception):
     """Another writer has committed meanwhile: look at the log again."""
-
-
-def group_id(group: str) -> str:
-    """The name of a group's folder: readable, and no other group has it."""
-    digest = hashlib.sha256(group.encode()).hexdigest()[:10]
-    return re.sub(r"[^A-Za-z0-9_.]+", "_", group)[:80].strip("_.") + f"-{digest}"
 
 
 def table_log(context: Context, group: str) -> TableLog:
@@ -166,10 +160,6 @@ class TableLog:
         for number in range(base + 1, sequence + 1):
             files += [self.file(part) for part in self._parts_of(number).get(table, ())]
         return files
-
-    def segments(self, table: str, sequence: int) -> int:
-        """How many files `state` gives: what tells that a table should be folded."""
-        return len(self.state(table, sequence))
 
     def is_base(self, files: Sequence[StatePath]) -> bool:
         """Whether nothing but a base is in these files of a state."""

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.lock import holder
 from headrace.core.statefiles import write_atomically
-from headrace.log.tables import group_id
+from headrace.log.groups import group_id
 
 STALE_SECONDS = 5.0
 """A capture that says nothing of a group for so long is away, or stuck."""
