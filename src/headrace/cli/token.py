@@ -33,9 +33,13 @@ _Filters = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="E=JSON", help="Only rows of an endpoint that meet this filter."),
 ]
+_Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="T", help="With the scope write: only this table; may be repeated."),
+]
 _Scopes = Annotated[
     list[str] | None,
-    typer.Option("--scope", metavar="S", help="read (default), events, sql or admin; may be repeated."),
+    typer.Option("--scope", metavar="S", help="read (default), events, sql, write or admin; may be repeated."),
 ]
 
 
@@ -48,6 +52,7 @@ def create(
     endpoint: _Endpoints = None,
     field: _Fields = None,
     row_filter: _Filters = None,
+    table: _Tables = None,
     scope: _Scopes = None,
     expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long a token holds.")] = "24h",
     holder: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Whose it is.")] = None,
@@ -70,11 +75,12 @@ def create(
     if rate is not None and not 0 < rate < float("inf"):
         raise usage_error("--rps is a number above 0")
     if api_key:
-        _print_key(holder or "caller", scopes, access, rate, json)
+        _print_key(holder or "caller", scopes, access, table, rate, json)
         return
     claims: dict[str, Any] = {"scopes": scopes}
     claims |= {"sub": holder} if holder else {}
     claims |= {"endpoints": access} if access else {}
+    claims |= {"tables": table} if table else {}
     claims |= {"rps": rate} if rate is not None else {}
     _print_token(loaded, claims, expires, private_key, json)
 
@@ -129,12 +135,15 @@ def _print_token(loaded: Project, claims: dict[str, Any], expires: str, private_
     printer.note(f"holds until {until}; allows {', '.join(whole['scopes'])} of {_endpoints_text(whole)}")
 
 
-def _print_key(holder: str, scopes: list[str], access: dict[str, Any], rate: float | None, json: bool) -> None:
+def _print_key(
+    holder: str, scopes: list[str], access: dict[str, Any], tables: list[str] | None, rate: float | None, json: bool
+) -> None:
     from headrace.serve.issue import new_api_key
 
     key, digest = new_api_key()
     entry: dict[str, Any] = {"name": holder, "sha256": digest, "scopes": scopes}
     entry |= {"endpoints": access} if access else {}
+    entry |= {"tables": tables} if tables else {}
     entry |= {"requests_per_second": rate} if rate is not None else {}
     if json:
         printer.document({"key": key, "entry": entry})

@@ -13,6 +13,7 @@ from headrace.client.errors import (
 )
 from headrace.client.events import Event, Events
 from headrace.client.frames import Answer
+from headrace.client.table import TableClient
 
 __all__ = [
     "Answer",
@@ -25,6 +26,7 @@ __all__ = [
     "LimitedError",
     "NotAllowedError",
     "NotFoundError",
+    "TableClient",
     "UnavailableError",
     "UnreachableError",
 ]

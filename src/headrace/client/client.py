@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.client.endpoint import EndpointClient, jsonable
 from headrace.client.frames import Answer
+from headrace.client.table import TableClient
 from headrace.client.transport import Transport
 
 
@@ -41,6 +42,10 @@ class Client:
     def endpoint(self, name: str) -> EndpointClient:
         """One of them. `films@v2`: that version of it."""
         return EndpointClient(self._transport, name)
+
+    def table(self, name: str) -> TableClient:
+        """A table that takes changes."""
+        return TableClient(self._transport, name)
 
     def health(self) -> dict[str, Any]:
         """What the server says of itself and its endpoints."""

@@ -41,7 +41,8 @@ class Patience:
 
 
 class Transport:
-    """One server. Everything asked here only reads, so whatever fails on the way can be asked again."""
+    """One server. What is asked here only reads, or has a key by which it is known when it comes again: so whatever
+    fails on the way can be asked again."""
 
     def __init__(self, url: str, token: str | None, timeout: float, patience: float) -> None:
         if not url.startswith(("http://", "https://")):
@@ -57,12 +58,14 @@ class Transport:
     def __repr__(self) -> str:
         return f"Transport({self.url!r})"
 
-    def ask(self, method: str, path: str, document: Any = None) -> tuple[Any, Mapping[str, str]]:
+    def ask(
+        self, method: str, path: str, document: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[Any, Mapping[str, str]]:
         """The answer as JSON values, and its headers."""
         patience = Patience(self.patience)
         while True:
             try:
-                response = self._request(method, path, document)
+                response = self._request(method, path, document, headers or {})
             except urllib3.exceptions.HTTPError as error:
                 patience.wait(self.unreachable(error))
                 continue
@@ -73,8 +76,8 @@ class Transport:
                 raise problem
             patience.wait(problem, at_least=retry_after(response.headers))
 
-    def _request(self, method: str, path: str, document: Any) -> urllib3.BaseHTTPResponse:
-        headers, body = dict(self._headers), None
+    def _request(self, method: str, path: str, document: Any, further: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        headers, body = {**self._headers, **further}, None
         if document is not None:
             headers["Content-Type"] = "application/json"
             body = json.dumps(document).encode()

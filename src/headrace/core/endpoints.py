@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.core.schema import from_ddl, to_ddl
 
 OP, OLD = "__op", "__old"
-RESERVED = frozenset({"health", "metrics", "docs", "sql"})
+RESERVED = frozenset({"health", "metrics", "docs", "sql", "tables"})
 """Names that no endpoint may have: the API answers other questions there."""
 
 

@@ -51,10 +51,17 @@ class ApiKey(Options):
     sha256: str = Field(
         pattern=r"^[0-9a-f]{64}$", description="The key's SHA-256; `headrace token create --api-key` gives both."
     )
-    scopes: list[Literal["read", "events", "sql", "admin"]] = Field(
-        default=["read"], description="What it allows; admin allows all of it.", examples=[["read", "sql"]]
+    scopes: list[Literal["read", "events", "sql", "write", "admin"]] = Field(
+        default=["read"],
+        description="What it allows; write is for pushing to tables, admin allows all of it.",
+        examples=[["read", "sql"]],
     )
     endpoints: dict[str, Access] | None = Field(None, description="Only these endpoints; null: all of them, whole.")
+    tables: list[str] | None = Field(
+        None,
+        description="With the scope write: only these tables; null: all that are pushed to.",
+        examples=[["orders"]],
+    )
     requests_per_second: float | None = Field(None, gt=0, description="Instead of the limit for all.")
 
 

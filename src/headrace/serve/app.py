@@ -33,7 +33,7 @@ from headrace.serve.stores import Stores
 _LOG = logging.getLogger(__name__)
 _WRITE_SECONDS = 1.0
 _EXPOSED = ["ETag", "Link", "Retry-After", "X-Headrace-Version", "X-Next-Cursor"]
-_ALLOWED = ["Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "X-API-Key"]
+_ALLOWED = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-API-Key"]
 
 
 def create_app(settings: Settings) -> ASGIApp:

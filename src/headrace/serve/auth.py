@@ -91,7 +91,8 @@ class Callers:
         digest = address.encode() if self._limit is not None else b""
         known = self._known.get(digest)
         if known is None:
-            known = _Known(Grant(_ANYONE, frozenset(SCOPES), None, self._limit, f"address {address}"), float("inf"))
+            grant = Grant(_ANYONE, frozenset(SCOPES), limit=self._limit, limited_as=f"address {address}")
+            known = _Known(grant, float("inf"))
             self._remember(digest, known)
         return known.grant
 
@@ -162,6 +163,7 @@ def grant_of(claims: Mapping[str, Any], limit: float | None, identity: str) -> G
             name=str(claims.get("sub") or claims.get("jti") or "token"),
             scopes=_scopes(claims.get("scopes", ["read"])),
             endpoints=_endpoints(claims.get("endpoints")),
+            tables=_tables(claims.get("tables")),
             limit=_rate(claims.get("rps"), limit),
             limited_as=f"token {identity}",
         )
@@ -172,14 +174,22 @@ def grant_of(claims: Mapping[str, Any], limit: float | None, identity: str) -> G
 
 def _of_key(key: ApiKey, limit: float | None) -> Grant:
     rate = key.requests_per_second or limit
-    return Grant(key.name, frozenset(key.scopes), key.endpoints, rate, f"key {key.name}")
+    tables = None if key.tables is None else frozenset(key.tables)
+    return Grant(key.name, frozenset(key.scopes), key.endpoints, tables, rate, f"key {key.name}")
 
 
 def _scopes(given: Any) -> frozenset[str]:
-    names = given.split() if isinstance(given, str) else given
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("'scopes' is not a list of names")
-    return frozenset(names)
+    return _names(given.split() if isinstance(given, str) else given, "scopes")
+
+
+def _tables(given: Any) -> frozenset[str] | None:
+    return None if given is None else _names(given, "tables")
+
+
+def _names(given: Any, claim: str) -> frozenset[str]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"'{claim}' is not a list of names")
+    return frozenset(given)
 
 
 def _endpoints(given: Any) -> dict[str, Access] | None:

@@ -1,4 +1,4 @@
-"""What a caller may do: scopes, and what it may see of which endpoints."""
+"""What a caller may do: scopes, what it may see of which endpoints, and which tables it may write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
 
-SCOPES = ("read", "events", "sql", "admin")
+SCOPES = ("read", "events", "sql", "write", "admin")
 _WHOLE = Access()
 
 
@@ -21,6 +21,8 @@ class Grant:
     scopes: frozenset[str]
     endpoints: Mapping[str, Access] | None = None
     """None: all of them, whole."""
+    tables: frozenset[str] | None = None
+    """Tables that may be written, with the scope for it; None: all."""
     limit: float | None = None
     """Requests per second."""
     limited_as: str = ""
@@ -45,3 +47,7 @@ class Grant:
     def may(self, endpoint: str) -> Access | None:
         """What it may see of an endpoint; None: nothing."""
         return _WHOLE if self.endpoints is None else self.endpoints.get(endpoint)
+
+    def may_write(self, table: str) -> bool:
+        """Whether it may write a table."""
+        return self.allows("write") and (self.tables is None or table in self.tables)

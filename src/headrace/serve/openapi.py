@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace import __version__
 from headrace.core.endpoints import Endpoint
+from headrace.core.tables import TableShape
 from headrace.project.serving import Limits
 from headrace.serve.schemas import (
+    changes_schema,
     column_schema,
     filter_schema,
     parameter_names,
@@ -57,7 +59,14 @@ _HEADERS: Document = {
 }
 
 
-def document(endpoints: Iterable[Endpoint], project: str, limits: Limits, *, auth: bool) -> Document:
+def document(
+    endpoints: Iterable[Endpoint],
+    project: str,
+    limits: Limits,
+    *,
+    tables: Mapping[str, TableShape] | None = None,
+    auth: bool,
+) -> Document:
     """The whole document."""
     shown = list(endpoints)
     found: Document = {
@@ -79,6 +88,9 @@ def document(endpoints: Iterable[Endpoint], project: str, limits: Limits, *, aut
     for endpoint in shown:
         found["paths"].update(_paths(endpoint, limits))
         found["components"]["schemas"].update(_schemas(endpoint, limits))
+    for name, shape in (tables or {}).items():
+        found["paths"][f"/tables/{name}"] = {"post": _push(name)}
+        found["components"]["schemas"][f"tables_{name}"] = changes_schema(shape)
     if auth:
         found["components"]["securitySchemes"] = _SECURITY
         found["security"] = [{"bearer": []}, {"key": []}]
@@ -212,6 +224,26 @@ def _events(endpoint: Endpoint) -> Document:
         _parameter("after", "Go on after this event.", {"type": "string"}),
     ]
     return found
+
+
+def _push(table: str) -> Document:
+    """Changes of a table: neither an endpoint's version nor a row comes back."""
+    refused = ("400", "401", "403", "404", "406", "408", "413", "415", "422", "429", "503")
+    counted = {"type": "integer", "minimum": 1}
+    answer = {"type": "object", "properties": {"accepted": counted, "position": counted}}
+    said = {
+        "description": "They are durable, and will be in the table soon.",
+        "content": {"application/json": {"schema": {**answer, "required": ["accepted", "position"]}}},
+    }
+    header = _parameter("Idempotency-Key", "Sent again with the same, a request changes nothing.", {"type": "string"})
+    return {
+        "operationId": f"push_{table}",
+        "tags": [f"tables/{table}"],
+        "summary": f"Insert, update and delete rows of the table {table}, all or nothing",
+        "parameters": [{**header, "in": "header"}],
+        "requestBody": {**_body(f"tables_{table}"), "required": True},
+        "responses": {"200": said, **{one: {"$ref": f"#/components/responses/{one}"} for one in refused}},
+    }
 
 
 def _body(name: str) -> Document:

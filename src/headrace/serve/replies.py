@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +48,7 @@ def compressed(body: bytes, name: str | None) -> tuple[bytes, str | None]:
     return gzip.compress(body, compresslevel=5, mtime=0), name
 
 
-async def json_body(request: Request, most: int) -> Any:
+async def json_body(request: Request, most: int, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
     """The JSON that a request brings; nothing at all is an empty object."""
     _check_head(request, most)
     try:
@@ -59,7 +59,7 @@ async def json_body(request: Request, most: int) -> Any:
     if not body.strip():
         return {}
     try:
-        return msgspec.json.decode(body)
+        return decode(body)
     except RecursionError:
         raise RequestError("bad-json", "the body is nested too deeply", hint="a few levels are enough") from None
     except (msgspec.DecodeError, ValueError) as error:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
-from headrace.serve import docspage, live, openapi
+from headrace.serve import docspage, live, openapi, pushing
 from headrace.serve.access import AnswerPage, Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
     """All routes, those of fixed names first."""
-    rest = Rest(front)
+    tables = pushing.Pushing(front.settings)
+    rest = Rest(front, tables)
     return [
         Route("/", rest.endpoints),
         Route("/health", rest.health),
@@ -38,6 +39,7 @@ def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
         *sql.routes(front, answerers),
+        *pushing.routes(front, tables),
         Route("/{path}", rest.list),
         Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
@@ -50,8 +52,9 @@ def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
 class Rest:
     """The routes' handlers."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, tables: pushing.Pushing) -> None:
         self._front = front
+        self._tables = tables
         self._rows = Rows(front)
 
     async def endpoints(self, request: Request) -> Response:
@@ -89,7 +92,7 @@ class Rest:
             except RequestError as error:
                 if error.status != 503:  # one that cannot answer yet has no schema yet
                     raise
-        return self._json(request, self._described(found))
+        return self._json(request, self._described(found, self._tables.names(grant)))
 
     async def describe(self, request: Request) -> Response:
         """The OpenAPI document of one endpoint."""
@@ -150,10 +153,13 @@ class Rest:
         request.scope["headrace.endpoint"] = door.endpoint.name
         return door
 
-    def _described(self, doors: Iterable[Door]) -> dict[str, Any]:
+    def _described(self, doors: Iterable[Door], tables: Iterable[str] = ()) -> dict[str, Any]:
         settings = self._front.settings
         shown = [door.endpoint for door in doors]
-        return openapi.document(shown, settings.project, settings.spec.limits, auth=self._front.callers.wanted)
+        written = {name: settings.tables[name].own_shape for name in tables}
+        return openapi.document(
+            shown, settings.project, settings.spec.limits, tables=written, auth=self._front.callers.wanted
+        )
 
     def _json(self, request: Request, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
         return self._front.answer(request, msgspec.json.encode(value), headers, status)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.schema import ddl_type
+from headrace.core.tables import TableShape
 
 Schema = dict[str, Any]
 
@@ -30,6 +31,35 @@ def row_schema(endpoint: Endpoint) -> Schema:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def changes_schema(shape: TableShape) -> Schema:
+    """What may be pushed to a table: one change, or several."""
+    columns = {field.name: column_schema(field, nullable=field.name not in shape.key) for field in shape.columns}
+    row = {
+        "type": "object",
+        "description": "A column that is left out is null; a delete needs only the key.",
+        "properties": columns,
+        "required": list(shape.key),
+        "additionalProperties": False,
+    }
+    change = {
+        "type": "object",
+        "properties": {
+            "op": {"enum": ["insert", "update", "upsert", "delete"]},
+            "row": row,
+            "id": {"type": "string", "minLength": 1, "maxLength": 255, "description": "Sent again, it is passed over."},
+        },
+        "required": ["op", "row"],
+        "additionalProperties": False,
+    }
+    several = {
+        "type": "object",
+        "properties": {"changes": {"type": "array", "items": change, "minItems": 1}},
+        "required": ["changes"],
+        "additionalProperties": False,
+    }
+    return {"oneOf": [change, several]}
 
 
 def column_schema(field: pa.Field, *, nullable: bool = True) -> Schema:

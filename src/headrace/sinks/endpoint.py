@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from headrace.core.context import Batch, Context
-from headrace.core.endpoints import Conflicts, Endpoint
+from headrace.core.endpoints import RESERVED, Conflicts, Endpoint
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.sink import Delivery, Rewind, Side, Sink
@@ -23,7 +23,7 @@ from headrace.sinks._rows import drain, structured
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TAKEN = ("docs", "health", "metrics", "sql")
+_TAKEN = sorted(RESERVED)
 
 
 @dataclass

@@ -60,6 +60,7 @@ class Style(Enum):
 
     QUICK = "answers at once, on the event loop"
     SLOW = "takes its time, on a thread"
+    LATER = "answers when something else is done, which it awaits"
     STREAM = "answers with a stream"
     TALK = "a stream is answered with a stream"
 
@@ -154,6 +155,8 @@ class Calls:
             _quick(stream, method, caller, message)
         elif method.style is Style.SLOW:
             self._start(stream, self._slow(stream, method, caller, message))
+        elif method.style is Style.LATER:
+            self._start(stream, _later(stream, method, caller, message))
         else:
             self._start(stream, _stream(stream, method, caller, message))
 
@@ -221,6 +224,10 @@ def _quick(stream: Stream, method: Method, caller: Caller, message: bytes) -> No
         stream.finish(trailers_of(error))
     except Exception:
         _failed(stream)
+
+
+async def _later(stream: Stream, method: Method, caller: Caller, message: bytes) -> None:
+    stream.answer(framed(await method.call(caller, message)))
 
 
 async def _stream(stream: Stream, method: Method, caller: Caller, given: Any) -> None:

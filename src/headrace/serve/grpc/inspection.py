@@ -20,7 +20,7 @@ from headrace.core.descriptors import build_pool
 from headrace.core.errors import RequestError
 from headrace.serve.grants import Grant
 from headrace.serve.grpc.calls import Caller, Method, Style
-from headrace.serve.grpc.services import COMMON_SERVICE, Services, parsed
+from headrace.serve.grpc.services import COMMON_SERVICE, TABLE_SERVICE, Services, parsed
 from headrace.serve.grpc.typed import Typed, common_files, service_name
 
 _HEALTH = "grpc.health.v1.Health"
@@ -71,7 +71,7 @@ class Inspection:
         known = grant.kept.get(_KEPT)
         if known is None or known[0] != mark:
             files = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
-            names = [COMMON_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
+            names = [COMMON_SERVICE, TABLE_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
             pool = build_pool([*common_files(), *files, *_own_files()])
             known = grant.kept[_KEPT] = (mark, (ReflectionServicer(names, pool=pool), pool))
         shown: tuple[Any, DescriptorPool] = known[1]
@@ -96,7 +96,7 @@ class Inspection:
     def _state(self, caller: Caller, service: str) -> Any:
         """Whether all endpoints, or that of a service, can answer. Of a service only those hear who may see it."""
         states = {name: one["state"] for name, one in self._services.stores.status().items()}
-        if service not in ("", COMMON_SERVICE):
+        if service not in ("", COMMON_SERVICE, TABLE_SERVICE):
             try:
                 grant = self._services.grant(caller)
             except RequestError:

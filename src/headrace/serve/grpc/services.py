@@ -24,17 +24,20 @@ from headrace.serve.grpc.calls import Caller, Method, Style
 from headrace.serve.grpc.typed import PACKAGE, Typed, common_files, service_name
 from headrace.serve.grpc.values import GenericRows, key_of, read
 from headrace.serve.meters import Meters
+from headrace.serve.pushing import Pushing
 from headrace.serve.settings import Settings
 from headrace.serve.stores import Stores
 from headrace.serve.subscription import Item, Subscription, Wanted
 
 COMMON_SERVICE = "headrace.v1.CommonService"
+TABLE_SERVICE = "headrace.v1.TableService"
 _TYPED = re.compile(
     rf"/{re.escape(PACKAGE)}\.([a-z][a-z0-9_]{{0,99}})\.[A-Za-z0-9_]{{1,110}}/(Get|Query|Count|OnEvent)"
 )
 _STYLES = {"Get": Style.QUICK, "Query": Style.SLOW, "Count": Style.SLOW, "OnEvent": Style.STREAM}
 _EVENT_TYPES = ("", "insert", "update", "delete", "snapshot", "snapshot_end", "gap", "heartbeat", "version")
 _NUMBERS = {name: number for number, name in enumerate(_EVENT_TYPES)}
+_OPS = ("", "insert", "update", "upsert", "delete")
 _KEPT = 64
 
 
@@ -45,6 +48,7 @@ class Services:
         self.stores, self.callers = stores, callers
         self.doors = Doors.of(settings, stores)
         self.feeds = Feeds(stores, settings.spec.limits.subscribers)
+        self._pushing = Pushing(settings)
         self._meters = meters
         self._typed: dict[tuple[str, int], Typed] = {}
         self._generic: dict[tuple[str, int], GenericRows] = {}
@@ -55,6 +59,7 @@ class Services:
             "OnEvent": self._typed_on_event,
         }
         self._methods = {f"/{COMMON_SERVICE}/{name}": method for name, method in self._common().items()}
+        self._methods[f"/{TABLE_SERVICE}/Push"] = Method(Style.LATER, self._push)
 
     def find(self, path: str) -> Method | None:
         """The method of a path."""
@@ -213,6 +218,25 @@ class Services:
         event = self._messages("Event")
         return self._events(caller, asked.endpoint, asked, lambda door: (event, self._rows(door).row))
 
+    # --- the service of tables
+
+    async def _push(self, caller: Caller, message: bytes) -> bytes:
+        began, status, name = time.perf_counter(), 500, ""
+        try:
+            grant = self.grant(caller)
+            asked = self._asked("PushRequest", message)
+            if asked.table in self._pushing.names(grant):
+                name = asked.table
+            changes = {"changes": [_pushed(change) for change in asked.changes]}
+            found = await self._pushing.push(grant, asked.table, changes, asked.idempotency_key or None)
+            status = 200
+        except RequestError as error:
+            status = error.status
+            raise
+        finally:
+            self._meters.count("grpc", "table Push", name, status, time.perf_counter() - began)
+        return self._messages("PushResponse")(**found).SerializeToString()
+
     # --- the typed services
 
     def _typed_get(self, name: str, caller: Caller, message: bytes) -> tuple[str, bytes]:
@@ -295,6 +319,16 @@ def row_of(door: Door, key: Callable[[], list[Any]]) -> Answer:
             hint=f"the key is: {', '.join(door.endpoint.key)}",
         )
     return answer
+
+
+def _pushed(change: Any) -> dict[str, Any]:
+    """A change as JSON has it."""
+    try:
+        row = {name: read(value) for name, value in change.row.items()}
+    except ValueError as error:
+        raise RequestError("bad-change", f"a row has a value that cannot be one: {error}", status=422) from None
+    op = _OPS[change.op] if change.op < len(_OPS) else ""
+    return {"op": op, "row": row, **({"id": change.id} if change.id else {})}
 
 
 def _types(numbers: list[int]) -> list[str]:

@@ -1,0 +1,233 @@
+"""The inbox of a table that is pushed to: what was accepted and is not yet taken into the table's log.
+
+Any number of processes add to it at the same time, one reader takes from it. A segment is one step for all requests in
+it. Whoever adds has read all that is there before, and its segment counts only if nobody was faster: so a request that
+comes again, to whichever process, is found by its id and adds nothing. Ids outlive the segments they came with: before
+the reader cuts segments off, it puts their ids into `ids/<position>-<time of the newest>.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from headrace.core.endpoints import OP, Endpoint, Op
+from headrace.core.statefiles import StatePath, write_atomically
+from headrace.log._commits import sealed, unsealed
+from headrace.log.files import FileLog
+from headrace.log.log import LogCutError, Mark, Segment
+
+_COLUMNS = pa.schema([("row", pa.binary()), ("id", pa.binary())])
+_NAME_BYTES, _CONTENT_BYTES = 16, 8
+_AT_ONCE = 256
+_KEPT = re.compile(r"(\d{12})-(\d+)\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change of one row: the row as JSON, of a delete at least its key."""
+
+    op: Op
+    row: bytes
+    id: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What one request adds, all or nothing."""
+
+    entries: Sequence[Entry]
+    id: bytes | None = None
+
+
+class RepeatedIdError(Exception):
+    """An id that stands for something else."""
+
+
+def id_of(name: str, content: bytes, *, request: bool) -> bytes:
+    """What tells a request, or one change, from all others, and from another that has taken its name."""
+    kind = b"request\0" if request else b"change\0"
+    named = hashlib.blake2b(kind + name.encode(), digest_size=_NAME_BYTES).digest()
+    return named + hashlib.blake2b(content, digest_size=_CONTENT_BYTES).digest()
+
+
+class Inbox:
+    """One table's inbox. An object is for one thread at a time."""
+
+    def __init__(self, root: StatePath, table: str, max_age: timedelta) -> None:
+        folder = root / ".inbox" / table  # no endpoint's log has a name like that
+        self._log = FileLog(folder, Endpoint(table, _COLUMNS))
+        self._kept = folder / "ids"
+        self._max_age = max_age
+        self._known = _Known(max_age)
+        self._position = 0
+
+    # --- who adds
+
+    def add(self, requests: Sequence[Pushed]) -> list[int | RepeatedIdError]:
+        """Add several requests in one step, durably; the position at which each is, or why one is not."""
+        while True:
+            self._catch_up()
+            position = self._position + 1
+            found, entries, ids = self._new(requests, position)
+            if not entries and not ids:
+                return found
+            # the mark makes it fail if anybody else has committed since: then there may be ids to look at
+            segment = self._log.commit(Mark("push", "", position), [_batch(entries, ids)])
+            if segment is not None:
+                self._known.add(segment.at, position, [*ids, *_ids(entries)])
+                self._position = position
+                return found
+
+    def _new(
+        self, requests: Sequence[Pushed], position: int
+    ) -> tuple[list[int | RepeatedIdError], list[Entry], list[bytes]]:
+        """Where each request is or will be, and what is to be added for it."""
+        found: list[int | RepeatedIdError] = []
+        entries: list[Entry] = []
+        ids: list[bytes] = []
+        fresh: dict[bytes, bytes] = {}
+
+        def place(id: bytes) -> int | None:
+            name, content = id[:_NAME_BYTES], id[_NAME_BYTES:]
+            known = (fresh[name], position) if name in fresh else self._known.get(name)
+            if known is not None and known[0] != content:
+                raise RepeatedIdError
+            return None if known is None else known[1]
+
+        for request in requests:
+            try:
+                before = None if request.id is None else place(request.id)
+                places = [None if entry.id is None else place(entry.id) for entry in request.entries]
+            except RepeatedIdError as error:
+                found.append(error)
+                continue
+            new = [entry for entry, at in zip(request.entries, places, strict=True) if at is None]
+            if before is not None or not new:
+                found.append(before or max((at or 0 for at in places), default=0))
+                continue
+            named = [request.id] if request.id is not None else []
+            fresh.update({id[:_NAME_BYTES]: id[_NAME_BYTES:] for id in (*named, *_ids(new))})
+            entries += new
+            ids += named
+            found.append(position)
+        return found, entries, ids
+
+    def _catch_up(self) -> None:
+        """Learn what others have added."""
+        while True:
+            try:
+                segments = self._log.after(self._position, _AT_ONCE)
+            except LogCutError:
+                self._learn_kept()
+                continue
+            for segment in segments:
+                self._known.add(segment.at, segment.position, self._ids_in(segment))
+                self._position = segment.position
+            if len(segments) < _AT_ONCE:
+                return
+
+    def _learn_kept(self) -> None:
+        """The ids of segments that were cut off."""
+        cut = self._log.begin() - 1
+        for reached, at, file in self._kept_files():
+            with suppress(FileNotFoundError):  # too old just now
+                for position, id in _read_ids(file) if reached > self._position else ():
+                    self._known.add(at, position, [id])
+        self._position = max(self._position, cut)
+
+    def _ids_in(self, segment: Segment) -> list[bytes]:
+        return [id for batch in self._log.changes(segment) for id in batch["id"].drop_null().to_pylist()]
+
+    # --- who takes
+
+    def begin(self) -> int:
+        """The position before the oldest that is there."""
+        return self._log.begin() - 1
+
+    def end(self) -> int:
+        """The newest position."""
+        return self._log.end()
+
+    def after(self, position: int) -> Iterator[tuple[Segment, list[tuple[Op, bytes]]]]:
+        """The segments after a position with their changes. LogCutError when they are gone."""
+        for segment in self._log.after(position, _AT_ONCE):
+            changes: list[tuple[Op, bytes]] = []
+            for batch in self._log.changes(segment):
+                pairs = zip(batch[OP].to_pylist(), batch["row"].to_pylist(), strict=True)
+                changes += [(Op(op), row) for op, row in pairs if row is not None]
+            yield segment, changes
+
+    def cut(self, position: int) -> None:
+        """Let go of all up to a position that is durable elsewhere; ids are kept as long as they may come again."""
+        at, ids = datetime.fromtimestamp(0, UTC), list[tuple[int, str]]()
+        reached = self.begin()
+        while reached < position:
+            for segment in self._log.after(reached, min(_AT_ONCE, position - reached)):
+                ids += [(segment.position, id.hex()) for id in self._ids_in(segment)]
+                at, reached = max(at, segment.at), segment.position
+        if ids:
+            name = f"{position:012d}-{math.ceil(at.timestamp() * 1000)}.json"
+            write_atomically(self._kept / name, sealed({"ids": ids}))
+        if position > self.begin():
+            self._log.cut(position)
+        for _, at, file in self._kept_files():
+            if at < datetime.now(UTC) - self._max_age:
+                file.unlink(missing_ok=True)
+
+    def _kept_files(self) -> list[tuple[int, datetime, StatePath]]:
+        """The files with ids of what was cut off: up to which position, when the newest came, and where it is."""
+        try:
+            found = [(name, file) for file in self._kept.iterdir() if (name := _KEPT.fullmatch(file.name))]
+        except FileNotFoundError:
+            return []
+        named = [(int(name[1]), datetime.fromtimestamp(int(name[2]) / 1000, UTC), file) for name, file in found]
+        return sorted(named, key=lambda one: one[0])
+
+
+class _Known:
+    """Ids of the last time, each with what it stands for and where that is."""
+
+    def __init__(self, max_age: timedelta) -> None:
+        self._seconds = max_age.total_seconds()
+        self._places: dict[bytes, tuple[bytes, int]] = {}
+        self._ages: deque[tuple[float, bytes]] = deque()
+
+    def get(self, name: bytes) -> tuple[bytes, int] | None:
+        """What is known of an id."""
+        return self._places.get(name)
+
+    def add(self, at: datetime, position: int, ids: Sequence[bytes]) -> None:
+        """Ids that are there now; those that are too old are forgotten."""
+        for id in ids:
+            self._places[id[:_NAME_BYTES]] = (id[_NAME_BYTES:], position)
+            self._ages.append((at.timestamp(), id[:_NAME_BYTES]))
+        while self._ages and self._ages[0][0] < time.time() - self._seconds:
+            self._places.pop(self._ages.popleft()[1], None)
+
+
+def _ids(entries: Sequence[Entry]) -> list[bytes]:
+    return [entry.id for entry in entries if entry.id is not None]
+
+
+def _batch(entries: Sequence[Entry], ids: Sequence[bytes]) -> pa.RecordBatch:
+    """Changes, then the ids of whole requests, which have no row."""
+    columns = {
+        OP: pa.array([int(entry.op) for entry in entries] + [int(Op.UPSERT)] * len(ids), pa.int8()),
+        "row": pa.array([entry.row for entry in entries] + [None] * len(ids), pa.binary()),
+        "id": pa.array([entry.id for entry in entries] + list(ids), pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _read_ids(file: StatePath) -> list[tuple[int, bytes]]:
+    return [(position, bytes.fromhex(id)) for position, id in unsealed(file.read_bytes(), file.name)["ids"]]
