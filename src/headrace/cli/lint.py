@@ -56,18 +56,30 @@ def warnings_of(project: Project) -> list[ProjectError]:
         for name, flow in project.spec.flows.items()
         if not flow.sinks and name.lower() not in read
     ]
-    return [*unread, *idle]
+    unread_tables = [
+        ProjectError(
+            "unread-table",
+            f"no flow reads table '{name}'",
+            where=project.origin("tables", name),
+            hint="read it in a flow's SQL, or remove it",
+        )
+        for name in project.spec.tables
+        if name.lower() not in read
+    ]
+    return [*unread, *unread_tables, *idle]
 
 
 def _report(project: Project, warnings: list[ProjectError], json: bool) -> None:
-    streams, flows = len(project.spec.streams), len(project.spec.flows)
+    spec = project.spec
+    streams, tables, flows = len(spec.streams), len(spec.tables), len(spec.flows)
     if json:
         found = [{key: value for key, value in one.to_json().items() if key != "exit"} for one in warnings]
-        printer.document({"ok": True, "streams": streams, "flows": flows, "warnings": found})
+        printer.document({"ok": True, "streams": streams, "tables": tables, "flows": flows, "warnings": found})
         return
     for warning in warnings:
         printer.warning(warning)
-    printer.data(f"ok: {_count(streams, 'stream')}, {_count(flows, 'flow')}")
+    counted = [_count(streams, "stream"), *([_count(tables, "table")] if tables else []), _count(flows, "flow")]
+    printer.data(f"ok: {', '.join(counted)}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,14 +6,16 @@ import json as jsonlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.capturing import Capturing
 from headrace.cli.engines import seconds_of
+from headrace.cli.kept import Kept
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
 from headrace.cli.serving import Serving, wants_serving
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from headrace.engine.schemawatch import SchemaWatch
     from headrace.engine.state import StateDir
     from headrace.plan.model import Plan
+    from headrace.project.given import Given
     from headrace.project.loader import Project
-    from headrace.serve.settings import Given
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -64,7 +66,8 @@ def run(
 
     Rows of console sinks go to stdout, what happens goes to stderr. Ctrl-C finishes the running batches and stops.
     A flow that fails because something outside is away goes on by itself when it is back: see `headrace status`.
-    Endpoints that the flows write are served beside, as by `headrace serve`, except with --until-caught-up.
+    Endpoints that the flows write are served beside, as by `headrace serve`, except with --until-caught-up. Tables of
+    the project are followed by a process of its own as long as this one runs.
     """
     path, flows = split(names, project)
     seconds = None if for_ is None else seconds_of("--for", for_)
@@ -73,23 +76,25 @@ def run(
     from headrace.cli.changes import Anew, settle_changes
     from headrace.engine.checks import check_services
     from headrace.engine.state import StateDir
-    from headrace.serve.settings import Given
+    from headrace.project.given import Given
 
     state = StateDir.of(loaded.context)
     with state.lock(), stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
         check_services(loaded, plan)
-        serving = (
-            None if until_caught_up else _serving(loaded, plan, state, Given(path, profile, tuple(overrides or ())))
-        )
-        with serving or nullcontext():
-            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, serving)
+        given = Given(path, profile, tuple(overrides or ()))
+        with ExitStack() as stack:
+            kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
+            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept)
     _finish(runs, loaded, json)
 
 
-def _serving(project: Project, plan: Plan, state: StateDir, given: Given) -> Serving | None:
-    return Serving(given, project, state.logs) if wants_serving(project, plan) else None
+def _kept(project: Project, plan: Plan, state: StateDir, given: Given, until_caught_up: bool) -> Iterator[Kept]:
+    if project.spec.tables:
+        yield Capturing(given, project, state.logs)
+    if not until_caught_up and wants_serving(project, plan):
+        yield Serving(given, project, state.logs)
 
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
@@ -113,7 +118,7 @@ def _run(
     seconds: float | None,
     patience: float,
     json: bool,
-    serving: Serving | None = None,
+    kept: Sequence[Kept] = (),
 ) -> list[FlowRun]:
     from headrace.engine.flow import FlowStarter
     from headrace.engine.reporting import Reporting
@@ -131,14 +136,14 @@ def _run(
         starter = FlowStarter(project, state, spark, until_caught_up)
         schemas = SchemaWatch(project, state, starter.probe)
         runner = Runner(starter, _with_newest(schemas, plan), stopping, stop_seconds=patience, schemas=schemas)
-        if serving is not None:
-            serving.note = runner.notes.add
+        for one in kept:
+            one.note = runner.notes.add
         with Reporting(project, state, runner, http=not until_caught_up) as reporting:
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
                 printer.note(f"status and metrics: {reporting.server.address}{note}")
             printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
-            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, serving))
+            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
     finally:
         printer.note("stopping …")
         stop_session(spark)
@@ -155,20 +160,18 @@ def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
 class _Reporter:
     """Says every few seconds how far each flow is, and at once when one fails or is degraded."""
 
-    def __init__(
-        self, json: bool, changed: Callable[[Sequence[FlowRun]], None], serving: Serving | None = None
-    ) -> None:
+    def __init__(self, json: bool, changed: Callable[[Sequence[FlowRun]], None], kept: Sequence[Kept] = ()) -> None:
         self._json = json
         self._changed = changed
-        self._serving = serving
+        self._kept = kept
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         self._said: dict[str, str] = {}
         self._steps: dict[str, str | None] = {}
 
     def __call__(self, runs: Sequence[FlowRun]) -> None:
         self._changed(runs)
-        if self._serving is not None:
-            self._serving.tend()
+        for one in self._kept:
+            one.tend()
         for run in runs:
             self._tell_of_candidate(run)
             now = f"{run.state} {run.reason.code if run.reason else ''}"

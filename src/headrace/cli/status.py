@@ -12,6 +12,7 @@ from headrace.cli.engines import flows_of, place_of, seconds_of
 from headrace.cli.output import printer
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, split
 from headrace.cli.serving_status import serving_lines, serving_of
+from headrace.cli.tables_status import table_lines, tables_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,11 +34,11 @@ def status(
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often with --watch.")] = "2s",
     json: Json = False,
 ) -> None:
-    """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters; and the endpoints that
-    are served from this machine.
+    """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters; the tables it follows; and
+    the endpoints that are served from this machine.
 
-    Reads what engine and serve node write down every second; needs no Spark. With --watch --json there is one document
-    per line.
+    Reads what engine, capture and serve node write down every second; needs no Spark. With --watch --json there is one
+    document per line.
     """
     from headrace.engine.state import StateDir
     from headrace.engine.statusfile import look
@@ -47,26 +48,26 @@ def status(
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        seen, served = look(state), serving_of(place.store)
+        seen, beside = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
         if not watch:
-            _print(seen, served, flows, json)
+            _print(seen, beside, flows, json)
             return
         if json:
-            printer.line(_document(seen, served, flows))
+            printer.line(_document(seen, beside, flows))
         else:
             if printer.on_terminal():
                 print(_CLEAR, end="")
-            _print(seen, served, flows, json)
+            _print(seen, beside, flows, json)
         time.sleep(pause)
 
 
-def _document(seen: Seen, served: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
+def _document(seen: Seen, beside: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
     document = seen.to_json()
-    return {**document, "flow_list": flows_of(document, flows), "serve": served}
+    return {**document, "flow_list": flows_of(document, flows), **beside}
 
 
-def _print(seen: Seen, served: dict[str, Any], flows: Sequence[str], json: bool) -> None:
-    document = printer.clean(_document(seen, served, flows))
+def _print(seen: Seen, beside: dict[str, Any], flows: Sequence[str], json: bool) -> None:
+    document = printer.clean(_document(seen, beside, flows))
     if json:
         printer.document(document)
         return
@@ -80,7 +81,7 @@ def _print(seen: Seen, served: dict[str, Any], flows: Sequence[str], json: bool)
     for flow in document["flow_list"]:
         for line in _remarks(flow):
             printer.data(f"{flow['name']}: {line}")
-    for line in [] if flows else serving_lines(document["serve"]):
+    for line in [] if flows else [*table_lines(document["tables"]), *serving_lines(document["serve"])]:
         printer.data(line)
     for note in document["notes"]:
         printer.note(f"note: {note['about']}: {note['text']}")

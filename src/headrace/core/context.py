@@ -35,6 +35,12 @@ class Context:
         return self.state_path / "log" if self.log is None else state_path(self.log, self.store)
 
     @property
+    def local(self) -> Path:
+        """The folder for what only this machine needs to know."""
+        state = self.state_path
+        return state if isinstance(state, Path) else self.root / ".headrace"
+
+    @property
     def state_store(self) -> ObjectStore | None:
         """The object store that the state is kept on; None when it is in a local folder."""
         return self.store if isinstance(self.state_path, ObjectPath) else None

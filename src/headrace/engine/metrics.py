@@ -17,6 +17,7 @@ from headrace.engine.progress import OUTPUT
 from headrace.engine.status import Board
 from headrace.engine.statusfile import STATES
 from headrace.engine.stepmetrics import step_families
+from headrace.engine.tablemetrics import table_families
 from headrace.engine.volumes import bytes_in, bytes_out
 from headrace.plan.model import FlowPlan
 
@@ -111,6 +112,7 @@ class _Snapshot(Collector):
         yield from self._counters(document)
         yield self._sink_rows()
         yield from self._bytes()
+        yield from table_families(board.tables())
         yield from step_families({run.plan.name for run in self._board.runs})
 
     def _states(self) -> GaugeMetricFamily:

@@ -17,6 +17,7 @@ from headrace.engine.sidework import Periodic
 from headrace.engine.state import StateDir
 from headrace.engine.status import Board
 from headrace.engine.statusfile import write_status
+from headrace.log.tablestatus import read_groups, tables_folder
 from headrace.project.loader import Project
 
 _STATUS_SECONDS, _METER_SECONDS = 1.0, 5.0
@@ -34,6 +35,8 @@ class Reporting:
         self.board = Board(
             name, os.getpid(), runner.runs, notes, self._lags, letters, closed, late, redact=project.secrets.redact
         )
+        if project.spec.tables:
+            self.board.tables = lambda: read_groups(tables_folder(project.context))
         if runner.schemas is not None:
             self.board.schemas = runner.schemas.counts
         self._metrics = Metrics(self.board)

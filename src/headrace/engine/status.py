@@ -38,6 +38,8 @@ class Board:
     """Hides secrets: reasons are what other systems said."""
     schemas: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """How often the schema of a stream was, say, refused."""
+    tables: Callable[[], list[dict[str, Any]]] = list
+    """Gives what their capture says of the tables of the project."""
     http: str | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended: bool = False
@@ -73,6 +75,7 @@ class Board:
             "dead_letters": self._dead_letters(),
             "problems": [self._problem(run) for run in self.runs if run.state in ("degraded", "failed")],
             "notes": self.notes.all(),
+            "tables": self.tables(),
             "flow_list": [self._flow(run, now) for run in self.runs],
         }
 

@@ -8,7 +8,6 @@ or before a cut is nothing but a remainder.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,11 +18,11 @@ from headrace.core.endpoints import Endpoint
 from headrace.core.objects import ObjectPath
 from headrace.core.statefiles import StatePath, copy_file, sync, write_new
 from headrace.log._commits import Commit, Marks, sealed, unsealed
+from headrace.log._numbered import files_in, highest, number_of, numbered
 from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment, segment_of
 from headrace.log.parts import FileStaging, place_of, read_part, series
 
 _FIRST = 0
-_NUMBERED = re.compile(r"(\d{12})\.json")
 # a follower asks a store once a second; where the log was cut off matters only to one that stayed far behind
 _LOOK_AT_CUTS_SECONDS = 10.0
 # a batch that was staged so long ago and not committed will never be
@@ -47,7 +46,7 @@ class FileLog(Log):
         """The newest position: found by one look at the next one, as long as nobody else commits."""
         cut = self._cut()
         if self._seen < cut or self._seen == _FIRST or self._file(self._seen + 1).is_file():
-            self._seen = max(cut, _highest(self._commits))
+            self._seen = max(cut, highest(self._commits))
         return self._seen
 
     def begin(self) -> int:
@@ -120,20 +119,20 @@ class FileLog(Log):
         commit = self._read(position)
         if commit is not None and position > self._cut():
             document = {"position": position, "marks": commit.marks.batches}
-            write_new(self._cuts / f"{position:012d}.json", sealed(document))
+            write_new(numbered(self._cuts, position), sealed(document))
         self._tidy()
 
     def _tidy(self) -> None:
         """Remove commits, cuts and pieces that nobody needs any more."""
         (cut, gone), (_, known) = self._last_cut(), self._newest()
-        for file in _files(self._commits):
-            if (_position(file) or cut + 1) <= cut:
+        for file in files_in(self._commits):
+            if (number_of(file) or cut + 1) <= cut:
                 file.unlink(missing_ok=True)
-        for file in _files(self._cuts):
-            if (_position(file) or cut) < cut:
+        for file in files_in(self._cuts):
+            if (number_of(file) or cut) < cut:
                 file.unlink(missing_ok=True)
         cut_off, committed = _batches(gone), _batches(known)
-        for file in _files(self._parts):
+        for file in files_in(self._parts):
             name, batch = place_of(file.name) or ("", 0)
             if batch <= cut_off.get(name, -1) or (batch > committed.get(name, -1) and _is_forgotten(file)):
                 file.unlink(missing_ok=True)
@@ -155,7 +154,7 @@ class FileLog(Log):
     def _last_cut(self) -> tuple[int, Marks]:
         """Up to where the log was cut off, and which batches were there by then."""
         while (cut := self._cut()) > _FIRST:
-            file = self._cuts / f"{cut:012d}.json"
+            file = numbered(self._cuts, cut)
             with suppress(FileNotFoundError):  # a later one took its place
                 return cut, Marks(unsealed(file.read_bytes(), file.name)["marks"])
         return _FIRST, Marks()
@@ -168,10 +167,10 @@ class FileLog(Log):
             return None
 
     def _file(self, position: int) -> StatePath:
-        return self._commits / f"{position:012d}.json"
+        return numbered(self._commits, position)
 
     def _cut(self) -> int:
-        self._cut_seen = max(self._cut_seen, _highest(self._cuts))
+        self._cut_seen = max(self._cut_seen, highest(self._cuts))
         self._cut_due = time.monotonic() + (_LOOK_AT_CUTS_SECONDS if isinstance(self._cuts, ObjectPath) else 0.0)
         return self._cut_seen
 
@@ -191,24 +190,8 @@ def _batches(marks: Marks) -> dict[str, int]:
     }
 
 
-def _files(folder: StatePath) -> list[StatePath]:
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _position(file: StatePath) -> int | None:
-    found = _NUMBERED.fullmatch(file.name)
-    return int(found[1]) if found else None
-
-
 def _is_forgotten(file: StatePath) -> bool:
     try:
         return file.stat().st_mtime < time.time() - _FORGOTTEN_SECONDS
     except FileNotFoundError:
         return False
-
-
-def _highest(folder: StatePath) -> int:
-    return max((_position(file) or _FIRST for file in _files(folder)), default=_FIRST)

@@ -35,7 +35,7 @@ class FileStaging:
         return [self._put(f"{task:05d}-{number:03d}", rows, content) for number, (rows, content) in pieces]
 
     def _put(self, place: str, rows: int, content: bytes) -> Part:
-        digest = _digest(content)
+        digest = digest_of(content)
         name = f"{series(self.mark.writer, self.mark.generation)}-{self.mark.batch:012d}-{place}-{digest[:12]}.arrow"
         write_atomically(self.folder / name, content)
         return Part(name, rows, len(content), digest)
@@ -63,13 +63,14 @@ def read_part(folder: StatePath, part: Part) -> Iterator[pa.RecordBatch]:
 
 def batches_of(content: bytes, part: Part) -> Iterator[pa.RecordBatch]:
     """The changes in a piece's content, once that is known to be what was written."""
-    if _digest(content) != part.digest:
+    if digest_of(content) != part.digest:
         raise LogDamagedError(f"{part.name}: its checksum does not fit")
     with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
         yield from stream
 
 
-def _digest(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
+    """What tells one content from another."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -181,10 +181,15 @@ def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:
 
 
 def _name_clashes(project: Project) -> Iterator[ProjectError]:
-    for name in sorted(set(project.spec.streams) & set(project.spec.flows)):
-        yield ProjectError(
-            "duplicate-name",
-            f"'{name}' is both a stream and a flow",
-            where=project.origin("flows", name),
-            hint="SQL could not tell them apart: rename one of them",
-        )
+    spec = project.spec
+    named = {"stream": list(spec.streams), "table": list(spec.tables), "flow": list(spec.flows)}
+    met: dict[str, str] = {}
+    for kind, name in ((kind, name) for kind, names in named.items() for name in sorted(names)):
+        if name in met:
+            yield ProjectError(
+                "duplicate-name",
+                f"'{name}' is both a {met[name]} and a {kind}",
+                where=project.origin(f"{kind}s", name),
+                hint="SQL could not tell them apart: rename one of them",
+            )
+        met.setdefault(name, kind)

@@ -18,6 +18,7 @@ from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.project.serving import ServeSpec
+from headrace.project.tables import TableSpec
 from headrace.sources._ranges import parse_ranges
 
 Mode = Literal["batch", "micro_batch", "realtime"]
@@ -318,7 +319,7 @@ class FunctionsSpec(Options):
 
 
 class ProjectSpec(Options):
-    """One project: streams, flows and where they run."""
+    """One project: streams, tables, flows and where they run."""
 
     project: Name = Field(description="The project's name.")
     include: list[str] = Field(default=[], description="Further files to merge into this one; globs are allowed.")
@@ -335,6 +336,7 @@ class ProjectSpec(Options):
         default={}, description="Values laid over the rest of the file by `--profile NAME`."
     )
     streams: dict[Name, StreamSpec] = Field(default={}, description="Streams by name.")
+    tables: dict[Name, TableSpec] = Field(default={}, description="Tables by name.")
     flows: dict[Name, FlowSpec] = Field(default={}, description="Flows by name.")
     functions: FunctionsSpec = Field(FunctionsSpec(), description="What functions of SQL need to know of the project.")
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")

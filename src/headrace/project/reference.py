@@ -33,6 +33,7 @@ from headrace.project.model import (
     StreamSpec,
 )
 from headrace.project.shapes import family_of, keys_of
+from headrace.project.tables import TableSpec
 from headrace.project.wording import type_in_words
 
 FOLDER = Path("docs/reference")
@@ -42,6 +43,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "A stream": StreamSpec,
     "Event time": EventTime,
     "Backfill": BackfillSpec,
+    "A table": TableSpec,
     "A flow": FlowSpec,
     "Functions": FunctionsSpec,
     "Lookups": LookupsSpec,

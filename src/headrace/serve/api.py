@@ -9,7 +9,7 @@ import threading
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from headrace.serve.lifeline import STOP_SECONDS, end_with_parent
+from headrace.core.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.settings import Settings
 from headrace.serve.suspicion import CRASHES, suspect
 

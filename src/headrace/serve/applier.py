@@ -14,11 +14,11 @@ from collections.abc import Collection
 from typing import Any
 
 from headrace.core.errors import ProjectError
+from headrace.core.lifeline import STOP_SECONDS, live
 from headrace.core.objects import ObjectPath
 from headrace.log.folder import Version
 from headrace.serve import folders
 from headrace.serve.follower import Follower
-from headrace.serve.lifeline import STOP_SECONDS, live
 from headrace.serve.lock import locked
 from headrace.serve.pointers import Pointer, distrust, pointer_file, read_pointer, write_pointer
 from headrace.serve.saving import Saver

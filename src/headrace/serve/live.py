@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from headrace.core import lifeline
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve import lifeline
 from headrace.serve.access import Door
 from headrace.serve.auth import token_of
 from headrace.serve.feeds import Feeds

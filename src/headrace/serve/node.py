@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from headrace.core.children import Child, how
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.lifeline import STOP_SECONDS, live
 from headrace.core.statefiles import write_atomically
 from headrace.project.model import is_loopback
 from headrace.serve import meters
-from headrace.serve.children import Child, how
-from headrace.serve.lifeline import STOP_SECONDS, live
 from headrace.serve.lock import locked
 from headrace.serve.pointers import distrust
 from headrace.serve.ports import Port

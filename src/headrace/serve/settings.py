@@ -1,24 +1,19 @@
-"""What every process of a serve node knows: made anew in each of them from the project's files.
-
-A process is told where the project is, never what is in it: so no secret stands in an environment or a command line.
-"""
+"""What every process of a serve node knows: made anew in each of them from the project's files."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.core.errors import ProjectError
 from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
-from headrace.project.loader import Project, load
+from headrace.project import given
+from headrace.project.loader import Project
 from headrace.project.serving import ServeSpec
 from headrace.tables.push import PushTable
-
-_VARIABLE = "HEADRACE_SERVE"
 
 
 @dataclass(frozen=True)
@@ -58,6 +53,7 @@ class Settings:
             snapshots=_snapshots(project, log),
             lakes=_lakes(project),
             endpoints=_endpoints(project),
+            tables=_pushed(project),
             redact=project.secrets.redact,
         )
 
@@ -73,27 +69,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Given:
-    """Which project, and what is laid over its file: all that a node's processes are told."""
-
-    path: Path
-    profile: str | None = None
-    overrides: Sequence[str] = ()
-
-    @staticmethod
-    def here() -> Given:
-        """What this process was told by the node that started it."""
-        said = json.loads(os.environ[_VARIABLE])
-        return Given(Path(said["path"]), said["profile"], tuple(said["overrides"]))
+class Given(given.Given):
+    """Which project a node's processes serve."""
 
     def settings(self) -> Settings:
         """The settings of that project, as its files are now."""
-        return Settings.of(load(self.path, profile=self.profile, overrides=tuple(self.overrides)))
-
-    def environment(self) -> dict[str, str]:
-        """What tells it to a process."""
-        said = {"path": str(self.path.absolute()), "profile": self.profile, "overrides": list(self.overrides)}
-        return {_VARIABLE: json.dumps(said)}
+        return Settings.of(self.project())
 
     def over(self, **values: object) -> Given:
         """With these values of `serve:` laid over it."""
@@ -129,3 +110,8 @@ def _lakes(project: Project) -> dict[str, str]:
 def _endpoints(project: Project) -> tuple[str, ...]:
     sinks = (sink.of_flow(name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
     return tuple(sink.endpoint for sink in sinks if sink.endpoint is not None)
+
+
+def _pushed(project: Project) -> dict[str, PushTable]:
+    sources = {name: table.source for name, table in project.spec.tables.items()}
+    return {name: source for name, source in sources.items() if isinstance(source, PushTable)}

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from headrace.core.lock import holder
 from headrace.core.statefiles import write_atomically
-from headrace.serve.lock import holder
 
 STALE_SECONDS = 5.0
 """An applier that says nothing for so long is away."""

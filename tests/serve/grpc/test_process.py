@@ -11,7 +11,7 @@ import pytest
 from tests.serve.grpc.kit import COMMON, Client, refusal
 from tests.serve.kit import Served
 
-from headrace.serve.children import Child
+from headrace.core.children import Child
 from headrace.serve.ports import Port
 from headrace.serve.settings import Given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from headrace.serve import lifeline
+from headrace.core import lifeline
 from headrace.serve.grpc.server import Server
 from headrace.serve.settings import Settings
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,14 +13,14 @@ import psutil
 import pytest
 from tests.serve.nodekit import until
 
+from headrace.core.children import Child, how
 from headrace.core.errors import ProjectError
-from headrace.serve.children import Child, how
-from headrace.serve.lock import holder, locked
-from headrace.serve.ports import Port
+from headrace.core.lock import holder
+from headrace.serve.lock import locked
 
 SLEEPER = """
 import signal, sys, time
-from headrace.serve import lifeline
+from headrace.core import lifeline
 lifeline.end_with_parent()
 print("ready", flush=True)
 while True:
@@ -33,7 +32,7 @@ time.sleep(60)
 """
 PARENT = """
 import os, sys, time
-from headrace.serve.children import Child
+from headrace.core.children import Child
 child = Child("sleeper", "sleeper", {})
 child.start()
 print(child.pid, flush=True)
@@ -91,22 +90,6 @@ def test_a_child_that_cannot_run_is_given_up() -> None:
     child.code = 5
     assert child.hopeless
     assert [how(1), how(-9), how(-200)] == ["ended with 1", "was ended by SIGKILL", "was ended by signal 200"]
-
-
-def test_a_port_is_held_and_another_node_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = server.getsockname()[1]
-        with pytest.raises(ProjectError) as raised:
-            Port("127.0.0.1", taken, "serve.port")
-    assert raised.value.code == "port-taken"
-    port = Port("127.0.0.1", 0, "serve.port")
-    with pytest.raises(ProjectError):
-        Port("127.0.0.1", port.number, "serve.port")
-    assert not port.wait(0.1)
-    with socket.create_server(("127.0.0.1", port.number), reuse_port=True):
-        assert port.wait(5)
-    port.close()
-    assert port.address == f"127.0.0.1:{port.number}"
 
 
 def test_a_store_has_one_keeper(tmp_path: Path) -> None:

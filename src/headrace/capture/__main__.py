@@ -1,0 +1,48 @@
+"""The capture of a project, as a process that ends with the one that started it: `python -m headrace.capture`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from headrace.capture.follower import Follower
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.lifeline import STOP_SECONDS, live
+from headrace.core.lock import held
+from headrace.log.tablestatus import LOCK, tables_folder
+from headrace.project.given import Given
+from headrace.project.loader import Project
+from headrace.project.tables import groups
+
+
+def capture(project: Project, told: threading.Event) -> None:
+    """Capture all tables until told to stop."""
+    folder = tables_folder(project.context)
+    restart, redact = project.spec.restart, project.secrets.redact
+    with held(folder / LOCK, _in_use, patience=STOP_SECONDS):
+        followers = [
+            Follower(group, tables, project.context, folder, restart, redact)
+            for group, tables in groups(project.spec.tables).items()
+        ]
+        for follower in followers:
+            follower.start()
+        told.wait()
+        for follower in followers:
+            follower.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for follower in followers:
+            follower.join(max(0.0, deadline - time.monotonic()))
+
+
+def _in_use(pid: str) -> ProjectError:
+    return ProjectError(
+        "capture-in-use",
+        f"another process (pid {pid}) captures the tables of this state folder",
+        hint="stop it first, or choose another folder with --set state=DIR",
+        exit_code=Exit.CONFLICT,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(live(lambda told: capture(Given.here().project(), told)))

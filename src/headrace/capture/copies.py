@@ -1,0 +1,62 @@
+"""The copy of a group's tables, brought to where their log is: followed after a crash, made again when it is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.log.log import LogCutError
+from headrace.log.tables import TableLog
+from headrace.store.copy import TableCopy
+from headrace.store.errors import StoreDamagedError
+
+_AT_ONCE = 64
+
+
+def open_copy(folder: Path, log: TableLog) -> TableCopy:
+    """The copy in a folder, as of the newest commit of the log. One that is damaged or of another log is made again."""
+    try:
+        copy = TableCopy.open(folder)
+    except StoreDamagedError:
+        shutil.rmtree(folder)
+        copy = TableCopy.open(folder)
+    try:
+        catch_up(copy, log)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def catch_up(copy: TableCopy, log: TableLog) -> None:
+    """Bring a copy to where the log is."""
+    if copy.log != (log.id() or "") or copy.sequence > log.end():
+        make_again(copy, log)
+        return
+    try:
+        _follow(copy, log)
+    except LogCutError:
+        make_again(copy, log)
+
+
+def make_again(copy: TableCopy, log: TableLog) -> None:
+    """Make a copy from what the log has."""
+    copy.begin_again()
+    sequence, shapes = log.end(), log.shapes()
+    for table, shape in shapes.items():
+        for rows in log.rows(table, sequence, shape):
+            copy.follow(sequence, {table: rows}, shapes)
+    if sequence:
+        copy.finish(log.id() or "", sequence)
+
+
+def _follow(copy: TableCopy, log: TableLog) -> None:
+    shapes = log.shapes()
+    while segments := log.after(copy.sequence, _AT_ONCE):
+        for segment in segments:
+            # a table that is no more part of the group has no shape
+            named = {table: parts for table, parts in segment.parts.items() if table in shapes}
+            rows = {table: [log.read(part, shapes[table]) for part in parts] for table, parts in named.items()}
+            copy.follow(segment.sequence, {table: pa.concat_tables(found) for table, found in rows.items()}, shapes)

@@ -1,0 +1,100 @@
+"""The documents of a table log: what a commit adds, and what is so from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.positions import Position
+from headrace.core.schema import from_ddl, to_ddl
+from headrace.core.tables import TableShape
+from headrace.log._commits import sealed, unsealed
+from headrace.log.log import Part
+
+_schema = lru_cache(maxsize=1024)(from_ddl)
+"""The columns of DDL: nearly always the same as in the commit before."""
+
+
+@dataclass(frozen=True)
+class TableSegment:
+    """What changed with one commit."""
+
+    sequence: int
+    at: datetime | None
+    """When the newest of it happened at the source, if that says so."""
+    committed: datetime
+    position: Position
+    """Where its reader goes on after it."""
+    parts: Mapping[str, tuple[Part, ...]] = field(repr=False)
+    """The files of weighted rows, by table."""
+
+    @property
+    def rows(self) -> int:
+        """How many weighted rows it has."""
+        return sum(part.rows for parts in self.parts.values() for part in parts)
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """A segment, and what is so with it."""
+
+    segment: TableSegment
+    shapes: Mapping[str, Mapping[str, Any]]
+    """By table: `columns` as DDL, and `key`."""
+    complete: tuple[str, ...]
+    counts: Mapping[str, int]
+    """How many rows each table has."""
+
+    def to_bytes(self) -> bytes:
+        """As it stands in its file."""
+        segment = self.segment
+        return sealed(
+            {
+                "sequence": segment.sequence,
+                "at": None if segment.at is None else segment.at.isoformat(),
+                "committed": segment.committed.isoformat(),
+                "position": dict(segment.position),
+                "parts": {table: [asdict(part) for part in parts] for table, parts in segment.parts.items()},
+                "shapes": self.shapes,
+                "complete": sorted(self.complete),
+                "counts": self.counts,
+            }
+        )
+
+    @staticmethod
+    def from_bytes(content: bytes, name: str) -> TableCommit:
+        """The inverse of `to_bytes`."""
+        said = unsealed(content, name)
+        segment = TableSegment(
+            sequence=said["sequence"],
+            at=None if said["at"] is None else datetime.fromisoformat(said["at"]),
+            committed=datetime.fromisoformat(said["committed"]),
+            position=said["position"],
+            parts={table: tuple(Part(**part) for part in parts) for table, parts in said["parts"].items()},
+        )
+        return TableCommit(segment, said["shapes"], tuple(said["complete"]), said["counts"])
+
+
+def shape_to_json(shape: TableShape) -> dict[str, Any]:
+    """A shape as it stands in a commit."""
+    return {"columns": to_ddl(shape.columns), "key": list(shape.key)}
+
+
+def shape_from_json(said: Mapping[str, Any]) -> TableShape:
+    """The inverse of `shape_to_json`."""
+    return TableShape(_schema(said["columns"]), tuple(said["key"]))
+
+
+def plain(shape: TableShape) -> TableShape:
+    """A shape with the types that it will have when it is read again: one per type of Spark."""
+    return shape_from_json(shape_to_json(shape))
+
+
+def empty(shape: TableShape) -> pa.Table:
+    """No weighted rows."""
+    return shape.weighted.empty_table()

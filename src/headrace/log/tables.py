@@ -1,0 +1,326 @@
+"""The log of the tables of one group: weighted rows in Parquet, committed for all tables together.
+
+`commits/<sequence>.json` is put there in one step and names the files of weighted rows in `parts/`; it also holds the
+position of the source, the shapes and which tables are whole. One process writes, any number read: who commits without
+having seen the newest commit is refused. `bases/<table>/<sequence>.json` names files that hold all rows of a table as
+of a sequence, so that older parts need not be read, and may go once nobody wants an older state. `floor.json` says up
+to where they went: a commit file at or before that is nothing but a remainder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.core.context import Context
+from headrace.core.positions import Position
+from headrace.core.statefiles import StatePath, remove_tree, sync, write_atomically, write_new
+from headrace.core.tables import WEIGHT, TableShape
+from headrace.log._commits import sealed, unsealed
+from headrace.log._numbered import files_in, highest, number_of, numbered, numbers
+from headrace.log._tablecommits import TableCommit, TableSegment, plain, shape_from_json, shape_to_json
+from headrace.log.log import LogCutError, LogDamagedError, Part
+from headrace.log.parts import digest_of
+
+__all__ = ["LogMovedError", "TableLog", "TableSegment", "group_id", "plain", "table_log"]
+
+_PART = re.compile(r"(?P<table>.+)-(?P<sequence>\d{12})-[0-9a-f]+\.parquet")
+_IDENTITY, _FLOOR = "log.json", "floor.json"
+# what a reader keeps in mind; older ones are read again when they are wanted
+_REMEMBERED = 20_000
+
+
+class LogMovedError(Exception):
+    """Another writer has committed meanwhile: look at the log again."""
+
+
+def group_id(group: str) -> str:
+    """The name of a group's folder: readable, and no other group has it."""
+    digest = hashlib.sha256(group.encode()).hexdigest()[:10]
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", group)[:80].strip("_.") + f"-{digest}"
+
+
+def table_log(context: Context, group: str) -> TableLog:
+    """The log of a group of a project's tables."""
+    return TableLog(context.log_path / "tables" / group_id(group))
+
+
+class TableLog:
+    """The log of one group, in one folder."""
+
+    def __init__(self, folder: StatePath) -> None:
+        self.folder = folder
+        self._commits = folder / "commits"
+        self._parts = folder / "parts"
+        self._bases = folder / "bases"
+        self._seen = 0
+        self._newest: TableCommit | None = None
+        self._named: dict[int, Mapping[str, tuple[Part, ...]]] = {}
+
+    def id(self) -> str | None:
+        """Made up when the log was begun: tells it from one that was removed and begun anew. None: not yet begun."""
+        try:
+            file = self.folder / _IDENTITY
+            return str(unsealed(file.read_bytes(), file.name)["id"])
+        except FileNotFoundError:
+            return None
+
+    def end(self) -> int:
+        """The newest sequence, found by one look at the next one as long as there is none; 0 without any."""
+        if self._seen == 0 or numbered(self._commits, self._seen + 1).is_file():
+            self._seen = max(self._seen, highest(self._commits))
+        return self._seen
+
+    def begin(self) -> int:
+        """The oldest sequence that is still there, or would be: 1 when nothing was ever removed."""
+        return self._floor() + 1
+
+    def position(self) -> Position | None:
+        """Where the source is read on, as of the newest commit."""
+        newest = self._last()
+        return None if newest is None else newest.segment.position
+
+    def shapes(self) -> dict[str, TableShape]:
+        """The shapes of all tables, as of the newest commit."""
+        newest = self._last()
+        return {} if newest is None else {name: shape_from_json(said) for name, said in newest.shapes.items()}
+
+    def complete(self) -> frozenset[str]:
+        """The tables whose first snapshot is whole."""
+        newest = self._last()
+        return frozenset() if newest is None else frozenset(newest.complete)
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+        newest = self._last()
+        return {} if newest is None else dict(newest.counts)
+
+    def newest(self) -> TableSegment | None:
+        """The segment of the newest commit."""
+        found = self._last()
+        return None if found is None else found.segment
+
+    def commit(
+        self,
+        changes: Mapping[str, pa.Table],
+        position: Position,
+        shapes: Mapping[str, TableShape],
+        at: datetime | None,
+        complete: Collection[str],
+        *,
+        after: int | None = None,
+    ) -> int:
+        """Add weighted rows of tables, durably, in one step; gives the sequence. Also without rows, when only the
+        position or the shapes matter.
+
+        LogMovedError when `after` is given and is not the newest sequence, or when another writer is faster.
+        """
+        before = self._last()
+        sequence = 1 if before is None else before.segment.sequence + 1
+        if after is not None and after != sequence - 1:
+            raise LogMovedError(f"{self.folder} is at {sequence - 1}, not at {after}")
+        filled = {name: rows for name, rows in changes.items() if rows.num_rows}
+        parts = {name: (self._put(name, sequence, rows, shapes[name]),) for name, rows in filled.items()}
+        if parts:
+            sync(self._parts)
+        if sequence == 1:
+            write_new(self.folder / _IDENTITY, sealed({"id": uuid.uuid4().hex[:12]}))
+        segment = TableSegment(sequence, at, datetime.now(UTC), position, parts)
+        counts = {name: (before.counts.get(name, 0) if before else 0) + _net(filled.get(name)) for name in shapes}
+        said = {name: shape_to_json(shape) for name, shape in shapes.items()}
+        made = TableCommit(segment, said, tuple(complete), counts)
+        # who slept before this line may put it where others had committed and removed it meanwhile
+        if not write_new(numbered(self._commits, sequence), made.to_bytes()) or highest(self._commits) != sequence:
+            self._seen, self._newest = 0, None
+            raise LogMovedError(f"{self.folder} already has {sequence}")
+        self._remember(made)
+        return sequence
+
+    def after(self, sequence: int, limit: int = 64) -> list[TableSegment]:
+        """The segments after a sequence, in order. LogCutError when one of them is gone."""
+        found: list[TableSegment] = []
+        while len(found) < limit:
+            commit = self._read(sequence + len(found) + 1)
+            if commit is None:
+                break
+            found.append(commit.segment)
+            self._remember(commit)
+        # remainders of what was removed can be read as well
+        if (found or sequence < self.end()) and sequence < self._floor():
+            raise LogCutError(f"{self.folder} begins at {self.begin()}, and {sequence + 1} is wanted")
+        return found
+
+    def state(self, table: str, sequence: int) -> list[StatePath]:
+        """Files of weighted rows that add up to the table at a sequence: a base, and the parts since. A file that was
+        written before a column was added lacks it."""
+        base, files = self._base(table, sequence)
+        if base < self._floor():
+            raise LogCutError(f"the state of '{table}' at {sequence} is kept no more")
+        for number in range(base + 1, sequence + 1):
+            files += [self.file(part) for part in self._parts_of(number).get(table, ())]
+        return files
+
+    def segments(self, table: str, sequence: int) -> int:
+        """How many files `state` gives: what tells that a table should be folded."""
+        return len(self.state(table, sequence))
+
+    def file(self, part: Part) -> StatePath:
+        """Where a part is."""
+        return self._parts / part.name
+
+    def read(self, part: Part, shape: TableShape) -> pa.Table:
+        """The weighted rows of a part, with the columns of the shape, once it is known to be what was written."""
+        content = self.file(part).read_bytes()
+        if digest_of(content) != part.digest:
+            raise LogDamagedError(f"{part.name}: its checksum does not fit")
+        return shaped(pq.read_table(pa.BufferReader(content)), shape)
+
+    def rows(self, table: str, sequence: int, shape: TableShape) -> Iterator[pa.Table]:
+        """The weighted rows of the state of a table, file by file."""
+        for file in self.state(table, sequence):
+            with file.open("rb") as opened:
+                yield shaped(pq.read_table(opened), shape)
+
+    def staging(self, table: str, sequence: int) -> StatePath:
+        """A folder of its own for files that are to become the base of a table at a sequence."""
+        return self._bases / table / f"{sequence:012d}-{uuid.uuid4().hex[:8]}"
+
+    def fold(self, table: str, sequence: int, files: Sequence[StatePath]) -> None:
+        """Make files the base of a table: they add up to it at a sequence, and are in a folder that `staging` gave.
+        Who is first has their way."""
+        folder = self._bases / table
+        names = [f"{file.parent.name}/{file.name}" for file in files]
+        for file in files:
+            assert str(file.parent.parent) == str(folder), f"{file} is not where bases of '{table}' are kept"
+            sync(file)
+        for parent in {file.parent for file in files}:
+            sync(parent)
+        write_new(numbered(folder, sequence), sealed({"sequence": sequence, "files": names}))
+
+    def retain(self, sequence: int) -> int:
+        """Remove what is needed neither for states nor for segments from a sequence on; gives the oldest sequence
+        that is left. A table without a base keeps all that is needed to tell its rows: fold it first."""
+        last = self._last()
+        if last is None:
+            return 1
+        sequence = min(sequence, last.segment.sequence)
+        bases = {table: self._newest_base(table, sequence) for table in last.shapes}
+        # the newest commit tells where the source is read on
+        floor = min([last.segment.sequence - 1, *bases.values()])
+        if floor > self._floor():
+            write_atomically(self.folder / _FLOOR, sealed({"sequence": floor}))
+        for file in files_in(self._commits):
+            if (number_of(file) or floor + 1) <= floor:
+                file.unlink(missing_ok=True)
+        self._remove_parts(floor)
+        for table, base in bases.items():
+            self._remove_bases(table, base)
+        return floor + 1
+
+    def _remove_parts(self, floor: int) -> None:
+        for file in files_in(self._parts):
+            found = _PART.fullmatch(file.name)
+            if found is not None and int(found["sequence"]) <= floor:
+                file.unlink(missing_ok=True)
+
+    def _remove_bases(self, table: str, base: int) -> None:
+        folder = self._bases / table
+        for number in numbers(folder):
+            if number < base:
+                numbered(folder, number).unlink(missing_ok=True)
+        for one in files_in(folder):
+            prefix = one.name.partition("-")[0]
+            if number_of(one) is None and prefix.isdecimal() and int(prefix) < base:
+                remove_tree(one)
+
+    def _floor(self) -> int:
+        """Up to where commits were removed."""
+        try:
+            return int(unsealed((self.folder / _FLOOR).read_bytes(), _FLOOR)["sequence"])
+        except FileNotFoundError:
+            return 0
+
+    def _newest_base(self, table: str, sequence: int) -> int:
+        """The newest base of a table that states from a sequence on can be built from; 0 without any."""
+        return max((number for number in numbers(self._bases / table) if number <= sequence), default=0)
+
+    def _base(self, table: str, sequence: int) -> tuple[int, list[StatePath]]:
+        """The sequence of the newest base that is not after this one, and its files."""
+        base = self._newest_base(table, sequence)
+        if base == 0:
+            return 0, []
+        folder = self._bases / table
+        file = numbered(folder, base)
+        try:
+            names = unsealed(file.read_bytes(), file.name)["files"]
+        except FileNotFoundError:
+            raise LogCutError(f"the state of '{table}' at {sequence} is kept no more") from None
+        return base, [folder / parent / name for parent, name in (one.split("/") for one in names)]
+
+    def _parts_of(self, sequence: int) -> Mapping[str, tuple[Part, ...]]:
+        found = self._named.get(sequence)
+        if found is not None:
+            return found
+        commit = self._read(sequence)
+        if commit is None:
+            raise LogCutError(f"{self.folder} has no {sequence}: it begins at {self.begin()} and ends at {self.end()}")
+        self._remember(commit)
+        return commit.segment.parts
+
+    def _remember(self, commit: TableCommit) -> None:
+        sequence = commit.segment.sequence
+        self._named[sequence] = commit.segment.parts
+        if len(self._named) > _REMEMBERED:
+            del self._named[next(iter(self._named))]
+        self._seen = max(self._seen, sequence)
+        if self._newest is None or sequence >= self._newest.segment.sequence:
+            self._newest = commit
+
+    def _last(self) -> TableCommit | None:
+        end = self.end()
+        if end and (self._newest is None or self._newest.segment.sequence != end):
+            found = self._read(end)
+            if found is None:
+                raise LogDamagedError(f"{numbered(self._commits, end)} is missing")
+            self._newest = found
+        return self._newest
+
+    def _read(self, sequence: int) -> TableCommit | None:
+        file = numbered(self._commits, sequence)
+        try:
+            return TableCommit.from_bytes(file.read_bytes(), file.name)
+        except FileNotFoundError:
+            return None
+
+    def _put(self, table: str, sequence: int, rows: pa.Table, shape: TableShape) -> Part:
+        out = pa.BufferOutputStream()
+        schema = plain(shape).weighted
+        pq.write_table(rows.select(schema.names).cast(schema), out, compression="zstd", write_page_checksum=True)
+        content = out.getvalue().to_pybytes()
+        digest = digest_of(content)
+        name = f"{table}-{sequence:012d}-{digest[:12]}.parquet"
+        write_atomically(self._parts / name, content)
+        return Part(name, rows.num_rows, len(content), digest)
+
+
+def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:
+    """Weighted rows with the columns of a newer shape: nulls where there was none."""
+    schema = shape.weighted
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _net(rows: pa.Table | None) -> int:
+    return 0 if rows is None else int(pc.sum(rows.column(WEIGHT)).as_py() or 0)

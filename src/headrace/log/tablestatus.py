@@ -1,0 +1,55 @@
+"""What a capture says of each group of tables: small files in the local state folder that everybody may read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.core.context import Context
+from headrace.core.lock import holder
+from headrace.core.statefiles import write_atomically
+from headrace.log.tables import group_id
+
+STALE_SECONDS = 5.0
+"""A capture that says nothing of a group for so long is away, or stuck."""
+LOCK = "capture.lock"
+_ENDING = ".json"
+
+
+def tables_folder(context: Context) -> Path:
+    """Where a capture keeps its copies and says how they are."""
+    return context.local / "tables"
+
+
+def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
+    """Say how a group is. Not durable: after a crash of the machine nothing of it holds."""
+    now = time.time()
+    as_of = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    document = {"group": group, "as_of": as_of, "written": now, **said}
+    write_atomically(folder / f"{group_id(group)}{_ENDING}", json.dumps(document).encode(), durable=False)
+
+
+def read_group(folder: Path, group: str) -> dict[str, Any] | None:
+    """What was last said of a group, with its age and whether it still holds; None when nothing ever was."""
+    return _read(folder / f"{group_id(group)}{_ENDING}", holder(folder / LOCK))
+
+
+def read_groups(folder: Path) -> list[dict[str, Any]]:
+    """What was last said of every group, also of those that are no longer in the project."""
+    pid = holder(folder / LOCK)
+    files = sorted(folder.glob(f"*{_ENDING}"))
+    return [said for file in files if (said := _read(file, pid)) is not None]
+
+
+def _read(file: Path, pid: int | None) -> dict[str, Any] | None:
+    try:
+        said: dict[str, Any] = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    age = max(0.0, time.time() - said.pop("written"))
+    live = said.get("pid") == pid and age <= STALE_SECONDS
+    return {**said, "age_s": round(age, 1), "live": live}
