@@ -7,6 +7,7 @@ import pytest
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.project.loader import load
+from headrace.project.tables import groups
 
 STREAM = "{source: {type: kafka, brokers: ['a:1'], topic: t}, format: json}"
 
@@ -127,6 +128,25 @@ def test_files_that_are_named_must_be_there_and_be_text(refused: Any, tmp_path: 
 def test_a_stream_and_a_flow_may_not_share_a_name(refused: Any) -> None:
     (error,) = refused(f"project: a\nstreams: {{b: {STREAM}}}\nflows: {{b: {{sql: SELECT 1}}}}")
     assert (error.code, error.where.line) == ("duplicate-name", 3)
+
+
+def test_a_table_may_not_share_its_name_either(refused: Any) -> None:
+    table = "{source: {type: push, columns: 'id int', key: [id]}}"
+    tables = f"{{b: {table}, c: {table}}}"
+    errors = refused(f"project: a\nstreams: {{b: {STREAM}}}\ntables: {tables}\nflows: {{c: {{sql: SELECT 1}}}}")
+    assert [(error.code, error.where.line) for error in errors] == [("duplicate-name", 3), ("duplicate-name", 4)]
+
+
+def test_the_key_of_a_table_is_what_its_source_says_or_its_options(loaded: Any) -> None:
+    source = "source: {type: push, columns: 'id int, tags array<string>', key: [id]}"
+    tables = f"{{a: {{{source}}}, b: {{{source}, key: [id]}}, c: {{{source}, key: [tags]}}}}"
+    project = loaded(f"project: a\ntables: {tables}")
+    found = project.spec.tables
+    assert [found[name].shape(name, project.context).key for name in "ab"] == [("id",), ("id",)]
+    with pytest.raises(ProjectError) as caught:
+        found["c"].shape("c", project.context)
+    assert caught.value.code == "table-key"
+    assert {group: list(tables) for group, tables in groups(found).items()} == {"push": ["a", "b", "c"]}
 
 
 def test_named_sinks_and_bare_kinds_may_stand_in_a_flow(loaded: Any) -> None:

@@ -88,20 +88,14 @@ class Follower:
 
     def _failed(self, error: Exception) -> None:
         """Say why it does not go on; in its log only when that is news."""
-        reason = self._reason(error)
+        known = error if isinstance(error, ProjectError) else _unexpected(error)
+        waits = known.exit_code is Exit.TRANSIENT
+        reason = {"code": known.code, "text": self.redact(known.message), "hint": known.hint, "transient": waits}
         self._restarts += 1
         if self.reason != reason:
-            known = isinstance(error, ProjectError)
-            said = str(error) if known else "".join(traceback.format_exception(error))
+            said = str(known) if known is error else "".join(traceback.format_exception(error))
             print(self.redact(f"{self.group}: {said}"), file=sys.stderr, flush=True)
         self._be("degraded", reason)
-
-    def _reason(self, error: Exception) -> dict[str, Any]:
-        if isinstance(error, ProjectError):
-            waits = error.exit_code is Exit.TRANSIENT
-            return {"code": error.code, "text": self.redact(error.message), "hint": error.hint, "transient": waits}
-        text = self.redact(f"{type(error).__name__}: {error}")
-        return {"code": "table-capture-failed", "text": text, "hint": "see logs/capture.log", "transient": True}
 
     def _be(self, state: State, reason: dict[str, Any] | None) -> None:
         if (state, reason) != (self.state, self.reason):
@@ -154,3 +148,12 @@ class Follower:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _unexpected(error: Exception) -> ProjectError:
+    return ProjectError(
+        "table-capture-failed",
+        f"{type(error).__name__}: {error}",
+        hint="it is tried again; logs/capture.log in the state folder says more",
+        exit_code=Exit.TRANSIENT,
+    )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.core.context import Context
     from headrace.core.sink import Sink
     from headrace.core.source import Source
+    from headrace.core.tables import TableSource
     from headrace.project.loader import Project
 
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -99,8 +100,10 @@ def _unreadable(error: ProjectError) -> Result:
 
 
 def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
-    """What each source and sink says about the system behind it, all asked at once."""
-    asked: dict[str, Source | Sink] = {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
+    """What each source, table and sink says about the system behind it, all asked at once."""
+    asked: dict[str, Source | TableSource | Sink] = {}
+    asked |= {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
+    asked |= {f"table {name}": table.source for name, table in project.spec.tables.items()}
     for name, flow in project.spec.flows.items():
         asked |= {f"flow {name}, sink {index} ({sink.kind()})": sink for index, sink in enumerate(flow.sinks)}
     answers: Queue[Result] = Queue()
@@ -113,7 +116,7 @@ def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
         yield found.get(check) or Result(check, "fail", f"no answer within {deadline.total_seconds():g} s", fix)
 
 
-def _ask(check: str, component: Source | Sink, context: Context, answers: Queue[Result]) -> None:
+def _ask(check: str, component: Source | TableSource | Sink, context: Context, answers: Queue[Result]) -> None:
     try:
         component.check(context)
         answers.put(Result(check, "ok", "answers"))

@@ -9,6 +9,7 @@ from headrace.core.processor import Processor
 from headrace.core.records import spark_schema
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.core.tables import TableSource
 from headrace.plan.model import FlowPlan, Plan
 from headrace.project.loader import Project
 from headrace.sql.dialect.dotted import check_dotted_columns
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def check_services(project: Project, plan: Plan) -> None:
-    """Ask every source and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at once."""
-    parts: dict[tuple[str | int, ...], Source | Processor | Sink] = {}
+    """Ask every source, table and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at
+    once."""
+    parts: dict[tuple[str | int, ...], Source | TableSource | Processor | Sink] = {}
+    parts |= {("tables", name, "source"): table.source for name, table in project.spec.tables.items()}
     for flow in plan.flows:
         parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
         parts |= {("flows", step.of or flow.name, *step.path): step.processor for step in flow.steps()}

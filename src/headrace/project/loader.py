@@ -182,15 +182,14 @@ def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:
 
 def _name_clashes(project: Project) -> Iterator[ProjectError]:
     spec = project.spec
-    kinds = {"streams": ("a stream", spec.streams), "tables": ("a table", spec.tables), "flows": ("a flow", spec.flows)}
+    named = {"stream": list(spec.streams), "table": list(spec.tables), "flow": list(spec.flows)}
     met: dict[str, str] = {}
-    for section, (words, members) in kinds.items():
-        for name in sorted(members):
-            if name in met:
-                yield ProjectError(
-                    "duplicate-name",
-                    f"'{name}' is both {met[name]} and {words}",
-                    where=project.origin(section, name),
-                    hint="SQL could not tell them apart: rename one of them",
-                )
-            met.setdefault(name, words)
+    for kind, name in ((kind, name) for kind, names in named.items() for name in sorted(names)):
+        if name in met:
+            yield ProjectError(
+                "duplicate-name",
+                f"'{name}' is both a {met[name]} and a {kind}",
+                where=project.origin(f"{kind}s", name),
+                hint="SQL could not tell them apart: rename one of them",
+            )
+        met.setdefault(name, kind)

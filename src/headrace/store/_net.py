@@ -96,8 +96,7 @@ def _filled(
     filled = list(row)
     for at in missing:
         if place is not None:
-            bulk = given is not None and place < offset
-            filled[at] = given.column(at)[place].as_py() if bulk else rows[place - offset][at]
+            filled[at] = rows[place - offset][at] if given is None or place >= offset else given[at][place].as_py()
         elif packed is not None:
             filled[at] = table.value(key, packed, at)
         else:

@@ -7,6 +7,7 @@ from headrace.testing.services.etcd import Etcd
 from headrace.testing.services.influxdb import InfluxDB
 from headrace.testing.services.installing import install
 from headrace.testing.services.kafka import Kafka
+from headrace.testing.services.mariadb import MariaDB
 from headrace.testing.services.opensearch import OpenSearch
 from headrace.testing.services.postgres import Postgres
 from headrace.testing.services.prometheus import Prometheus
@@ -16,7 +17,7 @@ from headrace.testing.services.service import Service
 from headrace.testing.services.spark import Spark
 
 KINDS: dict[str, type[Service]] = {
-    kind.kind: kind for kind in (Kafka, Postgres, Redis, InfluxDB, OpenSearch, S3, Etcd, Prometheus, Spark)
+    kind.kind: kind for kind in (Kafka, Postgres, MariaDB, Redis, InfluxDB, OpenSearch, S3, Etcd, Prometheus, Spark)
 }
 
 
@@ -38,6 +39,7 @@ __all__ = [
     "Etcd",
     "InfluxDB",
     "Kafka",
+    "MariaDB",
     "OpenSearch",
     "Postgres",
     "Prometheus",
