@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 from pydantic import ValidationError
-from tests.conftest import unavailable
+from tests.conftest import frozen, unavailable
 from tests.tables.conftest import Copy
 
 from headrace.core.context import Context
@@ -150,6 +150,10 @@ def test_options_that_cannot_be() -> None:
         with pytest.raises(ValidationError):
             source(**options)
     assert code_of(lambda: source(timeout="2s").check(HERE)) == "service-away"
+    with pytest.raises(ProjectError) as caught:
+        source("postgresql://me:s3%cret@127.0.0.1:1/shop").check(HERE)
+    assert caught.value.code == "postgres-url"
+    assert "cret" not in str(caught.value)
 
 
 def test_nothing_secret_is_said() -> None:
@@ -492,6 +496,48 @@ def test_a_slot_that_is_not_as_it_was_left(db: Database) -> None:
 
 
 @pytest.mark.service
+def test_a_log_that_the_server_has_thrown_away(db: Database) -> None:
+    db.run(MANY)
+    db.open(t=db.table("t"))
+    db.until(lambda: db.whole("t"))
+    db.close()
+    lost = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{db.slot}'"
+    db.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+    try:
+        for _ in range(4):
+            db.run("UPDATE t SET v = v || '.'", "SELECT pg_switch_wal()", "CHECKPOINT")
+        wait_until(lambda: db.rows(lost) == [("lost",)])
+    finally:
+        db.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    db.open(t=db.table("t"))
+    assert code_of(db.step) == "slot-missing"
+
+
+@pytest.mark.service
+def test_what_is_dropped_or_still_being_written_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(_postgres_reader, "_MOVE_SECONDS", 0.1)
+    db.run(MANY)
+    with psycopg.connect(db.url) as other:
+        other.execute("DELETE FROM t WHERE id > 4")
+        db.open(t=db.table("t"))
+        assert [db.step(0.1) for _ in range(4)][1:] == [None, None, None]
+        assert db.rows("SELECT count(*) FROM pg_replication_slots WHERE active") == [(1,)]
+        db.close()
+        wait_until(lambda: db.rows("SELECT count(*) FROM pg_replication_slots WHERE active") == [(0,)])
+        db.open(t=db.table("t"))
+        db.step(0.1)
+        other.commit()
+    db.until(lambda: db.whole("t"))
+    assert db.found() == [(n, f"v{n}") for n in range(1, 5)]
+    db.until(lambda: db.reader is not None and db.reader.lag() == 0)
+    db.run("DROP TABLE t")
+    assert code_of(lambda: db.until(lambda: False)) == "service-away"
+    db.open(t=db.table("t"))
+    assert code_of(db.step) == "postgres-missing"
+
+
+@pytest.mark.service
 def test_a_publication_of_somebody_elses(db: Database) -> None:
     db.run(MANY, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE other")
     given = db.table("t", publication="p")
@@ -537,14 +583,26 @@ def test_what_the_server_must_allow(db: Database) -> None:
 
 
 @pytest.mark.service
-def test_a_server_that_goes_away_and_comes_back(db: Database, postgres: Postgres) -> None:
+def test_a_server_that_goes_away_and_comes_back(
+    db: Database, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     db.run(MANY)
     db.open(t=db.table("t"))
     db.until(lambda: db.whole("t"))
     db.step(0.2)
-    postgres.stop()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(_postgres_stream, "_SILENCE_SECONDS", 0.3)
+        impatient.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
+        with frozen(postgres.port):
+            assert code_of(lambda: db.until(lambda: False)) == "service-away"
+    db.open(t=db.table("t"))
+    db.step(0.2)
+    stopping = threading.Thread(target=postgres.stop)  # the server waits for us to have all
+    stopping.start()
     with pytest.raises(ProjectError) as caught:
         db.until(lambda: False)
+    stopping.join(10)
+    assert not postgres.is_running()
     assert (caught.value.code, caught.value.exit_code) == ("service-away", Exit.TRANSIENT)
     db.open(t=db.table("t"))
     assert code_of(db.step) == "service-away"

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
+from headrace.core.services import service_away
 from headrace.core.tables import TableReader, TableShape, Taken
 from headrace.tables import _postgres_catalog as catalog
 from headrace.tables._postgres import Connection, PgServer, explained
@@ -95,6 +96,8 @@ class PostgresReader(TableReader):
         self._publication = publication
         self._place = Place.of(after) if after is not None else None
         self._confirmed = self._place.lsn if self._place is not None else None
+        self._is_known = after is not None
+        """Whether it is durable that the slot is ours."""
         self._moved = time.monotonic()
         self._side: Connection | None = None
         self._prepared = False
@@ -113,6 +116,8 @@ class PostgresReader(TableReader):
                 first = self._prepare()
                 if first is not None:
                     return first
+            if not self._is_known:
+                return None
             if self._pending and self._snapshot is None and not self._begin_snapshot(until):
                 return None
             if self._snapshot is None:
@@ -123,7 +128,7 @@ class PostgresReader(TableReader):
 
     def confirm(self, position: Position) -> None:
         """Let the slot move on."""
-        lsn = position["lsn"]
+        self._is_known, lsn = True, position["lsn"]
         if lsn is None:
             return
         self._confirmed = lsn_number(lsn)
@@ -132,12 +137,14 @@ class PostgresReader(TableReader):
                 self._stream.confirm(self._confirmed)
 
     def lag(self) -> int | None:
-        """Bytes of WAL."""
+        """Bytes of WAL that are still to be told, or to be handed out."""
         if self._side is None or self._place is None or self._place.lsn is None:
             return None
+        told = self._transactions
+        reached = self._place.lsn if told is None or told.whole else max(self._place.lsn, told.reached)
         with suppress(psycopg.Error):
-            question = "SELECT (pg_current_wal_lsn() - %s::pg_lsn)::int8"
-            row = self._side.execute(question, (lsn_text(self._place.lsn),)).fetchone()
+            question = "SELECT (pg_current_wal_flush_lsn() - %s::pg_lsn)::int8"
+            row = self._side.execute(question, (lsn_text(reached),)).fetchone()
             return max(0, row[0]) if row is not None else None
         return None
 
@@ -204,7 +211,7 @@ class PostgresReader(TableReader):
         assert self._place is not None
         if system != self._place.system:
             raise self._lost("this is another server than the one that was read so far")
-        if slot is None:
+        if slot is None or slot.confirmed is None:
             raise self._lost(f"slot {self._slot} is gone")
         if slot.lost:
             raise self._lost(f"slot {self._slot} was too far behind: the server threw away what it had not sent")
@@ -243,17 +250,16 @@ class PostgresReader(TableReader):
         assert self._place.lsn is not None
         return self._place.lsn >= lsn
 
-    def _next_rows(self, snapshot: Snapshot) -> Taken | None:
+    def _next_rows(self, snapshot: Snapshot) -> Taken:
         """Rows under the snapshot; the stream begins when they have all come."""
         self._close_stream()
         if self._rows is None:
             self._rows = self._all_rows(snapshot)
-        taken = next(self._rows, None)
-        if taken is not None:
-            return taken
-        snapshot.close()
-        self._snapshot = self._rows = None
-        return None
+        taken = next(self._rows)
+        if not self._pending:
+            snapshot.close()
+            self._snapshot = self._rows = None
+        return taken
 
     def _all_rows(self, snapshot: Snapshot) -> Iterator[Taken]:
         for name in self._pending:
@@ -309,9 +315,20 @@ class PostgresReader(TableReader):
             assert told.final is not None
             place = replace(self._place, within=(told.final, told.count))
             return self._taken(told.take_open(), self._place.lsn, place)
-        if told.reached > self._place.lsn and time.monotonic() - self._moved >= _MOVE_SECONDS:
+        if told.reached > self._place.lsn and self._is_move_due():
+            self._require_tables()
             return self._taken(Portion(), told.reached)
         return None
+
+    def _is_move_due(self) -> bool:
+        asked = self._stream is not None and self._stream.is_asked
+        return asked or time.monotonic() - self._moved >= _MOVE_SECONDS
+
+    def _require_tables(self) -> None:
+        """A table that is dropped tells nothing, and one that is made in its place is not published."""
+        assert self._side is not None
+        if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
+            raise service_away(self._server.label, "a table was dropped")
 
     def _stopped(self, told: Transactions, stop: int) -> Taken:
         """All before the place where a snapshot was made."""
