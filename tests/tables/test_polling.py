@@ -262,16 +262,16 @@ def test_two_tables_of_one_database_change_together(database: sqlite3.Connection
 def test_what_is_wrong_has_a_code(database: sqlite3.Connection, context: Context) -> None:
     database.execute("INSERT INTO orders VALUES (1, 'a', 1, 'perhaps')")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"url": "sqlite:///none.db"}, "table-missing"),
-        ({"table": "order"}, "table-missing"),
-        ({"query": "SELEC 1", "table": None}, "table-missing"),
+        ({"url": "sqlite:///none.db"}, "polling-missing"),
+        ({"table": "order"}, "polling-missing"),
+        ({"query": "SELEC 1", "table": None}, "polling-missing"),
         ({"query": "SELECT 1 AS x", "table": None}, "table-columns-unknown"),
         ({"columns": "id int, nam string"}, "unknown-column"),
         ({"cursor": "versio"}, "unknown-column"),
         ({"deleted": "delete"}, "unknown-column"),
         ({"cursor": "version", "lookback": "1min"}, "polling-lookback"),
         ({"cursor": "name", "lookback": 1}, "polling-lookback"),
-        ({}, "table-value-unfit"),
+        ({}, "table-value"),
     ]
     for options, code in cases:
         with pytest.raises(ProjectError) as refused:
@@ -397,9 +397,9 @@ def test_types_of_postgres(postgres: Postgres, context: Context) -> None:
     followed.reader.close()
     infinite = polled(url=url, query="SELECT 1 AS id, date 'infinity' AS d", table=None)
     for wrong, code in (
-        (infinite, "table-value-unfit"),
-        (polled(url=url, table="nowhere"), "table-missing"),
-        (polled(url=url, query="SELECT x", table=None), "table-missing"),
+        (infinite, "table-value"),
+        (polled(url=url, table="nowhere"), "polling-missing"),
+        (polled(url=url, query="SELECT x", table=None), "polling-missing"),
         (polled(url=f"{url}-nowhere"), "postgres-missing"),
         (polled(url="postgresql://127.0.0.1:1/x"), "service-away"),
     ):
