@@ -19,6 +19,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.views.algebra import View
 from headrace.views.keyed import key_conflicts, keyed
 from headrace.views.maintained import Maintained, TableInput
+from headrace.views.normalise import normalise
 from headrace.views.running import local
 from headrace.views.state import ViewState
 
@@ -47,7 +48,7 @@ class ViewHarness:
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-view-")
         self.tables = {name: _shape(about) for name, about in tables.items()}
         self.sql = sql
-        self.view = view or _normalised(sql, self.tables, key)
+        self.view = view or normalise(sql, self.tables, key=key)
         # sessions of its own: settings are changed, and tables must not be mistaken for others of the same name
         self._spark = (spark or _session()).newSession()
         self._oracle = self._spark.newSession()
@@ -142,12 +143,6 @@ class ViewHarness:
 def _shape(about: Mapping[str, Any]) -> TableShape:
     columns = from_ddl(", ".join(f"{quoted(name)} {kind}" for name, kind in about["columns"].items()))
     return TableShape(columns, tuple(about.get("key") or ()))
-
-
-def _normalised(sql: str, tables: Mapping[str, TableShape], key: Sequence[str]) -> View:
-    from headrace.views.normalise import normalise
-
-    return normalise(sql, tables, key=key)
 
 
 def _session() -> SparkSession:
