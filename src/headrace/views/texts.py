@@ -82,4 +82,6 @@ def restricted(text: str | None, within: Within | None) -> str | None:
     same = " AND ".join(
         f"x.{quoted(one.column)} {'<=>' if one.nulls else '='} v.{quoted(one.value)}" for one in within.wanted
     )
-    return f"SELECT {broadcast('v', within.small)}x.* FROM {_source(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"
+    return (
+        f"SELECT {broadcast('v', within.small)}x.* FROM {_source(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"
+    )
