@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -230,15 +229,6 @@ def test_a_copy_that_is_behind_what_the_log_keeps_is_made_again(tmp_path: Path) 
         if number == 0:
             catch_up(behind, log)
     log = TableLog(tmp_path / "log")
-    for name in SHAPES:
-        folder = log.staging(name, 3)
-        files = []
-        if name == "a":
-            folder.mkdir(parents=True)
-            rows = pa.concat_tables(list(log.rows("a", 3, SHAPES["a"])))
-            pq.write_table(rows, folder / "all.parquet")
-            files = [folder / "all.parquet"]
-        log.fold(name, 3, files)
     assert log.retain(3) == 3
     catch_up(behind, log)
     assert (behind.sequence, behind.counts()) == (3, {"a": 3})

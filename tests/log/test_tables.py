@@ -100,8 +100,6 @@ def test_a_writer_that_slept_adds_nothing(log: TableLog, monkeypatch: pytest.Mon
     with pytest.raises(LogMovedError):
         put(late, 9, (9, "late", 1))
     put(log, 3, (3, "new", 1))
-    for name in ("orders", "people"):
-        log.fold(name, 3, [])
     log.retain(3)
     late._seen, late._newest = 1, None
     with pytest.raises((LogMovedError, LogDamagedError)):
@@ -117,30 +115,53 @@ def test_a_column_that_was_added_is_null_in_older_parts(log: TableLog) -> None:
     assert held(log, 2, wider) == [(1, "new", None)]
 
 
-def test_a_base_stands_for_all_parts_before_it_and_lets_them_go(log: TableLog) -> None:
+def test_a_base_stands_for_all_parts_before_it(log: TableLog) -> None:
     for number in range(1, 7):
         put(log, number, (number, "new", 1))
     before = held(log, 4), held(log, 6)
-    assert log.retain(6) == 1
     fold(log, 3)
     fold(log, 5)
-    log.fold("people", 5, [])
     assert len(log.state("orders", 6)) == 2
+    assert log.is_base(log.state("orders", 5))
+    assert not log.is_base(log.state("orders", 6))
     assert (held(log, 4), held(log, 6)) == before
-    assert log.retain(4) == 1  # no base of people is that old
-    log.fold("people", 2, [])
-    assert log.retain(4) == 3
+
+
+def test_what_is_not_needed_goes(log: TableLog) -> None:
+    for number in range(1, 7):
+        put(log, number, (number, "new", 1))
+    before = held(log, 4), held(log, 6)
+    fold(log, 4)
+    assert log.retain(4) == 5
     for one in (log, TableLog(log.folder)):
         assert (held(one, 4), held(one, 6)) == before
-        assert [segment.sequence for segment in one.after(2)] == [3, 4, 5, 6]
+        assert [segment.sequence for segment in one.after(4)] == [5, 6]
         with pytest.raises(LogCutError):
-            one.after(1)
+            one.after(3)
         with pytest.raises(LogCutError):
-            one.state("orders", 2)
+            one.state("orders", 3)
+    assert len(list((log.folder / "parts").iterdir())) == 2
     assert log.retain(100) == 6
     assert (log.begin(), log.end(), log.position()) == (6, 6, {"lsn": 6})
     assert held(TableLog(log.folder), 6) == before[1]
     assert put(TableLog(log.folder), 7, (7, "new", 1)) == 7
+
+
+def test_a_table_that_is_never_folded_keeps_its_files(log: TableLog) -> None:
+    for number in range(1, 9):
+        put(log, number, (number, "new", 1), (number, "old", 1), (number, "old", -1))
+        if number in (3, 6):
+            assert log.retain(number) == number
+    assert log.retain(7) == 8
+    log.retain(2)
+    assert log.begin() == 8
+    assert held(TableLog(log.folder), 7) == [(number, "new") for number in range(1, 8)]
+    fold(log, 8)
+    put(log, 9)
+    assert log.retain(8) == 9
+    assert held(TableLog(log.folder), 9) == [(number, "new") for number in range(1, 9)]
+    assert list((log.folder / "parts").glob("*")) == []
+    assert len(list((log.folder / "bases" / "orders").iterdir())) == 2
 
 
 def test_a_part_that_is_not_what_was_written_is_told(log: TableLog) -> None:

@@ -187,52 +187,60 @@ class TableLog:
         return self._bases / table / f"{sequence:012d}-{uuid.uuid4().hex[:8]}"
 
     def fold(self, table: str, sequence: int, files: Sequence[StatePath]) -> None:
-        """Make files the base of a table: they add up to it at a sequence, and are in a folder that `staging` gave.
+        """Make files the base of a table: all its rows at a sequence, each once, in a folder that `staging` gave.
         Who is first has their way."""
-        folder = self._bases / table
-        names = [f"{file.parent.name}/{file.name}" for file in files]
         for file in files:
-            assert str(file.parent.parent) == str(folder), f"{file} is not where bases of '{table}' are kept"
+            assert str(file.parent.parent) == str(self._bases / table), f"{file} is not where bases are kept"
             sync(file)
         for parent in {file.parent for file in files}:
             sync(parent)
-        write_new(numbered(folder, sequence), sealed({"sequence": sequence, "files": names}))
+        self._write_base(table, sequence, files)
 
     def retain(self, sequence: int) -> int:
         """Remove what is needed neither for states nor for segments from a sequence on; gives the oldest sequence
-        that is left. A table without a base keeps all that is needed to tell its rows: fold it first."""
+        that is left. Of a table that was not folded since, the files stay as they are."""
         last = self._last()
         if last is None:
             return 1
         sequence = min(sequence, last.segment.sequence)
-        bases = {table: self._newest_base(table, sequence) for table in last.shapes}
         # the newest commit tells where the source is read on
-        floor = min([last.segment.sequence - 1, *bases.values()])
+        floor = min(sequence, last.segment.sequence - 1)
         if floor > self._floor():
+            for table in last.shapes:
+                if self._newest_base(table, sequence) < floor:
+                    self._write_base(table, sequence, self.state(table, sequence))
             write_atomically(self.folder / _FLOOR, sealed({"sequence": floor}))
+        self._remove(floor, {table: self._newest_base(table, sequence) for table in last.shapes})
+        return floor + 1
+
+    def _remove(self, floor: int, bases: Mapping[str, int]) -> None:
+        """Remove commits and parts up to a floor, and what is older than the bases, unless a base has it."""
         for file in files_in(self._commits):
             if (number_of(file) or floor + 1) <= floor:
                 file.unlink(missing_ok=True)
-        self._remove_parts(floor)
+        kept = {str(file) for table in bases for file in self._based(table, bases[table])}
+        folders = {file.rpartition("/")[0] for file in kept}
         for table, base in bases.items():
-            self._remove_bases(table, base)
-        return floor + 1
-
-    def _remove_parts(self, floor: int) -> None:
+            for one in files_in(self._bases / table):
+                number = number_of(one)
+                if number is not None and number < base:
+                    one.unlink(missing_ok=True)
+                elif number is None and int(one.name.partition("-")[0]) < base and str(one) not in folders:
+                    remove_tree(one)
         for file in files_in(self._parts):
             found = _PART.fullmatch(file.name)
-            if found is not None and int(found["sequence"]) <= floor:
+            if found is not None and int(found["sequence"]) <= floor and str(file) not in kept:
                 file.unlink(missing_ok=True)
 
-    def _remove_bases(self, table: str, base: int) -> None:
-        folder = self._bases / table
-        for number in numbers(folder):
-            if number < base:
-                numbered(folder, number).unlink(missing_ok=True)
-        for one in files_in(folder):
-            prefix = one.name.partition("-")[0]
-            if number_of(one) is None and prefix.isdecimal() and int(prefix) < base:
-                remove_tree(one)
+    def _based(self, table: str, base: int) -> Iterator[StatePath]:
+        """The files of a base, and of all after it."""
+        for number in numbers(self._bases / table):
+            if number >= base:
+                yield from self._base(table, number)[1]
+
+    def _write_base(self, table: str, sequence: int, files: Sequence[StatePath]) -> None:
+        names = [str(file).removeprefix(f"{self.folder}/") for file in files]
+        write_new(numbered(self._bases / table, sequence), sealed({"sequence": sequence, "files": names}))
 
     def _floor(self) -> int:
         """Up to where commits were removed."""
@@ -250,13 +258,12 @@ class TableLog:
         base = self._newest_base(table, sequence)
         if base == 0:
             return 0, []
-        folder = self._bases / table
-        file = numbered(folder, base)
+        file = numbered(self._bases / table, base)
         try:
             names = unsealed(file.read_bytes(), file.name)["files"]
         except FileNotFoundError:
             raise LogCutError(f"the state of '{table}' at {sequence} is kept no more") from None
-        return base, [folder / parent / name for parent, name in (one.split("/") for one in names)]
+        return base, [self.folder / name for name in names]
 
     def _parts_of(self, sequence: int) -> Mapping[str, tuple[Part, ...]]:
         found = self._named.get(sequence)
