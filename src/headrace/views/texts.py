@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 
-SMALL = 20_000
+SMALL = 50_000
 """Up to so many changed rows a batch is small: they are sent to where the large relations are, not the other way."""
 
 
