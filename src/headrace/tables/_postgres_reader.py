@@ -96,11 +96,11 @@ class PostgresReader(TableReader):
         self._publication = publication
         self._place = Place.of(after) if after is not None else None
         self._confirmed = self._place.lsn if self._place is not None else None
-        self._is_known = after is not None
-        """Whether it is durable that the slot is ours."""
+        self._is_announced = self._is_known = after is not None
+        """Whether it was said, and is durable, that the slot is ours and which tables are whole."""
         self._moved = time.monotonic()
         self._side: Connection | None = None
-        self._prepared = False
+        self._is_published = False
         self._tables: dict[str, catalog.PgTable] = {}
         self._export: Export | None = None
         self._snapshot: Snapshot | None = None
@@ -112,12 +112,12 @@ class PostgresReader(TableReader):
         """The next rows of a snapshot, or the next changes."""
         until = time.monotonic() + seconds
         with explained(self._server.label):
-            if not self._prepared:
-                first = self._prepare()
-                if first is not None:
-                    return first
+            if not self._tables:
+                self._prepare()
             if not self._is_known:
-                return None
+                return self._announce()
+            if not self._is_published:
+                self._publish()
             if self._pending and self._snapshot is None and not self._begin_snapshot(until):
                 return None
             if self._snapshot is None:
@@ -161,40 +161,53 @@ class PostgresReader(TableReader):
         known = self._place.tables if self._place is not None else {}
         return [name for name, table in self._tables.items() if known.get(name) != table.number]
 
-    def _prepare(self) -> Taken | None:
-        """Look at what is there. The first time it is made known that a slot will be made before it is: so nobody
-        takes it for somebody else's when we are cut off."""
+    def _prepare(self) -> None:
+        """Look at what is there, and whether it is as it was left."""
         side = self._side = self._server.connect()
         self._types = catalog.types_of(side)
+        tables = {}
         for name, wanted in self._wanted.items():
-            table = catalog.find_table(side, self._types, wanted.table, wanted.texts)
-            known = self._shapes.get(name)
-            catalog.require_key(table, known.key if known is not None and known.key else table.key)
-            self._tables[name] = table
-        _refuse_twice(self._tables)
+            tables[name] = catalog.find_table(side, self._types, wanted.table, wanted.texts)
+            catalog.require_key(tables[name], self._key(name, tables[name]))
+        _refuse_twice(tables)
         slot, system = catalog.find_slot(side, self._slot), catalog.system_of(side)
         if self._place is None:
             self._refuse_foreign(slot)
-        elif self._place.lsn is None and slot is not None:
-            side.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))
+            self._place = Place(system)
         elif self._place.lsn is not None:
             self._require_slot(slot, system, self._place.lsn)
-        self._publish(side)
-        self._prepared = True
-        if self._place is not None:
-            tables = {name: number for name, number in self._place.tables.items() if name in self._tables}
-            self._place = replace(self._place, tables=tables)
+        elif slot is not None:
+            side.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))
+        kept = {name: number for name, number in self._place.tables.items() if name in tables}
+        if kept != self._place.tables:
+            self._place = replace(self._place, tables=kept)
+            self._is_announced = self._is_known = False
+        self._tables = tables
+
+    def _announce(self) -> Taken | None:
+        """Say where we are before anything is made or changed at the server. So after a crash a new slot is known to be
+        ours, and a table that has left the publication is not taken for whole when it comes back."""
+        if self._is_announced:
             return None
-        self._place = Place(system)
+        assert self._place is not None
+        self._is_announced = True
         return Taken(self._place.position)
 
-    def _publish(self, side: Connection) -> None:
+    def _key(self, name: str, table: catalog.PgTable) -> tuple[str, ...]:
+        known = self._shapes.get(name)
+        return known.key if known is not None and known.key else table.key
+
+    def _publish(self) -> None:
         """Before a slot is made: only what is published then is told."""
+        assert self._side is not None
         tables = list(self._tables.values())
         if self._publication is not None:
-            require_publication(side, self._publication, tables)
+            require_publication(self._side, self._publication, tables)
         else:
-            keep_publication(side, self._slot, tables, fresh=self._place is None or self._place.lsn is None)
+            pending = self._pending
+            whole = [table for name, table in self._tables.items() if name not in pending]
+            keep_publication(self._side, self._slot, tables, whole)
+        self._is_published = True
 
     def _refuse_foreign(self, slot: catalog.Slot | None) -> None:
         if slot is not None:
@@ -267,8 +280,7 @@ class PostgresReader(TableReader):
             table = catalog.find_table(
                 snapshot.connection, self._types, self._wanted[name].table, self._wanted[name].texts
             )
-            known = self._shapes.get(name)
-            shape = snapshot_shape(name, table, known, known.key if known is not None and known.key else table.key)
+            shape = snapshot_shape(name, table, self._shapes.get(name), self._key(name, table))
             self._shapes[name] = shape
             begun, shapes = frozenset({name}), {name: shape}
             waiting: pa.Table | None = None
