@@ -16,7 +16,7 @@ from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
 from headrace.views.layout import layout, refuse_maps
 from headrace.views.plain import Types
-from headrace.views.relations import Named, Relations
+from headrace.views.relations import Shown, Relations
 from headrace.views.running import Runner
 from headrace.views.state import ViewState
 from headrace.views.sums import Sums
@@ -111,17 +111,17 @@ class Maintained:
         changed, old = {}, {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
-                changed[name] = Named(self._table("delta", name), one.rows)
+                changed[name] = Shown(self._table("delta", name), one.rows)
                 one.delta.createOrReplaceTempView(changed[name].name)
             old[name] = self._table("old", name)
             one.old.createOrReplaceTempView(old[name])
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
 
-    def _shown(self, operator: Operator) -> Named:
+    def _shown(self, operator: Operator) -> Shown:
         relation = self._layout.taken[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return Named(name, self._runner.show(relation, name, self._ddl[operator]))
+        return Shown(name, self._runner.show(relation, name, self._ddl[operator]))
 
     def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
         text = relations.delta(operator)

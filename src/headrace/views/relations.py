@@ -15,7 +15,7 @@ from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restric
 
 
 @dataclass(frozen=True)
-class Named:
+class Shown:
     """The name of a relation that Spark knows, and how many rows it has."""
 
     name: str
@@ -29,9 +29,9 @@ class Relations:
         self,
         layout: Layout,
         types: Types,
-        changed: Mapping[str, Named],
+        changed: Mapping[str, Shown],
         old: Mapping[str, str],
-        kept: Mapping[Operator, Named],
+        kept: Mapping[Operator, Shown],
         first: bool,
     ) -> None:
         self._layout, self._types = layout, types
