@@ -16,7 +16,7 @@ from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
 from headrace.views.layout import layout, refuse_maps
 from headrace.views.plain import Types
-from headrace.views.relations import Shown, Relations
+from headrace.views.relations import Relations, Shown
 from headrace.views.running import Runner
 from headrace.views.state import ViewState
 from headrace.views.sums import Sums
