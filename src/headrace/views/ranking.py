@@ -108,7 +108,7 @@ def _at_an_end(name: str, spec: exp.Expr | None) -> bool:
     return name in ("last", "last_value") and end == "UNBOUNDED"
 
 
-def limited(t: Translation, op: Operator, order: Sequence[exp.Expr], query: exp.Query, env: Env) -> Operator:
+def limited(t: Translation, op: Operator, order: Sequence[exp.Expr], query: exp.Expr, env: Env) -> Operator:
     """The rows that LIMIT and OFFSET leave. Without ORDER BY, and for rows that are alike to it, the least ones."""
     limit, offset = (_number(query.args.get(name), env) for name in ("limit", "offset"))
     if limit is None and not offset:

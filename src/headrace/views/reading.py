@@ -6,9 +6,13 @@ wrote, so here functions are names with arguments, and literals stay as they sta
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.sql.query import Query, parse
@@ -23,19 +27,20 @@ class Ref(exp.Column):
     """A column of the algebra: its name is unique in the whole view."""
 
 
-class VerbatimParser(Spark.Parser):
+class VerbatimParser(SparkParser):
     """Spark's grammar without sqlglot's own notions of functions."""
 
-    FUNCTIONS = {}  # noqa: RUF012
-    FUNCTION_PARSERS = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _SYNTAX}  # noqa: RUF012
-    NO_PAREN_FUNCTION_PARSERS = {"CASE": Spark.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}  # noqa: RUF012
-    ARRAY_CONSTRUCTORS = {}  # noqa: RUF012  # array(1, 2)[0] takes an element
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in _SYNTAX}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    """None: array(1, 2)[0] takes an element."""
 
 
-class VerbatimGenerator(Spark.Generator):
+class VerbatimGenerator(SparkGenerator):
     """Writes functions and literals as they were."""
 
-    TRANSFORMS = {**Spark.Generator.TRANSFORMS, Ref: lambda _, node: f"`{node.name}`"}  # noqa: RUF012
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, Ref: lambda _, node: f"`{node.name}`"}
 
     def literal_sql(self, expression: exp.Literal) -> str:
         """The word of the text itself, quotes and all."""
@@ -59,8 +64,9 @@ def read(sql: str) -> tuple[Query, exp.Query]:
         raise query.error_at(
             query.tree, "sql-syntax", f"SQL cannot be read as a view: {error.errors[0].get('description')}", ""
         ) from error
-    assert isinstance(tree, exp.Query), "the plain dialect made sure of it"
-    return query, tree.transform(_named)
+    named = None if tree is None else tree.transform(_named)
+    assert isinstance(named, exp.Query), "the plain dialect made sure of it"
+    return query, named
 
 
 def text(node: exp.Expr) -> str:

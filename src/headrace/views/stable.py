@@ -37,7 +37,9 @@ def _any_value(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
     """min() is one of the values, and always the same one."""
     call.set("this", "min")
     call.set("expressions", call.expressions[:1])
-    return made.transform(lambda part: part.this if isinstance(part, exp.IgnoreNulls | exp.RespectNulls) else part)
+    nulls = (exp.IgnoreNulls, exp.RespectNulls)
+    found: exp.Expr = made.transform(lambda part: part.this if isinstance(part, nulls) else part)
+    return found
 
 
 def _steady(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
