@@ -29,7 +29,9 @@ BOTH = frozenset({"cups"})
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr("headrace.capture.group._QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.capture.group._WAIT_SECONDS", 0.02)
     TestTable.said, TestTable.readers = queue.Queue(), []
     return Context(tmp_path, str(tmp_path / "state"))
 

@@ -22,7 +22,8 @@ MOST_CHANGES = 50_000
 """So many changes make a commit, however quickly they come."""
 COMMIT_SECONDS = 0.2
 """Between two commits, when they are smaller: what comes meanwhile is committed together."""
-_WAIT_SECONDS = 0.5
+_WAIT_SECONDS, _LOOK_SECONDS = 0.5, 1.0
+_QUIET_SECONDS, _LONG_QUIET_SECONDS = 1.0, 10.0
 
 
 @dataclass
@@ -39,7 +40,8 @@ class Progress:
     """Weighted rows committed since the process began."""
     lag: int | None = None
     caught_up: bool = False
-    """Whether all tables are whole and there was nothing more to read when it last looked."""
+    """Whether all tables are whole, and nothing came for a while: a second when the source says that there is nothing,
+    longer when it cannot tell."""
 
 
 class Capture:
@@ -58,7 +60,8 @@ class Capture:
         self._progress = progress
         self._log = table_log(context, group)
         self._commit_seconds = commit_seconds
-        self._committed = 0.0
+        self._committed = self._looked = 0.0
+        self._heard = time.monotonic()
         self._held: Taken | None = None
 
     def run(self, stopping: Event, alive: Callable[[], None]) -> None:
@@ -72,10 +75,17 @@ class Capture:
                     if taken is not None:
                         self._keep(copy, taken, shapes)
                         reader.confirm(taken.position)
-                    self._progress.lag = reader.lag()
-                    whole = self._progress.complete >= shapes.keys()
-                    self._progress.caught_up = whole and taken is None and not self._progress.lag
+                    self._look(reader, shapes, quiet=taken is None)
                     alive()
+
+    def _look(self, reader: TableReader, shapes: Mapping[str, TableShape], *, quiet: bool) -> None:
+        """See how far behind it is, not more than once a second while changes come."""
+        now, progress = time.monotonic(), self._progress
+        self._heard = self._heard if quiet else now
+        if quiet or now - self._looked > _LOOK_SECONDS:
+            self._looked, progress.lag = now, reader.lag()
+        enough = _QUIET_SECONDS if progress.lag == 0 else _LONG_QUIET_SECONDS
+        progress.caught_up = now - self._heard > enough and progress.complete >= shapes.keys()
 
     def _reader(self, shapes: Mapping[str, TableShape]) -> TableReader:
         sources = {name: spec.source for name, spec in self._tables.items()}

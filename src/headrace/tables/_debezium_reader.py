@@ -143,6 +143,8 @@ class DebeziumReader(TableReader):
             for partition, offset in table.offsets.items():
                 part = TopicPartition(table.source.topic, partition)
                 high = (self._consumer.get_watermark_offsets(part, cached=True) or (0, -1))[1]
+                if high < 0:
+                    return None  # not told yet
                 behind += max(0, high - offset)
         return behind
 
