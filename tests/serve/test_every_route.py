@@ -76,6 +76,7 @@ ROUTES: dict[tuple[str, str], list[tuple[str, dict[str, Any] | None]]] = {
         ("/sql", {"sql": "SELECT * FROM vault"}),
         ("/sql", {"sql": "SELECT * FROM people WHERE region = 'US'"}),
     ],
+    ("POST", "/tables/{name}"): [("/tables/people", {"op": "upsert", "row": {"id": 1}})],  # takes rows, gives none
     ("GET", "/{path}"): [
         ("/people", None),
         ("/people?region=US", None),
