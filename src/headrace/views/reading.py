@@ -20,6 +20,7 @@ from headrace.sql.query import Query, parse
 # the functions whose arguments are not separated by commas
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION", "TRIM")
 _WITH_UNIT = ("dateadd", "date_add", "timestampadd", "datediff", "date_diff", "timestampdiff")
+_TYPED = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME")
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
@@ -81,7 +82,8 @@ def ref(name: str) -> Ref:
 
 def written(node: exp.Expr | None) -> str | None:
     """The value of a text that is written out; None when it is not one."""
-    return node.name[1:-1] if isinstance(node, exp.Literal) and node.is_string else None
+    is_text = isinstance(node, exp.Literal) and node.is_string and node.name[:1] in ("'", '"')
+    return node.name[1:-1] if node is not None and is_text else None
 
 
 def function_of(node: exp.Expr) -> str:
@@ -98,16 +100,25 @@ def conjunction(parts: list[exp.Expr]) -> exp.Expr:
 
 
 def _verbatim(query: Query) -> list[Token]:
-    """The tokens, with each string as it stands there; Spark says what two in a row mean ('it''s')."""
+    """The tokens, with each literal as it stands there; Spark says what two strings in a row mean ('it''s')."""
     made: list[Token] = []
-    for token in query.tokens:
-        if token.token_type not in _STRINGS:
+    tokens = iter(query.tokens)
+    for token in tokens:
+        last = made[-1] if made else None
+        if token.token_type in _STRINGS:
+            begins = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
+            made.append(_joined(query, made.pop() if begins else token, token, TokenType.STRING))
+        elif last is not None and last.token_type is TokenType.NUMBER and token.start <= last.end:
+            # of 1L the tokeniser makes 1, :: and BIGINT in one place
+            made.append(_joined(query, made.pop(), next(tokens), TokenType.NUMBER))
+        else:
             made.append(token)
-            continue
-        first = made.pop() if made and made[-1].token_type is TokenType.STRING else token
-        source = query.sql[first.start : token.end + 1]
-        made.append(Token(TokenType.STRING, source, first.line, first.col, first.start, token.end, []))
     return made
+
+
+def _joined(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
+    source = query.sql[first.start : last.end + 1]
+    return Token(kind, source, first.line, first.col, first.start, last.end, [])
 
 
 def _named(node: exp.Expr) -> exp.Expr:
