@@ -96,7 +96,9 @@ def arrow_schema(spark: SparkSession, text: str, names: tuple[str, ...]) -> pa.S
             ddl_type(field.type)
         return pa.schema([pa.field(field.name, field.type) for field in fields])
     except AnalysisException as error:
-        raise ProjectError("view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}") from error
+        raise ProjectError(
+            "view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}"
+        ) from error
     except (PySparkException, KeyError) as error:
         raise ProjectError(
             "view-unsupported",

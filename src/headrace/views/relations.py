@@ -13,8 +13,9 @@ from headrace.views.layout import Layout, inputs_of
 from headrace.views.plain import Types
 from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
 
+
 @dataclass(frozen=True)
-class Named:
+class Shown:
     """The name of a relation that Spark knows, and how many rows it has."""
 
     name: str
@@ -28,9 +29,9 @@ class Relations:
         self,
         layout: Layout,
         types: Types,
-        changed: Mapping[str, Named],
+        changed: Mapping[str, Shown],
         old: Mapping[str, str],
-        kept: Mapping[Operator, Named],
+        kept: Mapping[Operator, Shown],
         first: bool,
     ) -> None:
         self._layout, self._types = layout, types
@@ -137,9 +138,7 @@ class Relations:
         if self.first or not keys or change is None:
             return None
         values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], change)
-        return Within(
-            values, tuple(Wanted(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL
-        )
+        return Within(values, tuple(Wanted(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL)
 
     def rows(self, operator: Operator, new: bool, within: Within | None = None) -> str | None:
         """The rows as they are after this batch, or as they were before it."""
