@@ -74,7 +74,9 @@ class Maintained:
         refuse_maps(view.root, self._types)
         self._ddl = {operator: self._kept_columns(operator) for operator in self._layout.kept}
         self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
-        found = [field.with_name(name) for field, name in zip(self._types.schema(view.root), view.columns, strict=True)]
+        found = [
+            pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
+        ]
         self.schema = pa.schema([*([pa.field(deltas.ID, pa.string())] if identified else []), *found])
 
     def _table(self, what: str, name: str) -> str:
@@ -187,7 +189,7 @@ def _is_consolidated(operator: Operator) -> bool:
         case Filter(below):
             return _is_consolidated(below)
         case Project(below, expressions):
-            kept = {sql for _, sql in expressions}
-            return all(quoted(name) in kept for name in below.columns) and _is_consolidated(below)
+            # of anything but columns two rows may come to be the same, or one become several
+            return {sql for _, sql in expressions} == set(listed(below.columns)) and _is_consolidated(below)
         case _:
             return False

@@ -10,7 +10,7 @@ from headrace.core.tables import WEIGHT
 from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Equal, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 from headrace.views.layout import Layout, inputs_of
-from headrace.views.plain import Types
+from headrace.views.plain import Types, named
 from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
 
 
@@ -78,7 +78,7 @@ class Relations:
             return None
         if isinstance(operator, Filter):
             return select(["*"], inputs[0], f"WHERE {operator.condition}")
-        return select([*(f"{sql} AS {quoted(name)}" for name, sql in operator.expressions), WEIGHT], inputs[0])
+        return select([*named(operator.expressions), WEIGHT], inputs[0])
 
     def _as(self, union: UnionAll, below: Operator, text: str) -> str:
         """An input of a union with the types of the union, which Spark would not know with one input alone."""
