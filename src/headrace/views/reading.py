@@ -6,6 +6,7 @@ wrote, so here functions are names with arguments, and literals stay as they sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -21,6 +22,7 @@ from headrace.sql.query import Query, parse
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION", "TRIM")
 _WITH_UNIT = ("dateadd", "date_add", "timestampadd", "datediff", "date_diff", "timestampdiff")
 _TYPED = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME")
+_UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
@@ -41,7 +43,19 @@ class VerbatimParser(SparkParser):
 class VerbatimGenerator(SparkGenerator):
     """Writes functions and literals as they were."""
 
-    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, Ref: lambda _, node: f"`{node.name}`"}
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {
+        **SparkGenerator.TRANSFORMS,
+        Ref: lambda _, node: f"`{node.name}`",
+        exp.BitwiseLeftShift: lambda self, node: self.binary(node, "<<"),
+        exp.BitwiseRightShift: lambda self, node: self.binary(node, ">>"),
+    }
+
+    def not_sql(self, expression: exp.Not) -> str:
+        """IS NOT NULL, which Spark knows more about than of NOT … IS NULL."""
+        inside = expression.this
+        if isinstance(inside, exp.Is) and isinstance(inside.expression, exp.Null):
+            return f"{self.sql(inside, 'this')} IS NOT NULL"
+        return super().not_sql(expression)
 
     def literal_sql(self, expression: exp.Literal) -> str:
         """The word of the text itself, quotes and all."""
@@ -102,18 +116,36 @@ def conjunction(parts: list[exp.Expr]) -> exp.Expr:
 def _verbatim(query: Query) -> list[Token]:
     """The tokens, with each literal as it stands there; Spark says what two strings in a row mean ('it''s')."""
     made: list[Token] = []
-    tokens = iter(query.tokens)
-    for token in tokens:
-        last = made[-1] if made else None
-        if token.token_type in _STRINGS:
+    place, tokens = 0, query.tokens
+    while place < len(tokens):
+        token, last = tokens[place], made[-1] if made else None
+        span = _interval(tokens, place)
+        if span > 1:
+            made.append(_joined(query, token, tokens[place + 2 * span], TokenType.STRING))
+            place += 2 * span
+        elif token.token_type in _STRINGS:
             begins = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
             made.append(_joined(query, made.pop() if begins else token, token, TokenType.STRING))
         elif last is not None and last.token_type is TokenType.NUMBER and token.start <= last.end:
             # of 1L the tokeniser makes 1, :: and BIGINT in one place
-            made.append(_joined(query, made.pop(), next(tokens), TokenType.NUMBER))
+            made.append(_joined(query, made.pop(), token, TokenType.NUMBER))
         else:
             made.append(token)
+        place += 1
     return made
+
+
+def _interval(tokens: Sequence[Token], place: int) -> int:
+    """How many numbers with units follow INTERVAL."""
+    if tokens[place].text.upper() != "INTERVAL":
+        return 0
+    count = 0
+    while place + 2 * count + 2 < len(tokens):
+        number, unit = tokens[place + 2 * count + 1], tokens[place + 2 * count + 2]
+        if number.token_type not in (TokenType.NUMBER, TokenType.STRING) or unit.text.upper().rstrip("S") not in _UNITS:
+            break
+        count += 1
+    return count
 
 
 def _joined(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
@@ -123,8 +155,6 @@ def _joined(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
 
 def _named(node: exp.Expr) -> exp.Expr:
     """Function names in one spelling, so that equal calls are equal trees."""
-    if isinstance(node, exp.Add) and isinstance(node.right, exp.Interval) and not isinstance(node.parent, exp.Paren):
-        return exp.paren(node, copy=False)  # INTERVAL 1 DAY 2 HOURS was taken apart
     if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
         node = exp.Anonymous(this="any", expressions=[node.this])
     if isinstance(node, exp.Anonymous):
