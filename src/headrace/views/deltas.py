@@ -109,8 +109,8 @@ def unmatchable(op: Match, left: str | None, right: str | None, types: Mapping[s
         nothing = " OR ".join(f"{quoted(name)} IS NULL" for name in strict)
         what = [quoted(n) if n in columns else f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in op.columns]
         parts.append(select([*what, WEIGHT], side, f"WHERE {nothing}"))
-    found = united(parts)
-    return None if found is None else consolidated(found, op.columns)
+    text = united(parts)
+    return None if text is None else consolidated(text, op.columns)
 
 
 def regroup(op: Aggregate, rows: str, before: str | None) -> str:

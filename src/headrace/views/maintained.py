@@ -16,7 +16,7 @@ from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
 from headrace.views.layout import layout, refuse_maps
 from headrace.views.plain import Types
-from headrace.views.relations import Named, Relations
+from headrace.views.relations import Relations, Shown
 from headrace.views.running import Runner
 from headrace.views.state import ViewState
 from headrace.views.sums import Sums
@@ -74,7 +74,9 @@ class Maintained:
         refuse_maps(view.root, self._types)
         self._ddl = {operator: self._kept_columns(operator) for operator in self._layout.kept}
         self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
-        found = [field.with_name(name) for field, name in zip(self._types.schema(view.root), view.columns, strict=True)]
+        found = [
+            pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
+        ]
         self.schema = pa.schema([*([pa.field(deltas.ID, pa.string())] if identified else []), *found])
 
     def _table(self, what: str, name: str) -> str:
@@ -111,17 +113,17 @@ class Maintained:
         changed, old = {}, {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
-                changed[name] = Named(self._table("delta", name), one.rows)
+                changed[name] = Shown(self._table("delta", name), one.rows)
                 one.delta.createOrReplaceTempView(changed[name].name)
             old[name] = self._table("old", name)
             one.old.createOrReplaceTempView(old[name])
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
 
-    def _shown(self, operator: Operator) -> Named:
+    def _shown(self, operator: Operator) -> Shown:
         relation = self._layout.taken[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return Named(name, self._runner.show(relation, name, self._ddl[operator]))
+        return Shown(name, self._runner.show(relation, name, self._ddl[operator]))
 
     def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
         text = relations.delta(operator)
@@ -187,7 +189,7 @@ def _is_consolidated(operator: Operator) -> bool:
         case Filter(below):
             return _is_consolidated(below)
         case Project(below, expressions):
-            kept = {sql for _, sql in expressions}
-            return all(quoted(name) in kept for name in below.columns) and _is_consolidated(below)
+            # of anything but columns two rows may come to be the same, or one become several
+            return {sql for _, sql in expressions} == set(listed(below.columns)) and _is_consolidated(below)
         case _:
             return False
