@@ -25,8 +25,10 @@ def keyed(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    columns = [F.col(quoted(name)) for name in changes.columns if name != WEIGHT]
-    weight, row = F.col(WEIGHT), F.struct(*columns)
+    weight = F.col(WEIGHT)
+    # a column that is never null in a row is null where there is no old row: `when` without an end says so to Spark
+    columns = [F.when(weight != 0, F.col(quoted(name))).alias(name) for name in changes.columns if name != WEIGHT]
+    row = F.struct(*columns)
     grouped = changes.groupBy(*(F.col(quoted(name)) for name in key)).agg(
         F.max(F.when(weight > 0, row)).alias("__new"),
         F.max(F.when(weight < 0, row)).alias(OLD),

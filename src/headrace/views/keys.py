@@ -10,9 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp, parse_one
+
 from headrace.core.tables import TableShape
+from headrace.sql.canonical import conjuncts
 from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 from headrace.views.names import plain, used
+from headrace.views.reading import Verbatim
 from headrace.views.shaping import makes_rows
 
 _FIELD = re.compile(r"`\w+`\.`\w+`")
@@ -118,13 +122,9 @@ def _project(op: Project, found: Facts) -> Facts:
 
 def _filter(condition: str) -> list[Rule]:
     """`a = 1` makes a column always the same; nothing else is looked for."""
-    rules = []
-    for part in condition.split(" AND "):
-        left, equals, right = part.partition(" = ")
-        column = plain(left)
-        if column is not None and equals and right.isdigit():
-            rules.append(Rule(frozenset(), frozenset([column])))
-    return rules
+    parts = conjuncts(parse_one(condition, dialect=Verbatim))
+    equal = [part for part in parts if isinstance(part, exp.EQ) and isinstance(part.right, exp.Literal)]
+    return [Rule(frozenset(), frozenset([one.left.name])) for one in equal if isinstance(one.left, exp.Column)]
 
 
 def _join(op: Join, inputs: list[Facts]) -> Facts:

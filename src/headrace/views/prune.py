@@ -47,7 +47,9 @@ def _scan(op: Scan, wanted: set[str], shape: TableShape) -> Scan:
 
 
 def _project(op: Project, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
-    kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1])) or op.expressions[:1]
+    kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1]))
+    if not kept:
+        return pruned(op.input, wanted, tables)  # only how many rows there are matters
     inner = pruned(op.input, used(*(source for _, source in kept)), tables)
     return folded(Project(inner, kept))
 

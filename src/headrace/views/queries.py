@@ -109,8 +109,6 @@ class _Select:
 
     def relation(self) -> Relation:
         """Its rows."""
-        if self.node.args.get("cluster") or self.node.args.get("into"):
-            raise self.env.refuse(self.node, "INTO or CLUSTER BY", "leave it out")
         items = self._items()
         aliases = self._grouped_window() | {name.lower(): one for name, one in items}
         having, qualify = (self._condition(name, aliases) for name in ("having", "qualify"))

@@ -19,7 +19,8 @@ from headrace.views.vocabulary import NUMBERED, PEERS, PICKED
 
 TIES = "*"
 """Stands in an ORDER BY for all columns that are in use: which these are is known at the end."""
-_STABLE = ("max_by", "min_by", "mode", "any_value", "collect_set")
+_STABLE = ("max_by", "min_by", "mode", "any_value")
+_COLLECTED = ("collect_list", "array_agg", "collect_set")
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Ranking:
 
     def _text(self, node: exp.Window, partition: list[str]) -> str:
         order = [text(one) for one in node.args["order"].expressions] if node.args.get("order") else []
-        function, ties = self._function(node, bool(order))
+        ties = self._ties(node, bool(order))
         over = []
         if partition:
             over.append(f"PARTITION BY {', '.join(quoted(one) for one in partition)}")
@@ -65,37 +66,31 @@ class Ranking:
         spec = node.args.get("spec")
         if spec is not None:
             over.append(text(spec))
-        return f"{function} OVER ({' '.join(over)})"
+        name = function_of(called(node.this))
+        function = text(stable(node.this, self.env) if name in _STABLE else node.this)
+        written = f"{function} OVER ({' '.join(over)})"
+        unordered = name == "collect_set" or (name in _COLLECTED and not ties)
+        return f"sort_array({written})" if unordered else written
 
-    def _function(self, node: exp.Window, ordered: bool) -> tuple[str, bool]:
-        """The function, and whether the order of rows that are alike matters to it.
+    def _ties(self, node: exp.Window, ordered: bool) -> bool:
+        """Whether the order of rows that are alike matters to the function.
 
         Only where it does may they get one: to RANGE frames, and to rank(), such rows are one.
         """
         name, spec = function_of(called(node.this)), node.args.get("spec")
-        if name in PEERS:
-            return text(node.this), False
-        if name in NUMBERED:
-            return text(node.this), True
-        by_rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
-        if name not in PICKED:
-            return text(node.this), by_rows and ordered
-        if name in _STABLE:
-            return text(stable(node.this, self.env)), by_rows and ordered
-        if ordered and (by_rows or _at_an_end(name, spec)):
-            return text(node.this), True
-        if not ordered and name in ("collect_list", "array_agg", "listagg", "string_agg"):
-            return self._unordered(node), False
+        if name in PEERS or name in NUMBERED:
+            return name in NUMBERED
+        by_rows = ordered and spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
+        if name not in PICKED or name in _STABLE or name == "collect_set" or by_rows:
+            return by_rows
+        if ordered and _at_an_end(name, spec):
+            return True
+        if not ordered and name in _COLLECTED:
+            return False
         raise self.env.refuse(
             node,
             f"{name}() OVER: rows that are alike to ORDER BY may come in any order",
             "add ORDER BY and ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
-        )
-
-    def _unordered(self, node: exp.Window) -> str:
-        """All values of a partition: sorted after the window function, so nothing stands between it and OVER."""
-        raise self.env.refuse(
-            node, f"{function_of(called(node.this))}() OVER without an order", "group by in a subquery, and join it"
         )
 
 

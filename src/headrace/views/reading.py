@@ -6,6 +6,7 @@ wrote, so here functions are names with arguments, and literals stay as they sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -20,6 +21,8 @@ from headrace.sql.query import Query, parse
 # the functions whose arguments are not separated by commas
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION", "TRIM")
 _WITH_UNIT = ("dateadd", "date_add", "timestampadd", "datediff", "date_diff", "timestampdiff")
+_TYPED = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME")
+_UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
@@ -40,7 +43,19 @@ class VerbatimParser(SparkParser):
 class VerbatimGenerator(SparkGenerator):
     """Writes functions and literals as they were."""
 
-    TRANSFORMS: ClassVar[dict[Any, Any]] = {**SparkGenerator.TRANSFORMS, Ref: lambda _, node: f"`{node.name}`"}
+    TRANSFORMS: ClassVar[dict[Any, Any]] = {
+        **SparkGenerator.TRANSFORMS,
+        Ref: lambda _, node: f"`{node.name}`",
+        exp.BitwiseLeftShift: lambda self, node: self.binary(node, "<<"),
+        exp.BitwiseRightShift: lambda self, node: self.binary(node, ">>"),
+    }
+
+    def not_sql(self, expression: exp.Not) -> str:
+        """IS NOT NULL, which Spark knows more about than of NOT … IS NULL."""
+        inside = expression.this
+        if isinstance(inside, exp.Is) and isinstance(inside.expression, exp.Null):
+            return f"{self.sql(inside, 'this')} IS NOT NULL"
+        return super().not_sql(expression)
 
     def literal_sql(self, expression: exp.Literal) -> str:
         """The word of the text itself, quotes and all."""
@@ -81,7 +96,8 @@ def ref(name: str) -> Ref:
 
 def written(node: exp.Expr | None) -> str | None:
     """The value of a text that is written out; None when it is not one."""
-    return node.name[1:-1] if isinstance(node, exp.Literal) and node.is_string else None
+    is_text = isinstance(node, exp.Literal) and node.is_string and node.name[:1] in ("'", '"')
+    return node.name[1:-1] if node is not None and is_text else None
 
 
 def function_of(node: exp.Expr) -> str:
@@ -98,22 +114,47 @@ def conjunction(parts: list[exp.Expr]) -> exp.Expr:
 
 
 def _verbatim(query: Query) -> list[Token]:
-    """The tokens, with each string as it stands there; Spark says what two in a row mean ('it''s')."""
+    """The tokens, with each literal as it stands there; Spark says what two strings in a row mean ('it''s')."""
     made: list[Token] = []
-    for token in query.tokens:
-        if token.token_type not in _STRINGS:
+    place, tokens = 0, query.tokens
+    while place < len(tokens):
+        token, last = tokens[place], made[-1] if made else None
+        span = _interval(tokens, place)
+        if span > 1:
+            made.append(_joined(query, token, tokens[place + 2 * span], TokenType.STRING))
+            place += 2 * span
+        elif token.token_type in _STRINGS:
+            begins = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
+            made.append(_joined(query, made.pop() if begins else token, token, TokenType.STRING))
+        elif last is not None and last.token_type is TokenType.NUMBER and token.start <= last.end:
+            # of 1L the tokeniser makes 1, :: and BIGINT in one place
+            made.append(_joined(query, made.pop(), token, TokenType.NUMBER))
+        else:
             made.append(token)
-            continue
-        first = made.pop() if made and made[-1].token_type is TokenType.STRING else token
-        source = query.sql[first.start : token.end + 1]
-        made.append(Token(TokenType.STRING, source, first.line, first.col, first.start, token.end, []))
+        place += 1
     return made
+
+
+def _interval(tokens: Sequence[Token], place: int) -> int:
+    """How many numbers with units follow INTERVAL."""
+    if tokens[place].text.upper() != "INTERVAL":
+        return 0
+    count = 0
+    while place + 2 * count + 2 < len(tokens):
+        number, unit = tokens[place + 2 * count + 1], tokens[place + 2 * count + 2]
+        if number.token_type not in (TokenType.NUMBER, TokenType.STRING) or unit.text.upper().rstrip("S") not in _UNITS:
+            break
+        count += 1
+    return count
+
+
+def _joined(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
+    source = query.sql[first.start : last.end + 1]
+    return Token(kind, source, first.line, first.col, first.start, last.end, [])
 
 
 def _named(node: exp.Expr) -> exp.Expr:
     """Function names in one spelling, so that equal calls are equal trees."""
-    if isinstance(node, exp.Add) and isinstance(node.right, exp.Interval) and not isinstance(node.parent, exp.Paren):
-        return exp.paren(node, copy=False)  # INTERVAL 1 DAY 2 HOURS was taken apart
     if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
         node = exp.Anonymous(this="any", expressions=[node.this])
     if isinstance(node, exp.Anonymous):

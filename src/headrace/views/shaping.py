@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, UnionAll
+from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked
 from headrace.views.names import Names, plain, renamed, same, used
 from headrace.views.reading import Ref, conjunction, text
 from headrace.views.vocabulary import GENERATORS
@@ -62,8 +62,6 @@ def _pushed(op: Operator, condition: str) -> Operator | None:
             )
         case Project():
             return _below_project(op, condition, names)
-        case UnionAll():
-            return UnionAll(tuple(_below(one, condition) for one in op.inputs))
         case Aggregate() if names and names <= set(op.keys):
             return replace(op, input=_below(op.input, condition))
         case Ranked() if names and names <= set(op.partition):

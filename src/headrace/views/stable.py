@@ -9,7 +9,7 @@ from headrace.views.scope import Env
 
 _SORTED = ("collect_list", "collect_set", "array_agg")
 _PICKING = ("first", "first_value", "last", "last_value")
-_SKETCHES = ("histogram_numeric", "approx_top_k")
+_SKETCHES = ("histogram_numeric", "approx_top_k", "kll_")
 
 
 def stable(node: exp.Expr, env: Env) -> exp.Expr:
@@ -24,7 +24,7 @@ def stable(node: exp.Expr, env: Env) -> exp.Expr:
     if name in _PICKING:
         hint = "say which: min(x), max(x), max_by(x, time) or min_by(x, time)"
         raise env.refuse(node, f"{name}() of a group: its rows have no order", hint)
-    if name in _SKETCHES:
+    if name.startswith(_SKETCHES):
         raise env.refuse(node, f"{name}(): its result depends on the order of rows", "count the values, or percentile")
     if name == "any_value":
         return _any_value(made, call)

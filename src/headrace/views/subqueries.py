@@ -145,12 +145,13 @@ def _values(t: Translation, node: exp.Expr, scope: Scope, env: Env) -> list[exp.
 
 def _is_simple(query: exp.Expr) -> bool:
     """Whether a row of the subquery is a row of its FROM, so that conditions about a row outside can be matched."""
-    clauses = ("group", "having", "limit", "offset", "qualify")
+    exists = isinstance(query.parent, exp.Exists)  # then its columns do not matter, nor does LIMIT 1
+    limit = query.args.get("limit")
+    kept = exists and limit is not None and limit.expression.name not in ("0", "")
+    clauses = ("group", "having", "offset", "qualify", *(() if kept else ("limit",)))
     if not isinstance(query, exp.Select) or any(query.args.get(one) for one in clauses):
         return False
-    if isinstance(query.parent, exp.Exists) and not any(_needs_all_rows(one) for one in query.expressions):
-        return True  # its columns do not matter
-    return not any(one.is_star or _needs_all_rows(one) for one in query.expressions)
+    return not any((one.is_star and not exists) or _needs_all_rows(one) for one in query.expressions)
 
 
 def _needs_all_rows(node: exp.Expr) -> bool:
