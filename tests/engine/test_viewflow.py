@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.endpoints import OLD, OP, Op
-from headrace.core.errors import ProjectErrors
+from headrace.core.errors import ProjectError, ProjectErrors
 from headrace.engine.adhoc import AdHoc
 from headrace.engine.flow import FlowStarter
 from headrace.engine.lag import input_positions
+from headrace.engine.savepoints import Savepoints
 from headrace.engine.state import StateDir
-from headrace.engine.tablefolding import fold_tables
+from headrace.engine.tablefolding import TableFolder
+from headrace.engine.upgrade import begin_anew, change_of
 from headrace.log.folder import LogFolder
 from headrace.log.tables import TableLog, table_log
 from headrace.plan.explain import to_json
@@ -158,17 +160,19 @@ def test_folded_tables_give_the_same(shop: Shop, spark: SparkSession) -> None:
     for number in range(50):
         shop.commit(orders=[(number, 1, 1, -1)])
     shop.run("revenue")
-    plan = make_plan(shop.project)
-    assert fold_tables(spark, plan, shop.state, shop.project, least=10) == ["orders", "customers"]
+    folder = TableFolder(spark, shop.state, shop.project, least=10)
+    assert folder.look() == ["orders", "customers"]
     assert len(shop.log.state("orders", shop.log.end())) <= 2
     shop.commit(orders=[(99, 1, 1, -1), (99, 3, 1, 1)], customers=[(1, "EU", -1), (1, "US", 1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (50, 50)}
-    assert shop.log.begin() == 51, "what nobody needs any more is gone"
+    assert shop.log.begin() == 1, "a batch that was under way may still read it"
+    assert folder.look() == []
+    assert shop.log.begin() == 52, "what nobody needs any more is gone"
     for number in range(12):
         shop.commit(orders=[(number + 200, 3, 1, 1)])
     shop.run("revenue")
-    assert fold_tables(spark, plan, shop.state, shop.project, least=10) == ["orders", "customers"]
+    assert folder.look() == ["orders", "customers"]
     shop.commit(orders=[(99, 3, 1, -1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (61, 61)}
@@ -235,3 +239,30 @@ def test_rows_without_a_key_have_an_identity(tmp_path: Path, spark: SparkSession
     assert sorted(row["amount"] for row in held("amounts").values()) == [5, 8]
     assert len(before.keys() & held("amounts").keys()) == 1, "what stays has the same identity"
     assert held("all") == {"1": {"orders": 2.0, "total": 13.0}}
+
+
+@pytest.mark.spark
+def test_a_changed_view_begins_anew_beside_what_is_served(tmp_path: Path, spark: SparkSession) -> None:
+    shop = Shop(tmp_path, spark)
+    shop.commit(customers=CUSTOMERS, orders=[(10, 1, 5, 1), (11, 3, 7, 1)])
+    shop.run("revenue")
+    # written otherwise, it keeps the same
+    same = Shop(tmp_path, spark, PROJECT.replace("orders.customer = customers.id", "customers.id=orders.customer"))
+    flow = make_plan(same.project, ("revenue",)).flow("revenue")
+    assert change_of(same.project, same.state, flow).verdict.kind == "safe"
+    other = Shop(tmp_path, spark, PROJECT.replace("sum(amount)", "max(amount)"))
+    flow = make_plan(other.project, ("revenue",)).flow("revenue")
+    change = change_of(other.project, other.state, flow)
+    assert change.verdict.kind == "new_generation"
+    with pytest.raises(ProjectError) as refused:
+        other.starter.start(flow)
+    assert refused.value.code == "needs-new-generation"
+    begin_anew(other.project, other.state, change)
+    other.commit(orders=[(12, 1, 1, 1)])
+    other.run("revenue")
+    log = LogFolder.of(other.project.context).open("revenue", 2)
+    rows = [row for one in log.after(0) for batch in log.changes(one) for row in batch.to_pylist()]
+    assert {row["region"]: (float(row["total"]), row["orders"]) for row in rows} == {"EU": (5.0, 2), "US": (7.0, 1)}
+    with pytest.raises(ProjectError) as refused:
+        Savepoints(other.state, "revenue").create(flow, other.project.context)
+    assert refused.value.code == "savepoint-of-view"

@@ -36,6 +36,7 @@ VAULT = Endpoint("vault", from_ddl("id bigint, content string"), key=("id",))
 COLUMN, ROW, OTHER = "salary-of-seven", "foreigner", "vault-content"
 HIDDEN = (COLUMN, ROW, OTHER)
 TYPED = "headrace.endpoints.people.PeopleService"
+TABLES = "headrace.v1.TableService"
 SNAPSHOT_END = 5
 Walk = Callable[[str], Iterator[tuple[str, str]]]
 """For a key: each thing asked, and all that came back as text."""
@@ -75,6 +76,7 @@ ROUTES: dict[tuple[str, str], list[tuple[str, dict[str, Any] | None]]] = {
         ("/sql", {"sql": "SELECT * FROM vault"}),
         ("/sql", {"sql": "SELECT * FROM people WHERE region = 'US'"}),
     ],
+    ("POST", "/tables/{name}"): [("/tables/people", {"op": "upsert", "row": {"id": 1}})],  # takes rows, gives none
     ("GET", "/{path}"): [
         ("/people", None),
         ("/people?region=US", None),
@@ -156,6 +158,7 @@ METHODS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     ],
     f"{COMMON}/Count": [(COMMON, {"endpoint": "people", "query": json.dumps({"$filter": {"salary": COLUMN}})})],
     f"{COMMON}/OnEvent": [(COMMON, {"endpoint": name, "snapshot": True}) for name in ("people", "vault")],
+    f"{TABLES}/Push": [(TABLES, {"table": "people"})],  # takes rows, gives none
     f"{TYPED}/Get": [(TYPED, {"id": number}) for number in (1, 2)],
     f"{TYPED}/Query": [(TYPED, {}), (TYPED, {"query": json.dumps({"$filter": {"salary": COLUMN}})})],
     f"{TYPED}/Count": [(TYPED, {"query": json.dumps({"$filter": {"salary": COLUMN}})})],
@@ -235,14 +238,14 @@ def test_the_walk_knows_every_method(settings: Settings) -> None:
     running = GrpcRunning(settings)
     try:
         client = running.client("k-wide")
-        own = [name for name in client.services() if name in (COMMON, TYPED)]
+        own = [name for name in client.services() if name in (COMMON, TABLES, TYPED)]
         found = {
             f"{name}/{method.name}"
             for name in own
             for method in build_pool(client.files(name)).FindServiceByName(name).methods
         }
         assert found == set(METHODS)
-        known = {COMMON, TYPED, TYPED.replace("people", "vault").replace("People", "Vault")}
+        known = {COMMON, TABLES, TYPED, TYPED.replace("people", "vault").replace("People", "Vault")}
         others = {name for name in client.services() if name not in known}
         assert all(name.startswith("grpc.") for name in others), "health and reflection have no rows"
     finally:

@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
+from tests.conftest import unavailable
 from tests.tables.applied import Applied
 from tests.tables.envelopes import avro_envelope, bare, field, framed, payload, registry, wrapped, wrapped_key
 
@@ -23,11 +25,13 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
 from headrace.core.schema_registry import Schemas
 from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.tables import _debezium_reader
 from headrace.tables._connect import columns_of
 from headrace.tables._debezium_messages import AvroMessages, JsonMessages, MalformedError, Messages
 from headrace.tables._debezium_rows import Said, TableRows
 from headrace.tables.debezium import DebeziumTable
 from headrace.testing.services import Kafka
+from headrace.testing.services.daemon import await_true
 
 ID = field("id", "int64")
 NAME = field("name", "string")
@@ -425,7 +429,7 @@ class Connector:
     """Plays the connector of one table: keeps the rows and writes what it does to them."""
 
     def __init__(self, kafka: Kafka, topic: str, value: Callable[[Any], bytes], key: Callable[[Any], bytes]) -> None:
-        self._producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 1})
+        self._producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 1, "log_level": 0})
         self._topic, self._value, self._key = topic, value, key
         self.rows: dict[int, dict[str, Any]] = {}
 
@@ -556,6 +560,13 @@ def test_added_columns_truncation_and_what_is_not_understood(
     reader.close()
     assert applied.table("orders")[1] == {"id": 4, "name": "d", "paid": None}
     assert (applied.position or {})["orders"]["skipped"] == 1
+    declared = DebeziumTable(
+        brokers=[kafka.address], topic=name, on_error="skip", columns="id bigint, name string, paid boolean, more int"
+    )
+    reader = declared.reader({"orders": declared}, applied.shapes, applied.position, context)
+    applied.follow(reader, lambda: "more" in applied.shapes["orders"].columns.names and not applied._came)
+    reader.close()
+    assert [row["id"] for row in applied.table("orders")] == [2, 4], "all was read again"
 
 
 @pytest.mark.service
@@ -628,3 +639,57 @@ def test_two_tables_of_one_cluster_and_a_third_that_comes_later(
         for name, connector in zip(tables, connectors, strict=True):
             assert applied.table(name) == connector.table()
     assert [taken.begins for taken in applied.taken if taken.begins] == [{"json", "bare"}, {"avro"}]
+
+
+@pytest.mark.service
+def test_partitions_that_are_added_are_read_and_a_topic_made_anew_is_not(
+    kafka: Kafka, topic: Callable[..., str], context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_debezium_reader, "_LOOK_AGAIN_SECONDS", 0.0)
+    name = topic()
+    table = DebeziumTable(brokers=[kafka.address], topic=name)
+    connector = Connector(kafka, name, wrapped_value, plain_key)
+    applied = Applied(orders=SHAPE)
+    reader = table.reader({"orders": table}, applied.shapes, None, context)
+    applied.follow(reader, lambda: "orders" in applied.complete)
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(20)
+    assert await_true(lambda: len(admin.list_topics(name, timeout=5).topics[name].partitions) == 3, 20)
+    connector = Connector(kafka, name, wrapped_value, plain_key)
+    for number in range(30):
+        connector.put({"id": number, "name": "a"})
+    connector.flush()
+    applied.follow(reader, lambda: len(applied.table("orders")) == 30)
+    assert set((applied.position or {})["orders"]["offsets"]) == {"0", "1", "2"}
+    admin.delete_topics([name])[name].result(20)
+    assert await_true(lambda: name not in admin.list_topics(timeout=5).topics, 20)
+    kafka.create_topic(name, 3)
+    with pytest.raises(ProjectError) as stopped:
+        applied.follow(reader, lambda: False)
+    assert stopped.value.code == "topic-recreated"
+    reader.close()
+
+
+@pytest.mark.service
+def test_a_broker_that_goes_away_is_waited_for_by_a_new_reader(context: Context) -> None:
+    problem = Kafka.problem()
+    if problem is not None:
+        unavailable(problem)
+    with Kafka() as broker:
+        broker.create_topic("orders")
+        table = DebeziumTable(brokers=[broker.address], topic="orders")
+        connector = Connector(broker, "orders", wrapped_value, plain_key)
+        connector.put({"id": 1, "name": "a"})
+        connector.flush()
+        applied = Applied(orders=SHAPE)
+        reader = table.reader({"orders": table}, applied.shapes, None, context)
+        applied.follow(reader, lambda: applied.table("orders") == connector.table())
+        broker.stop()
+        with pytest.raises(ProjectError) as away:
+            applied.follow(reader, lambda: False, seconds=60)
+        assert (away.value.code, away.value.exit_code) == ("broker-unreachable", Exit.TRANSIENT)
+        reader.close()
+        broker.start()
+        connector.put({"id": 2, "name": "b"})
+        connector.flush()
+        read_all(table, applied, context, connector)

@@ -348,7 +348,7 @@ def test_what_cannot_be_followed_is_said(run: Run, mirror: Callable[..., Mirror]
     assert caught.value.code == "mysql-authentication"
     assert "sesame" not in f"{caught.value} {wrong!r} {wrong.group} {wrong.label} {wrong.server!r}"
     found.has("t", {})
-    run("SET SESSION binlog_row_image = MINIMAL", "INSERT INTO t (id) VALUES (1)")
+    run("INSERT INTO t VALUES (1, NULL)", "SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 1")
     run("SET SESSION binlog_row_image = FULL")
     assert code_of(lambda: found.until(lambda: False)) == "binlog-unreadable"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pymysql
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from headrace.core.tables import TableShape
 from headrace.tables import _polling_reader, _polling_sqlite
 from headrace.tables._polling_reader import PollingReader
 from headrace.tables.polling import PollingTable
-from headrace.testing.services import Postgres
+from headrace.testing.services import MariaDB, Postgres
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, version INTEGER NOT NULL, gone BOOLEAN)"
 
@@ -262,16 +263,16 @@ def test_two_tables_of_one_database_change_together(database: sqlite3.Connection
 def test_what_is_wrong_has_a_code(database: sqlite3.Connection, context: Context) -> None:
     database.execute("INSERT INTO orders VALUES (1, 'a', 1, 'perhaps')")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"url": "sqlite:///none.db"}, "table-missing"),
-        ({"table": "order"}, "table-missing"),
-        ({"query": "SELEC 1", "table": None}, "table-missing"),
+        ({"url": "sqlite:///none.db"}, "polling-missing"),
+        ({"table": "order"}, "polling-missing"),
+        ({"query": "SELEC 1", "table": None}, "polling-missing"),
         ({"query": "SELECT 1 AS x", "table": None}, "table-columns-unknown"),
         ({"columns": "id int, nam string"}, "unknown-column"),
         ({"cursor": "versio"}, "unknown-column"),
         ({"deleted": "delete"}, "unknown-column"),
         ({"cursor": "version", "lookback": "1min"}, "polling-lookback"),
         ({"cursor": "name", "lookback": 1}, "polling-lookback"),
-        ({}, "table-value-unfit"),
+        ({}, "table-value"),
     ]
     for options, code in cases:
         with pytest.raises(ProjectError) as refused:
@@ -343,7 +344,7 @@ def test_postgres(postgres: Postgres, context: Context, monkeypatch: pytest.Monk
             from_ddl("id bigint, name string, gone boolean, at timestamp"), ("id",)
         )
         assert some.poll() == 2, "pages of 10,000"
-        for _ in range(3):
+        for _ in range(2):
             with server.transaction():
                 churned(server.execute, chance, 100)
             for followed, where in ((whole, "true"), (some, "NOT gone")):
@@ -397,9 +398,9 @@ def test_types_of_postgres(postgres: Postgres, context: Context) -> None:
     followed.reader.close()
     infinite = polled(url=url, query="SELECT 1 AS id, date 'infinity' AS d", table=None)
     for wrong, code in (
-        (infinite, "table-value-unfit"),
-        (polled(url=url, table="nowhere"), "table-missing"),
-        (polled(url=url, query="SELECT x", table=None), "table-missing"),
+        (infinite, "table-value"),
+        (polled(url=url, table="nowhere"), "polling-missing"),
+        (polled(url=url, query="SELECT x", table=None), "polling-missing"),
         (polled(url=f"{url}-nowhere"), "postgres-missing"),
         (polled(url="postgresql://127.0.0.1:1/x"), "service-away"),
     ):
@@ -407,6 +408,81 @@ def test_types_of_postgres(postgres: Postgres, context: Context) -> None:
             Followed(context, wrong, TableShape(wrong.shape(context).columns, ("id",))).poll()
         assert refused.value.code == code
         assert (refused.value.exit_code is Exit.TRANSIENT) == (code == "service-away")
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDB]:
+    problem = MariaDB.problem()
+    if problem is not None:
+        unavailable(problem)
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.mark.service
+def test_mysql(mariadb: MariaDB, context: Context) -> None:
+    url = f"mysql://root@{mariadb.address}/shop"
+    connection = pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", autocommit=True, read_timeout=30)
+    with closing(connection), connection.cursor() as server:
+        for statement in (
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "USE shop",
+            "SET time_zone = '+00:00'",
+            "CREATE TABLE `orders` (`id` INT UNSIGNED PRIMARY KEY, `per%cent` VARCHAR(20), gone TINYINT(1), "
+            "price DECIMAL(10,2), at TIMESTAMP(6) NOT NULL, day DATE, clock TIME, local DATETIME(3))",
+            "INSERT INTO orders SELECT seq, 'ä%', 0, 12.50, '2026-01-31 10:00:00', '2026-01-31', '-01:02:03', "
+            "'2026-01-31 10:00:00.5' FROM seq_0_to_300",
+        ):
+            server.execute(statement)
+        whole = Followed(context, polled(url=url))
+        some = Followed(context, polled(url=url, cursor="at", lookback="1s", deleted="gone"))
+        assert whole.applied.shapes["orders"] == TableShape(
+            from_ddl(
+                "id bigint, `per%cent` string, gone smallint, price decimal(12,2), at timestamp, day date, "
+                "clock string, local timestamp_ntz"
+            ),
+            ("id",),
+        )
+        assert (whole.poll(), some.poll()) == (1, 1)
+        assert whole.rows()[7] == {
+            "id": 7,
+            "per%cent": "ä%",
+            "gone": 0,
+            "price": Decimal("12.50"),
+            "at": datetime(2026, 1, 31, 10, tzinfo=UTC),
+            "day": date(2026, 1, 31),
+            "clock": "-01:02:03",
+            "local": datetime(2026, 1, 31, 10, 0, 0, 500_000),
+        }
+        server.execute("DELETE FROM orders WHERE id = 1")
+        server.execute("UPDATE orders SET gone = 1, at = now(6) WHERE id IN (2, 3)")
+        server.execute("UPDATE orders SET price = 1, at = now(6) WHERE id = 4")
+        some.restart()
+        whole.poll()
+        some.poll()
+        assert [row["id"] for row in whole.rows()[:5]] == [0, 2, 3, 4, 5]
+        assert [(row["id"], row["price"]) for row in some.rows()[:4]] == [
+            (0, Decimal("12.50")),
+            (1, Decimal("12.50")),
+            (4, Decimal(1)),
+            (5, Decimal("12.50")),
+        ]
+        assert whole.poll() == some.poll() == 0
+        server.execute("ALTER TABLE orders DROP COLUMN gone")
+        with pytest.raises(ProjectError) as changed:
+            whole.poll()
+        assert changed.value.code == "polling-missing"
+        whole.reader.close()
+        some.reader.close()
+    for wrong, code in (
+        (polled(url=url, table="nowhere"), "polling-missing"),
+        (polled(url=f"{url}x"), "polling-missing"),
+        (polled(url=url, username="nobody", password="no"), "service-authentication"),
+        (polled(url="mysql://127.0.0.1:1/x"), "service-away"),
+    ):
+        with pytest.raises(ProjectError) as refused:
+            wrong.check(context)
+        assert refused.value.code == code
 
 
 def test_the_time_of_day_may_be_longer_than_a_day() -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from psycopg import sql
 from pydantic import ValidationError
-from tests.conftest import unavailable
+from tests.conftest import frozen, unavailable
 from tests.tables.conftest import Copy
 
 from headrace.core.context import Context
@@ -67,6 +70,7 @@ class Database:
     position: Position | None = None
     reader: TableReader | None = None
     taken: list[Taken] = field(default_factory=list)
+    again: Callable[[], None] = field(default=lambda: None)
 
     def run(self, *statements: str) -> None:
         for statement in statements:
@@ -85,6 +89,7 @@ class Database:
         for name, key in (keys or {}).items():
             shapes.setdefault(name, TableShape(tables[name].shape(HERE).columns, key))
         self.reader = PostgresTable.reader(tables, shapes, self.position, HERE)
+        self.again = lambda: self.open(keys, **tables)
 
     def step(self, seconds: float = 1.0) -> Taken | None:
         """What a capture does."""
@@ -97,11 +102,20 @@ class Database:
             self.reader.confirm(taken.position)
         return taken
 
+    def patiently(self, seconds: float = 0.05) -> None:
+        """The same, with a new reader while the server has not noticed that the last one is gone."""
+        try:
+            self.step(seconds)
+        except ProjectError as error:
+            if error.code != "slot-in-use":
+                raise
+            self.again()
+
     def until(self, done: Callable[[], bool]) -> None:
         limit = time.monotonic() + SOON
         while not done():
             assert time.monotonic() < limit, "it did not come to that"
-            self.step(0.05)
+            self.patiently()
 
     def agree(self, query: str, name: str = "t") -> None:
         """Until the copy is what the table is."""
@@ -137,6 +151,9 @@ def db(postgres: Postgres) -> Iterator[Database]:
         made = Database(url, connection, slot=name)
         yield made
         made.close()
+        held = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
+        wait_until(lambda: made.rows(held) == [(0,)])
+        made.connection.close()  # a test may have made another
     with psycopg.connect(base, autocommit=True) as admin:
         for (slot,) in admin.execute(
             "SELECT slot_name FROM pg_replication_slots WHERE database = %s AND NOT active", (name,)
@@ -150,6 +167,10 @@ def test_options_that_cannot_be() -> None:
         with pytest.raises(ValidationError):
             source(**options)
     assert code_of(lambda: source(timeout="2s").check(HERE)) == "service-away"
+    with pytest.raises(ProjectError) as caught:
+        source("postgresql://me:s3%cret@127.0.0.1:1/shop").check(HERE)
+    assert caught.value.code == "postgres-url"
+    assert "cret" not in str(caught.value)
 
 
 def test_nothing_secret_is_said() -> None:
@@ -203,7 +224,7 @@ def test_rows_and_changes_meet_while_others_write(db: Database, monkeypatch: pyt
         during = len(counted)
         wait_until(lambda: len(counted) > during + 5)
         db.open(t=db.table("t"))  # cut off later: it goes on
-        db.step()
+        db.patiently(1.0)
     finally:
         stop.set()
         writer.join()
@@ -272,6 +293,58 @@ def test_changes_of_all_kinds(db: Database) -> None:
     db.open(t=db.table("t"))
     db.run("ALTER TABLE t ALTER more TYPE text", "UPDATE t SET big = 'b'")
     assert code_of(lambda: db.until(lambda: False)) == "table-type-changed"
+
+
+IDS = st.integers(1, 6)
+BIG = "repeat(md5(%s::text), 200)"
+STATEMENTS = st.one_of(
+    st.builds(
+        "INSERT INTO t VALUES ({0}, '{1}', {2}) ON CONFLICT (id) DO UPDATE SET v = '{1}'".format,
+        IDS, IDS, IDS.map(lambda n: BIG % n),
+    ),
+    st.builds("UPDATE t SET v = '{1}' WHERE id >= {0}".format, IDS, IDS),
+    st.builds("UPDATE t SET big = {1} WHERE id = {0}".format, IDS, IDS.map(lambda n: BIG % n)),
+    st.builds("UPDATE t SET id = {1} WHERE id = {0} AND NOT EXISTS (SELECT FROM t WHERE id = {1})".format, IDS, IDS),
+    st.builds("DELETE FROM t WHERE id = {0}".format, IDS),
+    st.just("TRUNCATE t"),
+    st.just("SAVEPOINT s; DELETE FROM t; ROLLBACK TO s"),
+    st.sampled_from(["COMMIT; BEGIN", "COMMIT; BEGIN", "ROLLBACK; BEGIN"]),
+    st.sampled_from(["read", "restart", "crash"]),
+)  # fmt: skip
+
+
+@pytest.mark.service
+def test_any_changes_and_any_ends_of_the_reader(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_reader, "LIMIT", 3)
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v text, big text)", "ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    db.open(t=db.table("t"))
+    db.until(lambda: db.whole("t"))
+
+    def do(word: str) -> None:
+        match word:
+            case "read":
+                db.patiently(0.02)
+            case "restart":
+                db.open(t=db.table("t"))
+            case "crash":
+                with suppress(ProjectError):
+                    assert db.reader is not None
+                    db.reader.read(0.02)  # taken, but never durable
+                db.open(t=db.table("t"))
+            case statement:
+                db.run(statement)
+
+    @settings(max_examples=25)
+    @given(st.lists(STATEMENTS, min_size=5, max_size=25))
+    def agrees(words: list[str]) -> None:
+        db.run("BEGIN")
+        for word in words:
+            do(word)
+        db.run("COMMIT")
+        db.agree("SELECT * FROM t ORDER BY id")
+
+    agrees()
+    assert not [taken for taken in db.taken if taken.rows.get("t") is not None and taken.rows["t"].num_rows]
 
 
 COLUMNS = """
@@ -393,7 +466,7 @@ def test_a_table_that_joins_later_comes_in_where_the_others_are(db: Database, mo
     both = "BEGIN; UPDATE t SET v = '%s' WHERE id = 1; UPDATE late SET v = %s WHERE id = 1; COMMIT"
     db.run(both % (1, 1))
     db.open(t=db.table("t"), late=db.table("late"))
-    db.step()
+    db.patiently()
     db.run(both % (2, 2))
     db.until(lambda: db.whole("t", "late"))
     begins = next(taken for taken in db.taken if "late" in taken.begins)
@@ -408,6 +481,8 @@ def test_a_table_that_joins_later_comes_in_where_the_others_are(db: Database, mo
     db.agree("SELECT * FROM late ORDER BY id", "late")
     db.agree("SELECT * FROM t ORDER BY id")
     db.open(late=db.table("late"))  # one that leaves
+    assert db.step() == Taken(db.position or {})
+    assert not db.whole("t")  # should it come back, its rows have to be read anew
     db.run(both % (4, 4))
     db.agree("SELECT * FROM late ORDER BY id", "late")
     assert {change.table for change in db.taken[-1].changes} == {"late"}
@@ -486,9 +561,54 @@ def test_a_slot_that_is_not_as_it_was_left(db: Database) -> None:
     db.open(t=db.table("t"))
     db.agree("SELECT * FROM t ORDER BY id")
     db.close()
+    db.run("CREATE TABLE other (id int)", f"ALTER PUBLICATION {db.slot} SET TABLE other")
+    db.open(t=db.table("t"))
+    assert code_of(db.step) == "publication-missing"
     db.run(f"DROP PUBLICATION {db.slot}")
     db.open(t=db.table("t"))
     assert code_of(db.step) == "publication-missing"
+
+
+@pytest.mark.service
+def test_a_log_that_the_server_has_thrown_away(db: Database) -> None:
+    db.run(MANY)
+    db.open(t=db.table("t"))
+    db.until(lambda: db.whole("t"))
+    db.close()
+    lost = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{db.slot}'"
+    db.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+    try:
+        for _ in range(4):
+            db.run("UPDATE t SET v = v || '.'", "SELECT pg_switch_wal()", "CHECKPOINT")
+        wait_until(lambda: db.rows(lost) == [("lost",)])
+    finally:
+        db.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    db.open(t=db.table("t"))
+    assert code_of(db.step) == "slot-missing"
+
+
+@pytest.mark.service
+def test_what_is_dropped_or_still_being_written_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(_postgres_reader, "_MOVE_SECONDS", 0.1)
+    db.run(MANY)
+    with psycopg.connect(db.url) as other:
+        other.execute("DELETE FROM t WHERE id > 4")
+        db.open(t=db.table("t"))
+        assert [db.step(0.1) for _ in range(4)][1:] == [None, None, None]
+        assert db.rows("SELECT count(*) FROM pg_replication_slots WHERE active") == [(1,)]
+        db.close()
+        wait_until(lambda: db.rows("SELECT count(*) FROM pg_replication_slots WHERE active") == [(0,)])
+        db.open(t=db.table("t"))
+        db.step(0.1)
+        other.commit()
+    db.until(lambda: db.whole("t"))
+    assert db.found() == [(n, f"v{n}") for n in range(1, 5)]
+    db.until(lambda: db.reader is not None and db.reader.lag() == 0)
+    db.run("DROP TABLE t")
+    assert code_of(lambda: db.until(lambda: False)) == "service-away"
+    db.open(t=db.table("t"))
+    assert code_of(db.step) == "postgres-missing"
 
 
 @pytest.mark.service
@@ -526,6 +646,11 @@ def test_what_the_server_must_allow(db: Database) -> None:
     assert code_of(lambda: source(url + "x", "t").check(HERE)) == "postgres-missing"
     db.open(t=one, u=one)
     assert code_of(db.step) == "duplicate-name"
+    db.open(t=source(url, "t", slot=db.slot))
+    db.until(lambda: db.whole("t"))
+    db.run("INSERT INTO t VALUES (1)")
+    db.agree("SELECT * FROM t")
+    db.close()
     for number in range(19):
         db.run(f"SELECT pg_create_physical_replication_slot('{db.slot}_{number}')")
     try:
@@ -533,18 +658,44 @@ def test_what_the_server_must_allow(db: Database) -> None:
     finally:
         for number in range(19):
             db.run(f"SELECT pg_drop_replication_slot('{db.slot}_{number}')")
-        db.run(f"DROP TABLE t; REVOKE CREATE ON DATABASE {db.slot} FROM {role}; DROP ROLE {role}")
+        db.run(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+class WithoutLogical(Postgres):
+    """A server as it comes."""
+
+    def prepare(self, chosen: Mapping[str, int]) -> list[str]:
+        return [*super().prepare(chosen), "-c", "wal_level=replica"]
 
 
 @pytest.mark.service
-def test_a_server_that_goes_away_and_comes_back(db: Database, postgres: Postgres) -> None:
+def test_a_server_whose_log_does_not_tell_rows(postgres: Postgres) -> None:
+    with WithoutLogical() as server:
+        assert code_of(lambda: source(server.env["POSTGRES_URL"]).check(HERE)) == "wal-level"
+
+
+@pytest.mark.service
+def test_a_server_that_goes_away_and_comes_back(
+    db: Database, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     db.run(MANY)
     db.open(t=db.table("t"))
     db.until(lambda: db.whole("t"))
     db.step(0.2)
-    postgres.stop()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(_postgres_stream, "_SILENCE_SECONDS", 0.3)
+        impatient.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
+        with frozen(postgres.port):
+            assert code_of(lambda: db.until(lambda: False)) == "service-away"
+    db.open(t=db.table("t"))
+    wait_until(lambda: db.rows("SELECT count(*) FROM pg_replication_slots WHERE active") == [(0,)])
+    db.step(0.2)
+    stopping = threading.Thread(target=postgres.stop)  # the server waits for us to have all
+    stopping.start()
     with pytest.raises(ProjectError) as caught:
         db.until(lambda: False)
+    stopping.join(10)
+    assert not postgres.is_running()
     assert (caught.value.code, caught.value.exit_code) == ("service-away", Exit.TRANSIENT)
     db.open(t=db.table("t"))
     assert code_of(db.step) == "service-away"
@@ -553,5 +704,4 @@ def test_a_server_that_goes_away_and_comes_back(db: Database, postgres: Postgres
     db.run("DELETE FROM t WHERE id > 7", "INSERT INTO t VALUES (9000, 'after')")
     db.open(t=db.table("t"))
     db.agree("SELECT * FROM t ORDER BY id")
-    db.connection.close()
     assert db.copy.begun == ["t"]

@@ -134,4 +134,5 @@ def test_what_cannot_be_followed_is_refused() -> None:
 
     assert code(relation(("id", 25), ("v", 25))).startswith("table-type-changed: column 'id' of table 't' was int32")
     assert code(relation(("v", 25))).startswith("table-identity")
+    assert code(COLUMNS.replace(b"\1id", b"\0id")).startswith("table-identity")
     assert code(COLUMNS, insert("one", "v")).startswith("table-value: table 't', row (…), column 'id': one")

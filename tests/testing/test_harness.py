@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.testing.cases import compare, load_case, run_case
+from headrace.project.loader import load
+from headrace.testing.cases import Case, compare, load_case, run_case
 from headrace.testing.clock import Clock
 from headrace.testing.harness import ProjectHarness
 
@@ -105,3 +106,32 @@ def test_the_clock_moves_only_when_told() -> None:
     clock = Clock("2026-01-01T00:00:00")
     assert clock.now == clock.now == datetime(2026, 1, 1, tzinfo=UTC)
     assert clock.advance("90s") == datetime(2026, 1, 1, 0, 1, 30, tzinfo=UTC)
+
+
+@pytest.mark.spark
+def test_views_of_a_project(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "headrace.yaml").write_text(
+        """
+project: shop
+tables:
+  orders: {source: {type: push, columns: "id bigint, region string, amount int", key: [id]}}
+flows:
+  revenue: {sql: "SELECT region, sum(amount) AS total FROM orders GROUP BY region", sinks: [endpoint]}
+"""
+    )
+    case = Case.model_validate(
+        {
+            "flow": "revenue",
+            "steps": [
+                {"feed": {"orders": [{"id": 1, "region": "EU", "amount": 3}, {"id": 2, "region": "US", "amount": 4}]}},
+                {"expect": {"rows": [{"region": "EU", "total": 3}, {"region": "US", "total": 4}]}},
+                {"restart": True},
+                {"feed": {"orders": [{"id": 1, "region": "US", "amount": 3}]}},
+                {"expect": {"rows": [{"region": "US", "total": 7}]}},
+                {"delete": {"orders": [{"id": 2}]}},
+                {"expect": {"rows": [{"region": "US", "total": 3}]}},
+            ],
+        }
+    )
+    outcome = run_case("revenue", case, load(tmp_path), spark)
+    assert outcome.passed, outcome.detail

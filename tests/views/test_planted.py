@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headrace.views.texts import Within, listed, select
 from tests.views.runs import explore
 
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
 from headrace.views import deltas, relations, sums
+from headrace.views.texts import Within, listed, select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

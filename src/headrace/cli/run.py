@@ -24,7 +24,6 @@ from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
     from headrace.core.tables import TableShape
-    from headrace.project.tables import TableSpec
     from headrace.engine.handover import Building
     from headrace.engine.runner import FlowRun
     from headrace.engine.schemawatch import SchemaWatch
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.plan.model import Plan
     from headrace.project.given import Given
     from headrace.project.loader import Project
+    from headrace.project.tables import TableSpec
 
 _SECONDS_BETWEEN_LINES = 10.0
 

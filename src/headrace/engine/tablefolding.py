@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.statefiles import copy_file, spark_path
 from headrace.core.tables import TableShape
+from headrace.engine.generations import Generation
 from headrace.engine.state import StateDir
 from headrace.engine.tablerows import consolidated, weighted_rows
 from headrace.log.tables import TableLog, table_log
@@ -24,45 +25,63 @@ _MANY_FILES = 200
 """Files that a table is read from before it is worth a job to make one of them."""
 
 
+@dataclass(frozen=True)
+class _Removal:
+    """What may go once the batches that were under way when a table was folded are done: they read the old files."""
+
+    sequence: int
+    batches: Mapping[str, int]
+    """By generation, the newest batch that was begun then."""
+
+
 @dataclass
 class TableFolder:
-    """Observer that folds the tables of views now and then."""
+    """Observer that folds the tables of views now and then.
+
+    As far as the view goes that is furthest behind: a batch of it that runs again needs the table as it was then.
+    """
 
     spark: SparkSession
     state: StateDir
     project: Project
+    least: int = _MANY_FILES
     _due: float = field(default_factory=lambda: time.monotonic() + _EVERY_SECONDS)
+    _waiting: dict[str, _Removal] = field(default_factory=dict)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
         """Look at all tables when it is time."""
         if flow.tables() and time.monotonic() >= self._due:
             self._due = time.monotonic() + _EVERY_SECONDS
-            # also those that do not run now count: they will go on from where they are
-            fold_tables(self.spark, make_plan(self.project), self.state, self.project)
+            self.look()
 
     def close(self) -> None:
         """Nothing is left open."""
 
+    def look(self) -> list[str]:
+        """Remove what nobody reads any more, and fold tables that are in many files; the names of these."""
+        # also flows that do not run now count: they will go on from where they are
+        plan = make_plan(self.project)
+        folded: list[str] = []
+        for group, shapes in _groups(plan).items():
+            log, views = table_log(self.project.context, group), list(_generations(plan, self.state, group))
+            self._remove(log, group, views)
+            reached = min((_reached(one, group) for one in views), default=0)
+            if not reached or group in self._waiting:
+                continue
+            if any(len(log.state(name, reached)) >= self.least for name in shapes):
+                begun = {one.id: planned.batch_id for one in views if (planned := one.checkpoint.planned()) is not None}
+                # all of them: commits are kept as long as one table is told by them
+                for name, shape in shapes.items():
+                    _fold(self.spark, log, name, shape, reached)
+                self._waiting[group] = _Removal(reached, begun)
+                folded += shapes
+        return folded
 
-def fold_tables(
-    spark: SparkSession, plan: Plan, state: StateDir, project: Project, least: int = _MANY_FILES
-) -> list[str]:
-    """Fold the tables that are in many files, and remove what was before. Gives the names of those that were folded.
-
-    As far as the view goes that is furthest behind: a batch of it that runs again needs the table as it was then.
-    """
-    folded: list[str] = []
-    for group, shapes in _groups(plan).items():
-        log = table_log(project.context, group)
-        reached = min(_reached(plan, state, group), default=0)
-        if not reached or not any(len(log.state(name, reached)) >= least for name in shapes):
-            continue
-        # all of them: commits are kept as long as one table is told by them
-        for name, shape in shapes.items():
-            _fold(spark, log, name, shape, reached)
-        log.retain(reached)
-        folded += shapes
-    return folded
+    def _remove(self, log: TableLog, group: str, views: Sequence[Generation]) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is not None and all(_done(one) >= waiting.batches.get(one.id, -1) for one in views):
+            log.retain(waiting.sequence)
+            del self._waiting[group]
 
 
 def _fold(spark: SparkSession, log: TableLog, table: str, shape: TableShape, sequence: int) -> None:
@@ -85,13 +104,20 @@ def _groups(plan: Plan) -> dict[str, dict[str, TableShape]]:
     return found
 
 
-def _reached(plan: Plan, state: StateDir, group: str) -> Iterator[int]:
-    """How far each view of a group's tables is, also those that are built beside another; 0 before the first batch."""
+def _generations(plan: Plan, state: StateDir, group: str) -> Iterator[Generation]:
+    """The generations of all views of a group's tables, also those that are built beside another."""
     for flow in plan.flows:
-        if not any(one.spec.source.group == group for one in flow.tables()):
-            continue
-        generations = state.generations(flow.name)
-        for generation in (generations.current(), generations.candidate()):
-            if generation is not None:
-                record = generation.checkpoint.committed()
-                yield record.ends[0].get(group, 0) if record is not None else 0
+        if any(one.spec.source.group == group for one in flow.tables()):
+            found = state.generations(flow.name)
+            yield from (one for one in (found.current(), found.candidate()) if one is not None)
+
+
+def _reached(generation: Generation, group: str) -> int:
+    """How far a view has read the log; 0 before its first batch."""
+    record = generation.checkpoint.committed()
+    return 0 if record is None else int(record.ends[0].get(group, 0))
+
+
+def _done(generation: Generation) -> int:
+    record = generation.checkpoint.committed()
+    return -1 if record is None else record.batch_id

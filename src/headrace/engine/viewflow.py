@@ -14,6 +14,7 @@ from headrace.engine.generations import Generation
 from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
 from headrace.engine.tablerows import weighted_rows
 from headrace.plan.model import FlowPlan
+from headrace.views.identity import gets_id
 from headrace.views.keyed import key_conflicts, keyed
 from headrace.views.maintained import Maintained, TableInput
 from headrace.views.state import ViewState
@@ -56,7 +57,9 @@ class ViewWriter:
         self._tables = FlowTables.of(self.flow, self.context)
         self._shapes = {one.name: one.shape for one in self.flow.tables() if one.shape is not None}
         state = ViewState(self.generation.folder / "view")
-        self.maintained = Maintained(self.session, self.flow.view, self._shapes, state)
+        self.maintained = Maintained(
+            self.session, self.flow.view, self._shapes, state, identified=gets_id(self.flow.view)
+        )
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
         """Run one batch."""

@@ -18,7 +18,7 @@ from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
 from headrace.views.algebra import View
-from headrace.views.identity import identified
+from headrace.views.identity import columns_of, identified
 from headrace.views.normalise import normalise
 
 ShapeOf = Callable[[str, TableSpec], TableShape | None]
@@ -128,7 +128,7 @@ def view_plan(
         sql=sql,
         inputs=read.tables,
         after=(),
-        output_columns=("*",) if view is None else view.columns,
+        output_columns=("*",) if view is None else columns_of(view),
         state=(),
         sinks=sink_steps(sinks),
         trigger=spec.trigger or defaults.trigger,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import psycopg
 
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.services import not_let_in, not_trusted, service_away, wrongly_asked
+from headrace.core.postgres import lacks_database, one_line, refused_at_the_door, tls_options
+from headrace.core.services import not_let_in, service_away, wrongly_asked
 from headrace.core.tls import TlsTexts
 from headrace.processors._asking import Nothing, Refusal, Service, timed_out, unreachable
 
 _MOST_ROWS = 2
-# a connection that is refused has a text and no code
-_NOT_ALLOWED = re.compile(r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist")
-_NO_DATABASE = re.compile(r"database .* does not exist")
-_UNTRUSTED = re.compile(r"certificate|server does not support SSL|SSL error")
 # connection lost, too many connections, no room, shutting down, deadlock, serialisation, lock not available
 _PASSING = ("08", "53", "57P", "40", "55P03")
 _CANCELLED = "57014"
@@ -126,17 +122,16 @@ class PostgresService(Service):
         if self.tls is None:
             return await psycopg.AsyncConnection.connect(self.url, **options)
         with self.tls.files() as paths:
-            options |= _secure(self.tls, paths)
+            options |= tls_options(self.tls, paths)
             return await psycopg.AsyncConnection.connect(self.url, **options)
 
     def _at_the_door(self, error: psycopg.OperationalError) -> Refusal:
         said = one_line(error)
-        if _NOT_ALLOWED.search(said):
-            raise not_let_in(self.label, said) from error
-        if _NO_DATABASE.search(said):
+        if lacks_database(error):
             raise wrongly_asked(self.label, said, "make the database, or mend its name") from error
-        if _UNTRUSTED.search(said):
-            raise not_trusted(self.label, said) from error
+        refused = refused_at_the_door(self.label, error)
+        if refused is not None:
+            raise refused from error
         return unreachable(said)
 
     def _refusal(self, error: psycopg.Error) -> Refusal:
@@ -155,20 +150,6 @@ class PostgresService(Service):
 
 def _wrong_query(label: str, said: str) -> ProjectError:
     return wrongly_asked(label, said, "mend the query, e.g. with a cast of a parameter: :id::text")
-
-
-def _secure(tls: TlsTexts, paths: dict[str, str]) -> dict[str, str]:
-    made = {"sslmode": "verify-full" if tls.verify else "require"}
-    if tls.verify:
-        made["sslrootcert"] = paths.get("ca", "system")
-    if "certificate" in paths:
-        made |= {"sslcert": paths["certificate"], "sslkey": paths["key"]}
-    return made
-
-
-def one_line(error: Exception) -> str:
-    """What was said, without line breaks."""
-    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:400] or type(error).__name__
 
 
 def bounded(query: str) -> str:

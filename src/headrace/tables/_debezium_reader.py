@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from headrace.core.context import Context
@@ -78,10 +79,12 @@ class DebeziumReader(TableReader):
         self._begins: set[str] = set()
         self._ends: set[str] = set()
         self._tables: dict[str, _Followed] = {}
+        self._shapes: dict[str, TableShape] = {}
         for name, table in tables.items():
+            shape = _with_declared(table, shapes[name])
             rows = TableRows(
                 name,
-                shapes[name],
+                shape,
                 table.messages(context),
                 declared=table.columns is not None,
                 timestamps=table.timestamps,
@@ -90,6 +93,8 @@ class DebeziumReader(TableReader):
             )
             known = (after or {}).get(name)
             topic = table.topic
+            if shape != shapes[name]:  # what is declared now has to be read from events that were passed
+                known, self._shapes[name] = None, shape
             if known is None or known["topic"] != topic or "until" in known:
                 self._tables[name] = _Followed(table, rows, ids[topic], dict(starts[topic]), dict(ends[topic]))
                 self._begins.add(name)
@@ -98,7 +103,6 @@ class DebeziumReader(TableReader):
                 self._tables[name] = _Followed(table, rows, ids[topic], offsets, None, known.get("skipped", 0))
         self._by_topic = {table.source.topic: name for name, table in self._tables.items()}
         self._changes: list[Change] = []
-        self._shapes: dict[str, TableShape] = {}
         self._moved = False
         self._at: int | None = None
         self._ready: deque[Taken] = deque()
@@ -250,6 +254,13 @@ class DebeziumReader(TableReader):
         if new:
             self._consumer.incremental_assign(new)
         self._looked = time.monotonic()
+
+
+def _with_declared(table: DebeziumTable, shape: TableShape) -> TableShape:
+    """What the log has, and at its end the columns that were declared since."""
+    declared = table.declared
+    new = [] if declared is None else [column for column in declared if column.name not in shape.columns.names]
+    return TableShape(pa.schema([*shape.columns, *new]), shape.key) if new else shape
 
 
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:

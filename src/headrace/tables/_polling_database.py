@@ -87,7 +87,7 @@ class Database(ABC):
 def missing(label: str, said: str) -> ProjectError:
     """For a table, column or database that is not there, or a query that cannot be asked."""
     return ProjectError(
-        "table-missing",
+        "polling-missing",
         f"{label}: {said}",
         hint="mend `table`, `query` or `columns`, or make it",
         exit_code=Exit.NOT_FOUND,
@@ -97,7 +97,7 @@ def missing(label: str, said: str) -> ProjectError:
 def value_unfit(label: str, said: str) -> ProjectError:
     """For a value that its column cannot hold."""
     return ProjectError(
-        "table-value-unfit",
+        "table-value",
         f"{label}: {said}",
         hint="declare `columns` with a type that holds all values, mend the row, or convert it in a `query`",
     )

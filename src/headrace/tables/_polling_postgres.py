@@ -13,9 +13,10 @@ from psycopg.types.numeric import NumericLoader
 from psycopg.types.string import TextLoader
 
 from headrace.core.context import Context
+from headrace.core.postgres import one_line
 from headrace.core.schema import TIMESTAMP
 from headrace.tables._polling_database import PAGE, Database, Row, missing, value_unfit
-from headrace.tables._postgres import PgServer, explained, one_line
+from headrace.tables._postgres import PgServer, explained
 
 if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable

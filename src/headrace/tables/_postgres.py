@@ -12,7 +12,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.services import not_let_in, not_trusted, service_away
+from headrace.core.postgres import BoundedConnection, lacks_database, one_line, refused_at_the_door, tls_options
+from headrace.core.services import not_let_in, service_away
 from headrace.core.tls import TlsTexts
 
 Connection = psycopg.Connection[Any]
@@ -22,14 +23,12 @@ _SETTINGS = (
     "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=1 -c bytea_output=hex "
     "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=30s"
 )
-# a connection that is refused has a text and no code
-_NOT_ALLOWED = re.compile(r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist")
-_MISSING = re.compile(r"database .* does not exist")
-_UNTRUSTED = re.compile(r"certificate|server does not support SSL|SSL error")
 _ROLE = re.compile(r"must be superuser or replication role|permission denied to start WAL sender")
 # connection lost, too many connections, no room, shutting down, starting, deadlock, lock not available, cancelled
 _PASSING = ("08", "53", "57P", "40", "55P03", "57014")
 _IN_USE = "55006"
+_LIMIT_SECONDS = 60.0
+_OLDEST = 12_00_00
 _CHANGED_MEANWHILE = ("42P01", "42703")
 
 
@@ -44,39 +43,38 @@ class PgServer:
 
     def connect(self, *, replication: bool = False) -> Connection:
         """A connection on which every statement is a transaction of its own."""
-        given = conninfo_to_dict(self.url).get("options") or ""
-        options: dict[str, Any] = {**self.options, "options": f"{given} {_SETTINGS}".strip()}
+        options: dict[str, Any] = {**self.options, "options": f"{self._given} {_SETTINGS}".strip()}
         if replication:
             options["replication"] = "database"
         try:
             with (self.tls or TlsTexts()).files() as paths:
-                options |= self._secure(paths)
-                return psycopg.connect(self.url, autocommit=True, **options)
+                options |= tls_options(self.tls, paths)
+                made = BoundedConnection.connect(self.url, autocommit=True, **options)
         except psycopg.OperationalError as error:
             raise _at_the_door(self.label, error) from error
-
-    def _secure(self, paths: dict[str, str]) -> dict[str, str]:
-        if self.tls is None:
-            return {}
-        made = {"sslmode": "verify-full" if self.tls.verify else "require"}
-        if self.tls.verify:
-            made["sslrootcert"] = paths.get("ca", "system")
-        if "certificate" in paths:
-            made |= {"sslcert": paths["certificate"], "sslkey": paths["key"]}
+        made.limit = _LIMIT_SECONDS
+        if made.info.server_version < _OLDEST:
+            made.close()
+            raise ProjectError("postgres-version", f"{self.label} is older than PostgreSQL 12", hint="upgrade it")
         return made
+
+    @property
+    def _given(self) -> str:
+        """Options of the server in the address. What is wrong with that is not said: it may be the password."""
+        try:
+            return str(conninfo_to_dict(self.url).get("options") or "")
+        except psycopg.ProgrammingError:
+            hint = "write special letters of names and passwords as %XX, or give them as `username` and `password`"
+            raise ProjectError("postgres-url", f"the address of {self.label} cannot be read", hint=hint) from None
 
 
 def _at_the_door(label: str, error: psycopg.OperationalError) -> ProjectError:
     said = one_line(error)
     if _ROLE.search(said):
         return no_replication(label)
-    if _NOT_ALLOWED.search(said):
-        return not_let_in(label, said)
-    if _MISSING.search(said):
+    if lacks_database(error):
         return ProjectError("postgres-missing", f"{label}: {said}", hint="make the database, or mend its name")
-    if _UNTRUSTED.search(said):
-        return not_trusted(label, said)
-    return service_away(label, said)
+    return refused_at_the_door(label, error) or service_away(label, said)
 
 
 def no_replication(label: str, role: str = "…") -> ProjectError:
@@ -112,8 +110,3 @@ def explanation(label: str, error: psycopg.Error) -> ProjectError:
     if state.startswith("28") or state == "42501":
         return not_let_in(label, said)
     return ProjectError("table-refused", f"{label}: {said}", hint="look at the server's log")
-
-
-def one_line(error: Exception) -> str:
-    """What was said, without line breaks."""
-    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:400] or type(error).__name__

@@ -41,7 +41,7 @@ SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oi
 WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 """
 _SLOT = """
-SELECT plugin, database, confirmed_flush_lsn::text, coalesce(to_jsonb(s) ->> 'wal_status', '') = 'lost'
+SELECT confirmed_flush_lsn::text, coalesce(to_jsonb(s) ->> 'wal_status', '') = 'lost'
 FROM pg_replication_slots s WHERE slot_name = %s
 """
 
@@ -153,9 +153,8 @@ def require_key(table: PgTable, key: Sequence[str]) -> None:
 class Slot:
     """A replication slot as the server has it."""
 
-    plugin: str
-    database: str
-    confirmed: str
+    confirmed: str | None
+    """How far it has moved on; None of one that is not about changes of rows."""
     lost: bool
     """Whether the server has thrown away what it should have kept."""
 
@@ -164,6 +163,12 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     """The slot, None when there is none."""
     row = connection.execute(_SLOT, (name,)).fetchone()
     return Slot(*row) if row is not None else None
+
+
+def are_there(connection: Connection, numbers: Sequence[int]) -> bool:
+    """Whether none of these tables was dropped."""
+    row = connection.execute("SELECT count(*) FROM pg_class WHERE oid = ANY(%s::oid[])", (list(numbers),)).fetchone()
+    return row is not None and row[0] == len(numbers)
 
 
 def system_of(connection: Connection) -> str:

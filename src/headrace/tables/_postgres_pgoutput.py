@@ -34,6 +34,8 @@ class SentColumn:
     name: str
     type: int
     modifier: int
+    identifies: bool
+    """Whether it is told of every row that is changed or deleted."""
 
 
 Typed = Callable[[str, int, Sequence[SentColumn]], Sequence[PgType]]
@@ -66,9 +68,9 @@ class Followed:
         places = {name: place for place, name in enumerate(self.columns)}
         order = [places.get(name) for name in self.shape.columns.names]
         self.order = None if order == list(range(len(sent))) else order
-        missing = [name for name in self.shape.key if name not in places]
-        if missing:
-            raise key_gone(self.name, missing[0])
+        for name in self.shape.key:
+            if name not in places or not sent[places[name]].identifies:
+                raise key_gone(self.name, name)
         self.key = [places[name] for name in self.shape.key]
         return len(added)
 
@@ -83,11 +85,11 @@ def changed_type(table: str, column: str, was: pa.DataType, now: pa.DataType) ->
 
 
 def key_gone(table: str, column: str) -> ProjectError:
-    """For a key that lost a column."""
+    """For a key that no longer tells rows apart."""
     return ProjectError(
         "table-identity",
-        f"column '{column}' of the key of table '{table}' is there no more",
-        hint="put it back; or give the table another name in the project: its rows are then read anew",
+        f"column '{column}' of the key of table '{table}' is there no more, or not in its replica identity",
+        hint="put it back as it was, or give the table another name in the project: its rows are then read anew",
     )
 
 
@@ -202,7 +204,8 @@ class Transactions:
         sent = []
         for _ in range(int.from_bytes(data[at : at + 2], "big")):
             end = data.index(0, at + 3)
-            sent.append(SentColumn(data[at + 3 : end].decode(), *_COLUMN.unpack_from(data, end + 1)))
+            kind, modifier = _COLUMN.unpack_from(data, end + 1)
+            sent.append(SentColumn(data[at + 3 : end].decode(), kind, modifier, bool(data[at + 2] & 1)))
             at = end + 1 + _COLUMN.size - 2
         added = table.describe(sent, self._typed(table.name, number, sent))
         if added:

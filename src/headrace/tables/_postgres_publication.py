@@ -25,19 +25,21 @@ FROM pg_publication_tables WHERE pubname = %s
 """
 
 
-def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable], fresh: bool) -> None:
-    """Our own publication, for exactly these tables. Only with `fresh` may it be made."""
+def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable], whole: Sequence[PgTable]) -> None:
+    """Our own publication, for exactly these tables. Those that are `whole` must have been in it all the time."""
     relations = sql.SQL(", ").join(table.relation for table in tables)
-    if connection.execute(_OPTIONS, (name,)).fetchone() is None:
-        if not fresh:
+    members = {row[0] for row in connection.execute(_MEMBERS, (name,)).fetchall()}
+    for table in whole:
+        if table.number not in members:
             raise ProjectError(
                 "publication-missing",
-                f"publication {name} is gone, and with it the changes since: they were not recorded for us",
+                f"publication {name} is gone or has lost table {table.shown}, so changes since are missing",
                 hint="write another `slot` under the tables: all their rows are then read anew",
             )
+    if connection.execute(_OPTIONS, (name,)).fetchone() is None:
         made = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
         connection.execute(sql.SQL(made).format(sql.Identifier(name), relations))
-    elif {row[0] for row in connection.execute(_MEMBERS, (name,)).fetchall()} != {table.number for table in tables}:
+    elif members != {table.number for table in tables}:
         connection.execute(sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), relations))
 
 

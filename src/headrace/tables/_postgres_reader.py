@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
+from headrace.core.services import service_away
 from headrace.core.tables import TableReader, TableShape, Taken
 from headrace.tables import _postgres_catalog as catalog
 from headrace.tables._postgres import Connection, PgServer, explained
@@ -95,9 +96,11 @@ class PostgresReader(TableReader):
         self._publication = publication
         self._place = Place.of(after) if after is not None else None
         self._confirmed = self._place.lsn if self._place is not None else None
+        self._is_announced = self._is_known = after is not None
+        """Whether it was said, and is durable, that the slot is ours and which tables are whole."""
         self._moved = time.monotonic()
         self._side: Connection | None = None
-        self._prepared = False
+        self._is_published = False
         self._tables: dict[str, catalog.PgTable] = {}
         self._export: Export | None = None
         self._snapshot: Snapshot | None = None
@@ -109,10 +112,12 @@ class PostgresReader(TableReader):
         """The next rows of a snapshot, or the next changes."""
         until = time.monotonic() + seconds
         with explained(self._server.label):
-            if not self._prepared:
-                first = self._prepare()
-                if first is not None:
-                    return first
+            if not self._tables:
+                self._prepare()
+            if not self._is_known:
+                return self._announce()
+            if not self._is_published:
+                self._publish()
             if self._pending and self._snapshot is None and not self._begin_snapshot(until):
                 return None
             if self._snapshot is None:
@@ -123,7 +128,7 @@ class PostgresReader(TableReader):
 
     def confirm(self, position: Position) -> None:
         """Let the slot move on."""
-        lsn = position["lsn"]
+        self._is_known, lsn = True, position["lsn"]
         if lsn is None:
             return
         self._confirmed = lsn_number(lsn)
@@ -132,12 +137,14 @@ class PostgresReader(TableReader):
                 self._stream.confirm(self._confirmed)
 
     def lag(self) -> int | None:
-        """Bytes of WAL."""
+        """Bytes of WAL that are still to be told, or to be handed out."""
         if self._side is None or self._place is None or self._place.lsn is None:
             return None
+        told = self._transactions
+        reached = self._place.lsn if told is None or told.whole else max(self._place.lsn, told.reached)
         with suppress(psycopg.Error):
-            question = "SELECT (pg_current_wal_lsn() - %s::pg_lsn)::int8"
-            row = self._side.execute(question, (lsn_text(self._place.lsn),)).fetchone()
+            question = "SELECT (pg_current_wal_flush_lsn() - %s::pg_lsn)::int8"
+            row = self._side.execute(question, (lsn_text(reached),)).fetchone()
             return max(0, row[0]) if row is not None else None
         return None
 
@@ -154,40 +161,53 @@ class PostgresReader(TableReader):
         known = self._place.tables if self._place is not None else {}
         return [name for name, table in self._tables.items() if known.get(name) != table.number]
 
-    def _prepare(self) -> Taken | None:
-        """Look at what is there. The first time it is made known that a slot will be made before it is: so nobody
-        takes it for somebody else's when we are cut off."""
+    def _prepare(self) -> None:
+        """Look at what is there, and whether it is as it was left."""
         side = self._side = self._server.connect()
         self._types = catalog.types_of(side)
+        tables = {}
         for name, wanted in self._wanted.items():
-            table = catalog.find_table(side, self._types, wanted.table, wanted.texts)
-            known = self._shapes.get(name)
-            catalog.require_key(table, known.key if known is not None and known.key else table.key)
-            self._tables[name] = table
-        _refuse_twice(self._tables)
+            tables[name] = catalog.find_table(side, self._types, wanted.table, wanted.texts)
+            catalog.require_key(tables[name], self._key(name, tables[name]))
+        _refuse_twice(tables)
         slot, system = catalog.find_slot(side, self._slot), catalog.system_of(side)
         if self._place is None:
             self._refuse_foreign(slot)
-        elif self._place.lsn is None and slot is not None:
-            side.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))
+            self._place = Place(system)
         elif self._place.lsn is not None:
             self._require_slot(slot, system, self._place.lsn)
-        self._publish(side)
-        self._prepared = True
-        if self._place is not None:
-            tables = {name: number for name, number in self._place.tables.items() if name in self._tables}
-            self._place = replace(self._place, tables=tables)
+        elif slot is not None:
+            side.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))
+        kept = {name: number for name, number in self._place.tables.items() if name in tables}
+        if kept != self._place.tables:
+            self._place = replace(self._place, tables=kept)
+            self._is_announced = self._is_known = False
+        self._tables = tables
+
+    def _announce(self) -> Taken | None:
+        """Say where we are before anything is made or changed at the server. So after a crash a new slot is known to be
+        ours, and a table that has left the publication is not taken for whole when it comes back."""
+        if self._is_announced:
             return None
-        self._place = Place(system)
+        assert self._place is not None
+        self._is_announced = True
         return Taken(self._place.position)
 
-    def _publish(self, side: Connection) -> None:
+    def _key(self, name: str, table: catalog.PgTable) -> tuple[str, ...]:
+        known = self._shapes.get(name)
+        return known.key if known is not None and known.key else table.key
+
+    def _publish(self) -> None:
         """Before a slot is made: only what is published then is told."""
+        assert self._side is not None
         tables = list(self._tables.values())
         if self._publication is not None:
-            require_publication(side, self._publication, tables)
+            require_publication(self._side, self._publication, tables)
         else:
-            keep_publication(side, self._slot, tables, fresh=self._place is None or self._place.lsn is None)
+            pending = self._pending
+            whole = [table for name, table in self._tables.items() if name not in pending]
+            keep_publication(self._side, self._slot, tables, whole)
+        self._is_published = True
 
     def _refuse_foreign(self, slot: catalog.Slot | None) -> None:
         if slot is not None:
@@ -204,7 +224,7 @@ class PostgresReader(TableReader):
         assert self._place is not None
         if system != self._place.system:
             raise self._lost("this is another server than the one that was read so far")
-        if slot is None:
+        if slot is None or slot.confirmed is None:
             raise self._lost(f"slot {self._slot} is gone")
         if slot.lost:
             raise self._lost(f"slot {self._slot} was too far behind: the server threw away what it had not sent")
@@ -243,17 +263,16 @@ class PostgresReader(TableReader):
         assert self._place.lsn is not None
         return self._place.lsn >= lsn
 
-    def _next_rows(self, snapshot: Snapshot) -> Taken | None:
+    def _next_rows(self, snapshot: Snapshot) -> Taken:
         """Rows under the snapshot; the stream begins when they have all come."""
         self._close_stream()
         if self._rows is None:
             self._rows = self._all_rows(snapshot)
-        taken = next(self._rows, None)
-        if taken is not None:
-            return taken
-        snapshot.close()
-        self._snapshot = self._rows = None
-        return None
+        taken = next(self._rows)
+        if not self._pending:
+            snapshot.close()
+            self._snapshot = self._rows = None
+        return taken
 
     def _all_rows(self, snapshot: Snapshot) -> Iterator[Taken]:
         for name in self._pending:
@@ -261,8 +280,7 @@ class PostgresReader(TableReader):
             table = catalog.find_table(
                 snapshot.connection, self._types, self._wanted[name].table, self._wanted[name].texts
             )
-            known = self._shapes.get(name)
-            shape = snapshot_shape(name, table, known, known.key if known is not None and known.key else table.key)
+            shape = snapshot_shape(name, table, self._shapes.get(name), self._key(name, table))
             self._shapes[name] = shape
             begun, shapes = frozenset({name}), {name: shape}
             waiting: pa.Table | None = None
@@ -309,9 +327,20 @@ class PostgresReader(TableReader):
             assert told.final is not None
             place = replace(self._place, within=(told.final, told.count))
             return self._taken(told.take_open(), self._place.lsn, place)
-        if told.reached > self._place.lsn and time.monotonic() - self._moved >= _MOVE_SECONDS:
+        if told.reached > self._place.lsn and self._is_move_due():
+            self._require_tables()
             return self._taken(Portion(), told.reached)
         return None
+
+    def _is_move_due(self) -> bool:
+        asked = self._stream is not None and self._stream.is_asked
+        return asked or time.monotonic() - self._moved >= _MOVE_SECONDS
+
+    def _require_tables(self) -> None:
+        """A table that is dropped tells nothing, and one that is made in its place is not published."""
+        assert self._side is not None
+        if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
+            raise service_away(self._server.label, "a table was dropped")
 
     def _stopped(self, told: Transactions, stop: int) -> Taken:
         """All before the place where a snapshot was made."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+import psycopg
 import pyarrow as pa
 import pyarrow.csv as csv
-from psycopg import pq, sql
-from psycopg.errors import error_from_result
+from psycopg import sql
 
 from headrace.core.services import service_away
 from headrace.core.tables import TableShape
 from headrace.tables._postgres import Connection
 from headrace.tables._postgres_catalog import PgTable
 from headrace.tables._postgres_pgoutput import bad_value, changed_type
-from headrace.tables._postgres_stream import CopyMessages, execute, lsn_number
+from headrace.tables._postgres_stream import CopyMessages, answer, execute, lsn_number
 from headrace.tables._postgres_types import PgType
 
 _ROWS = 50_000
 _BYTES = 32 << 20
+_CANCEL_SECONDS = 5.0
 # a table that was rewritten since looks empty to the snapshot
 _AS_IT_WAS = """
 SELECT bool_and(c.relfilenode = pg_relation_filenode(c.oid)) FROM pg_class c
@@ -35,7 +36,6 @@ class Export:
 
     def __init__(self, connection: Connection, slot: str, temporary: bool) -> None:
         self._connection = connection
-        self._messages = CopyMessages(connection)
         word = sql.SQL(" TEMPORARY" if temporary else "")
         command = sql.SQL("CREATE_REPLICATION_SLOT {}{} LOGICAL pgoutput EXPORT_SNAPSHOT")
         statement = command.format(sql.Identifier(slot), word).as_string(connection)
@@ -43,18 +43,9 @@ class Export:
 
     def done(self, until: float) -> tuple[int, str] | None:
         """Where it begins and the name of the snapshot; None when that is not known in time."""
-        pgconn = self._connection.pgconn
-        while True:
-            pgconn.consume_input()
-            if not pgconn.is_busy():
-                break
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            self._messages.wait(left)
-        result = pgconn.get_result()
-        if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-            raise error_from_result(result) if result is not None else service_away("the server", "it gave no slot")
+        result = answer(self._connection, until)
+        if result is None:
+            return None
         point, name = result.get_value(0, 1), result.get_value(0, 2)
         assert point is not None
         assert name is not None
@@ -62,6 +53,9 @@ class Export:
 
     def close(self) -> None:
         """Let go of the connection; a slot that is temporary goes with it."""
+        # while it waits for others, the server would not notice that we are gone
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
         self._connection.close()
 
 
@@ -89,35 +83,21 @@ class Snapshot:
         columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
         statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(columns, table.relation)
         execute(self.connection, statement)
-        messages = CopyMessages(self.connection)
-        while True:
-            lines, more = _lines(messages)
-            yield _table(name, table, shape, b"".join(lines))
-            if not more:
-                break
+        lines: list[bytes] = []
+        size = 0
+        for line in CopyMessages(self.connection).all():  # the server sends one row per message
+            lines.append(line)
+            size += len(line)
+            if len(lines) >= _ROWS or size >= _BYTES:
+                yield _table(name, table, shape, b"".join(lines))
+                lines, size = [], 0
         while self.connection.pgconn.get_result() is not None:
             pass  # the connection is free when all has been fetched
+        yield _table(name, table, shape, b"".join(lines))
 
     def close(self) -> None:
         """Let go of the connection, and of the snapshot with it."""
         self.connection.close()
-
-
-def _lines(messages: CopyMessages) -> tuple[list[bytes], bool]:
-    """The next rows as CSV, and whether there may be more: the server sends one row per message."""
-    lines: list[bytes] = []
-    size = 0
-    while len(lines) < _ROWS and size < _BYTES:
-        try:
-            line = messages.next()
-        except StopIteration:
-            return lines, False
-        if line is None:
-            messages.wait(1.0)
-            continue
-        lines.append(line)
-        size += len(line)
-    return lines, True
 
 
 def _table(name: str, table: PgTable, shape: TableShape, text: bytes) -> pa.Table:

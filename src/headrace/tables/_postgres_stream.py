@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Iterator
 from struct import Struct
-from typing import Any
 
+import psycopg
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
 
@@ -62,17 +63,47 @@ class CopyMessages:
             raise error_from_result(result)
         raise StopIteration
 
-    def wait(self, seconds: float) -> None:
-        """Until something comes, or so long."""
-        self._poll.poll(max(0.0, seconds) * 1000)
+    def wait(self, seconds: float) -> bool:
+        """Until something comes, or so long; whether it came."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+    def all(self) -> Iterator[bytes]:
+        """All messages up to the end."""
+        while True:
+            try:
+                message = self.next()
+            except StopIteration:
+                return
+            if message is not None:
+                yield message
+            elif not self.wait(_SILENCE_SECONDS):
+                raise psycopg.OperationalError(f"nothing came for {_SILENCE_SECONDS:g} s")
 
 
-def execute(connection: Connection, statement: sql.Composable) -> Any:
-    """A command that opens copy mode or is only known to replication."""
-    result = connection.pgconn.exec_(statement.as_string(connection).encode())
+def answer(connection: Connection, until: float) -> pq.abc.PGresult | None:
+    """What the server says to what was sent; None when it has not in time."""
+    messages, pgconn = CopyMessages(connection), connection.pgconn
+    while True:
+        pgconn.consume_input()
+        if not pgconn.is_busy():
+            break
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
+        messages.wait(left)
+    result = pgconn.get_result()
+    if result is None:
+        raise psycopg.OperationalError("the server gave no answer")
     if result.status == pq.ExecStatus.FATAL_ERROR:
         raise error_from_result(result)
     return result
+
+
+def execute(connection: Connection, statement: sql.Composable) -> None:
+    """A command that opens copy mode."""
+    connection.pgconn.send_query(statement.as_string(connection).encode())
+    if answer(connection, time.monotonic() + _SILENCE_SECONDS) is None:
+        raise psycopg.OperationalError(f"no answer within {_SILENCE_SECONDS:g} s")
 
 
 class Stream:
@@ -86,6 +117,9 @@ class Stream:
         self._asked = self._heard = time.monotonic()
         self.server_at = 0
         """All changes before it were sent."""
+        self.is_asked = False
+        """Whether the server has asked how far we are since that was last told. One that is to stop waits until it is
+        told that all of its log is durable."""
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
         """With the first transaction that commits at this place or later."""
@@ -111,6 +145,7 @@ class Stream:
                 self.server_at, _, wants_answer = _ALIVE.unpack_from(data)
                 if wants_answer:
                     self._tell(ask=False)
+                    self.is_asked = True
 
     def wait(self, seconds: float) -> None:
         """Until something comes, or so long; a server that says nothing is asked."""
@@ -124,7 +159,7 @@ class Stream:
     def confirm(self, lsn: int) -> None:
         """All before it is durable: the server need not keep it for us."""
         if lsn > self._confirmed:
-            self._confirmed = lsn
+            self._confirmed, self.is_asked = lsn, False
             self._tell(ask=False)
 
     def _tell(self, ask: bool) -> None:

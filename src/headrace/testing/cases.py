@@ -37,7 +37,8 @@ class Expectation(Options):
     """What must be true at a point of a test."""
 
     rows: list[dict[str, Any]] | None = Field(
-        None, description="All rows so far, in any order; only the columns named here count."
+        None,
+        description="All rows so far, of a view those it has now, in any order; only the columns named here count.",
     )
     dead_letters: int | None = Field(None, ge=0, description="How many records could not be decoded so far.")
     late_rows: int | None = Field(None, ge=0, description="How many rows came too late for their windows so far.")
@@ -46,7 +47,12 @@ class Expectation(Options):
 class Step(Options):
     """One step of a test: exactly one of its keys."""
 
-    feed: dict[str, list[Any]] | None = Field(None, description="Rows, or raw records as text, by stream.")
+    feed: dict[str, list[Any]] | None = Field(
+        None, description="Rows, or raw records as text, by stream; rows that are there from now on, by table."
+    )
+    delete: dict[str, list[dict[str, Any]]] | None = Field(
+        None, description="Rows that are there no more, by table: their keys."
+    )
     restart: bool | None = Field(None, description="Stop the flow and start it again from its checkpoint.")
     expect: Expectation | None = Field(None, description="What must be true now.")
 
@@ -83,9 +89,11 @@ def run_case(name: str, case: Case, project: Project, spark: SparkSession) -> Ou
         for number, step in enumerate(case.steps, start=1):
             for stream, rows in (step.feed or {}).items():
                 harness.feed(stream, rows)
+            for table, rows in (step.delete or {}).items():
+                harness.delete(table, rows)
             if step.restart:
                 harness.restart()
-            if step.feed:
+            if step.feed or step.delete:
                 harness.run(case.flow)
             difference = _difference(step.expect, harness, case.flow) if step.expect else None
             if difference:

@@ -27,6 +27,7 @@ from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
 from headrace.project.model import ProjectSpec, StreamSpec
 from headrace.testing.lists import ListSink, ListSource, encode
+from headrace.testing.tables import ListTables, kept_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ProjectHarness:
-    """Streams are fed by `feed`, flows run with `run`, their rows are in `rows`; `restart` is a stop and a start.
+    """Streams and tables are fed by `feed`, flows run with `run`, their rows are in `rows`; `restart` stops and starts.
 
     Formats, event times, SQL and state are the project's own; sources and sinks are lists. A flow that reads another
     flow has it as part of its query.
@@ -47,10 +48,12 @@ class ProjectHarness:
         self._sources: dict[str, ListSource] = {}
         self._sinks: dict[str, ListSink] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._views: dict[str, tuple[str, ...]] = {}
         self._state = StateDir(folder / "state")
         spec = self._with_lists(given, folder)
         self.project = Project(given.root, spec, given.tree, given.secrets, given.profile)
         self._starter = FlowStarter(self.project, self._state, spark)
+        self._tables = ListTables(given, self.project)
 
     def _with_lists(self, project: Project, folder: Path) -> ProjectSpec:
         streams, flows = {}, {}
@@ -68,17 +71,25 @@ class ProjectHarness:
         return project.spec.model_copy(update={"streams": streams, "flows": flows, "state": state})
 
     def feed(self, stream: str, rows: Sequence[Mapping[str, Any] | bytes | str]) -> None:
-        """Give a stream one batch of rows, or of raw records as bytes or text."""
+        """Give a stream one batch of rows, or of raw records as bytes or text; a table rows that it has from now on."""
+        if stream in self.project.spec.tables:
+            self._tables.feed(stream, [row for row in rows if isinstance(row, Mapping)])
+            return
         if stream not in self._sources:
-            hint = did_you_mean(stream, self._sources, "streams")
+            hint = did_you_mean(stream, [*self._sources, *self.project.spec.tables], "streams and tables")
             raise ProjectError("unknown-stream", f"there is no stream '{stream}'", hint=hint, exit_code=Exit.NOT_FOUND)
         form = self.project.spec.streams[stream].format
         assert form is not None, "every stream of a harness has a format"
         self._sources[stream].feed(encode(rows, form, self.project.context))
 
+    def delete(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Delete the rows of a table that have these keys."""
+        self._tables.delete(table, rows)
+
     def run(self, *flows: str) -> None:
         """Run flows (all by default) until they have taken in everything that was fed."""
         plan = make_plan(self.project, flows, lambda n, s: infer_schema(self.project, self._state, n, s))
+        self._views |= {flow.name: flow.view.key for flow in plan.flows if flow.view is not None}
         for flow in plan.flows:
             self._run(flow)
 
@@ -100,10 +111,11 @@ class ProjectHarness:
         self._queries.clear()
 
     def rows(self, flow: str) -> list[dict[str, Any]]:
-        """What a flow has given so far."""
+        """What a flow has given so far; of a view, the rows that it has now."""
         if flow not in self._sinks:
             raise unknown_flow(flow, self._sinks)
-        return self._sinks[flow].rows
+        told = self._sinks[flow].rows
+        return kept_rows(told, self._views[flow]) if flow in self._views else told
 
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
         """The records that could not be decoded so far."""

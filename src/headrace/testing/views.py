@@ -19,6 +19,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.views.algebra import View
 from headrace.views.keyed import key_conflicts, keyed
 from headrace.views.maintained import Maintained, TableInput
+from headrace.views.normalise import normalise
 from headrace.views.running import local
 from headrace.views.state import ViewState
 
@@ -47,39 +48,54 @@ class ViewHarness:
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-view-")
         self.tables = {name: _shape(about) for name, about in tables.items()}
         self.sql = sql
-        self.view = view or _normalised(sql, self.tables, key)
+        self.view = view or normalise(sql, self.tables, key=key)
         # sessions of its own: settings are changed, and tables must not be mistaken for others of the same name
-        self._spark = (spark or _session()).newSession()
-        self._oracle = self._spark.newSession()
+        self.spark = (spark or _session()).newSession()
+        self._oracle = self.spark.newSession()
         self._logs: dict[str, list[pa.Table]] = {name: [] for name in tables}
         self._current: dict[str, Counter[Row]] = {name: Counter() for name in tables}
         self._result: Counter[Row] = Counter()
         self._changes: list[tuple[Any, ...]] = []
+        self._inputs: dict[str, TableInput] = {}
         self._batch = 0
         self.restart()
 
     def restart(self) -> None:
         """Go on from what was kept, as a new process would."""
         state = ViewState(Path(self._scratch.name) / "state")
-        self.maintained = Maintained(self._spark, self.view, self.tables, state)
+        self.maintained = Maintained(self.spark, self.view, self.tables, state)
 
     def apply(self, changes: Sequence[tuple[Any, ...]]) -> None:
         """One batch: `("I", table, row)`, `("U", table, old, new)`, `("D", table, row)`; rows as dicts or in order."""
+        self._result = self._run(self.inputs(changes), self._result)
+
+    def again(self) -> None:
+        """Run the last batch again, as happens after a crash; what it emits has to be the same."""
+        self._batch -= 1
+        self._run(self._inputs, Counter())
+
+    def inputs(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, TableInput]:
+        """The tables of a batch, in the session `spark`; the changes are part of the tables from then on."""
         weighted: dict[str, list[Row]] = {name: [] for name in self.tables}
         for change in changes:
             self._add(weighted, change)
-        inputs = {name: self._input(name, rows) for name, rows in weighted.items()}
+        self._inputs = {name: self._input(name, rows) for name, rows in weighted.items()}
+        for name, new in weighted.items():
+            self._logs[name].append(self._arrow(name, new))
+            for *row, weight in new:
+                self._current[name][tuple(row)] += weight
+        return self._inputs
+
+    def _run(self, inputs: Mapping[str, TableInput], before: Counter[Row]) -> Counter[Row]:
+        after = Counter(before)
         with key_conflicts(self.view.key):
             emitted = self.maintained.apply(self._batch, inputs)
             rows = _rows(emitted)
             self._changes = self._told(emitted, rows)
         for *row, weight in rows:
-            self._result[tuple(row)] += weight
-        for name, new in weighted.items():
-            self._logs[name].append(self._arrow(name, new))
-            for *row, weight in new:
-                self._current[name][tuple(row)] += weight
+            after[tuple(row)] += weight
         self._batch += 1
+        return after
 
     def rows(self) -> list[Row]:
         """The result as it is, each row as often as it is there."""
@@ -121,8 +137,8 @@ class ViewHarness:
     def _input(self, name: str, new: list[Row]) -> TableInput:
         ddl = to_ddl(self.tables[name].weighted)
         old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
-        delta = local(self._spark, self._arrow(name, new), ddl) if new else None
-        return TableInput(delta, local(self._spark, old, ddl), len(new))
+        delta = local(self.spark, self._arrow(name, new), ddl) if new else None
+        return TableInput(delta, local(self.spark, old, ddl), len(new))
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
         schema = self.tables[name].weighted
@@ -142,12 +158,6 @@ class ViewHarness:
 def _shape(about: Mapping[str, Any]) -> TableShape:
     columns = from_ddl(", ".join(f"{quoted(name)} {kind}" for name, kind in about["columns"].items()))
     return TableShape(columns, tuple(about.get("key") or ()))
-
-
-def _normalised(sql: str, tables: Mapping[str, TableShape], key: Sequence[str]) -> View:
-    from headrace.views.normalise import normalise
-
-    return normalise(sql, tables, key=key)
 
 
 def _session() -> SparkSession:

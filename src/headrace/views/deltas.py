@@ -15,6 +15,8 @@ from headrace.views.plain import compared
 from headrace.views.sums import COUNT, Sums
 from headrace.views.texts import broadcast, emptied, listed, negated, select, united
 
+ID = "_id"
+"""The column that tells copies of rows apart where a view has no key."""
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
@@ -70,7 +72,9 @@ def _pairs(join: Join, have: Sequence[str], columns: Sequence[str]) -> list[str]
     return found
 
 
-def match(op: Match, old: tuple[str | None, str | None], new: tuple[str | None, str | None], types: Mapping[str, str]) -> str:
+def match(
+    op: Match, old: tuple[str | None, str | None], new: tuple[str | None, str | None], types: Mapping[str, str]
+) -> str:
     """The touched groups as they are, less the same as they were. Both sides hold only the rows of those groups."""
     after, before = _matched(op, new, types), _matched(op, old, types)
     both = united([after, None if before is None else negated(op.columns, before)])
@@ -105,7 +109,8 @@ def unmatchable(op: Match, left: str | None, right: str | None, types: Mapping[s
         nothing = " OR ".join(f"{quoted(name)} IS NULL" for name in strict)
         what = [quoted(n) if n in columns else f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in op.columns]
         parts.append(select([*what, WEIGHT], side, f"WHERE {nothing}"))
-    return united(parts)
+    text = united(parts)
+    return None if text is None else consolidated(text, op.columns)
 
 
 def regroup(op: Aggregate, rows: str, before: str | None) -> str:
@@ -184,6 +189,24 @@ def answers_changed(op: Aggregate, sums: Sums, groups: str, first: bool) -> str:
     text = united(_answered(op, values, weight, groups, f"{there} AND NOT ({same})") for values, weight, there in rows)
     assert text is not None
     return text
+
+
+def numbered(op: Aggregate, groups: str, names: Sequence[str]) -> str:
+    """Rows that have no key, each copy of them with an `_id`: a hash of the row and the number of the copy."""
+    count = [quoted(COUNT + of) for of in (_OLD, _NOW)]
+    copy = f"sequence(least({', '.join(count)}), greatest({', '.join(count)}) - 1)"
+    moment = "yyyy-MM-dd HH:mm:ss.SSSSSS"
+    options = f"map('timestampFormat', '{moment}', 'timestampNTZFormat', '{moment}')"
+    row = ", ".join(listed(names))
+    return select(
+        [
+            f"concat(sha2(to_json(struct({row}), {options}), 256), '-', __copy) AS {quoted(ID)}",
+            *listed(names),
+            f"CAST(sign({count[1]} - {count[0]}) AS BIGINT) AS {WEIGHT}",
+        ],
+        select([f"{quoted(a)} AS {quoted(b)}" for a, b in zip(op.keys, names, strict=True)] + count, groups),
+        f"LATERAL VIEW explode({copy}) __copies AS __copy WHERE {count[0]} <> {count[1]}",
+    )
 
 
 def answers(op: Aggregate, sums: Sums, groups: str) -> str:

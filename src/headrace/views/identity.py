@@ -1,41 +1,42 @@
-"""An identity for rows of a view that has no key: what is in the row, and which copy of it this is."""
+"""An identity for the rows of a view that has no key: `_id`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from headrace.core.errors import ProjectError
 from headrace.core.schema import quoted
-from headrace.views.algebra import Aggregate, Filter, Operator, Project, Ranked, View
-
-ID = "_id"
-_COPY = "__copy"
+from headrace.views.algebra import Aggregate, Filter, Operator, Project, View
+from headrace.views.deltas import ID
 
 
 def identified(view: View) -> View:
-    """The view with a key: its own, or a column `_id` that is the same for the same row whenever it comes.
+    """The view with a key: its own, or `_id`, which tells what is in the row and which copy of it this is.
 
-    A row that is there twice has two of them. The one row of an aggregate without groups is always the same one.
+    The one row of an aggregate without groups is always the same one.
     """
-    if view.key or ID in view.columns:
+    if view.key:
         return view
-    if _is_one_row(view.root):
-        root = _with(view.root, ID, "'1'")
-    else:
-        copies = f"row_number() OVER (PARTITION BY {_listed(view.root)} ORDER BY {quoted(view.root.columns[0])})"
-        content = ", ".join(f"'c{number}', {quoted(name)}" for number, name in enumerate(view.root.columns))
-        identity = f"concat(md5(to_json(named_struct({content}))), '-', {quoted(_COPY)})"
-        numbered = Ranked(view.root, view.root.columns, ((_COPY, copies),))
-        kept = tuple((name, quoted(name)) for name in view.root.columns)
-        root = Project(numbered, (*kept, (ID, identity)))
-    return replace(view, root=root, columns=(*view.columns, ID), key=(ID,))
+    if ID in view.columns:
+        raise ProjectError(
+            "view-key",
+            f"the view has no key, so its rows are told apart by a column `{ID}`, and it has one of that name",
+            hint="say what identifies a row (`key`), or give the column another name",
+        )
+    if not _is_one_row(view.root):
+        return replace(view, key=(ID,))
+    kept = tuple((name, quoted(name)) for name in view.root.columns)
+    return View(Project(view.root, (*kept, (ID, "'1'"))), (*view.columns, ID), (ID,))
 
 
-def _with(operator: Operator, name: str, sql: str) -> Project:
-    return Project(operator, (*((one, quoted(one)) for one in operator.columns), (name, sql)))
+def gets_id(view: View) -> bool:
+    """Whether `_id` is a column that comes to those of the view."""
+    return view.key == (ID,) and ID not in view.columns
 
 
-def _listed(operator: Operator) -> str:
-    return ", ".join(map(quoted, operator.columns))
+def columns_of(view: View) -> tuple[str, ...]:
+    """The columns of the result."""
+    return (ID, *view.columns) if gets_id(view) else view.columns
 
 
 def _is_one_row(operator: Operator) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
-from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll, View
+from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 from headrace.views.plain import Types
 from headrace.views.sums import Sums, as_sums
 
@@ -24,12 +24,12 @@ class Layout:
     """Aggregates that are kept as sums."""
 
 
-def layout(view: View, types: Types) -> Layout:
+def layout(root: Operator, types: Types) -> Layout:
     """Sums, and what was remembered of groups, are always kept. Besides, a join needs its inputs as they were, and so
     does a group, of the values that are touched: tables have that themselves, and below a group a join can be computed
     again from the touched values; all else is kept."""
     made = Layout()
-    for operator in _bottom_up(view.root):
+    for operator in _bottom_up(root):
         _refuse_maps(operator, types)
         if isinstance(operator, Aggregate) and (sums := as_sums(operator, types)) is not None:
             made.sums[operator] = sums
@@ -40,7 +40,7 @@ def layout(view: View, types: Types) -> Layout:
             core = [one for below in inputs_of(operator) for one in _core(below)]
             made.taken |= dict.fromkeys(core, "")
             made.kept |= {one for one in core if isinstance(operator, Join) or not isinstance(one, Join)}
-    order = [one for one in dict.fromkeys(_bottom_up(view.root)) if one in made.taken]
+    order = [one for one in dict.fromkeys(_bottom_up(root)) if one in made.taken]
     made.taken = {one: f"r{number}" for number, one in enumerate(order)}
     return made
 

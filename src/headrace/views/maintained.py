@@ -16,7 +16,7 @@ from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
 from headrace.views.layout import layout, refuse_maps
 from headrace.views.plain import Types
-from headrace.views.relations import Named, Relations
+from headrace.views.relations import Relations, Shown
 from headrace.views.running import Runner
 from headrace.views.state import ViewState
 from headrace.views.sums import Sums
@@ -45,11 +45,24 @@ class TableInput:
 
 class Maintained:
     """One view and its state. `spark` is to be a session of its own, and that of all inputs: its settings are changed,
-    and temporary views come into being in it, under names that only this object uses."""
+    and temporary views come into being in it, under names that only this object uses.
 
-    def __init__(self, spark: SparkSession, view: View, tables: Mapping[str, TableShape], state: ViewState) -> None:
+    With `identified` the rows of a view without a key get one, `_id`: the same for as long as the row is there.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: View,
+        tables: Mapping[str, TableShape],
+        state: ViewState,
+        *,
+        identified: bool = False,
+    ) -> None:
         self.state = state
-        self._spark, self._view = spark, view
+        self._spark, self._columns, self._identified = spark, view.columns, identified
+        # copies of rows are counted as groups of all columns are
+        self._root: Operator = Aggregate(view.root, view.root.columns, ()) if identified else view.root
         self._runner = Runner(spark, state)
         self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
         self._numbers = {name: number for number, name in enumerate(tables)}
@@ -57,12 +70,14 @@ class Maintained:
         for name, shape in tables.items():
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
         self._types = Types(spark, {name: self._table("empty", name) for name in tables})
-        self._layout = layout(view, self._types)
+        self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
         self._ddl = {operator: self._kept_columns(operator) for operator in self._layout.kept}
-        self._definition = hashlib.sha256(f"{_FORM} {view!r}".encode()).hexdigest()
-        found = self._types.schema(view.root)
-        self.schema = pa.schema([field.with_name(name) for field, name in zip(found, view.columns, strict=True)])
+        self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
+        found = [
+            pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
+        ]
+        self.schema = pa.schema([*([pa.field(deltas.ID, pa.string())] if identified else []), *found])
 
     def _table(self, what: str, name: str) -> str:
         return f"{self._prefix}_{what}_{self._numbers[name]}"
@@ -98,17 +113,17 @@ class Maintained:
         changed, old = {}, {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
-                changed[name] = Named(self._table("delta", name), one.rows)
+                changed[name] = Shown(self._table("delta", name), one.rows)
                 one.delta.createOrReplaceTempView(changed[name].name)
             old[name] = self._table("old", name)
             one.old.createOrReplaceTempView(old[name])
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
 
-    def _shown(self, operator: Operator) -> Named:
+    def _shown(self, operator: Operator) -> Shown:
         relation = self._layout.taken[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return Named(name, self._runner.show(relation, name, self._ddl[operator]))
+        return Shown(name, self._runner.show(relation, name, self._ddl[operator]))
 
     def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
         text = relations.delta(operator)
@@ -132,11 +147,16 @@ class Maintained:
         if added is not None and before is not None and before.rows > _WHOLE and operator.keys:
             self._runner.run(deltas.added_up(operator, sums, added), f"{name}_added", small)
             added = f"{name}_added"
-            within = Within(select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small)
+            within = Within(
+                select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small
+            )
         text = deltas.linear_aggregate(operator, sums, added, restricted(before.name, within) if before else None)
         columns = [*operator.keys, *(one.name for one in sums.columns)]
         rows = self._runner.run(text, name, small, relation, columns)
-        relations.took(operator, deltas.answers_changed(operator, sums, name, relations.first), rows)
+        if self._identified and operator is self._root:
+            relations.took(operator, deltas.numbered(operator, name, self._columns), rows)
+        else:
+            relations.took(operator, deltas.answers_changed(operator, sums, name, relations.first), rows)
 
     def _fold(self, operator: Operator) -> None:
         relation = self._layout.taken[operator]
@@ -151,13 +171,14 @@ class Maintained:
         self._runner.fold(relation, text, found.rows <= 5 * SMALL)
 
     def _result(self, relations: Relations) -> DataFrame:
-        root, names = self._view.root, self._view.columns
-        text = relations.delta(root)
+        text = relations.delta(self._root)
         if text is None:
             return self._spark.createDataFrame([], f"{to_ddl(self.schema)}, {WEIGHT} BIGINT")
-        what = [f"{quoted(made_up)} AS {quoted(name)}" for made_up, name in zip(root.columns, names, strict=True)]
-        text = select([*what, WEIGHT], text)
-        return self._spark.sql(text if _is_consolidated(root) else deltas.consolidated(text, names))
+        if self._identified:
+            return self._spark.sql(text)
+        names = zip(self._root.columns, self._columns, strict=True)
+        text = select([*(f"{quoted(made_up)} AS {quoted(name)}" for made_up, name in names), WEIGHT], text)
+        return self._spark.sql(text if _is_consolidated(self._root) else deltas.consolidated(text, self._columns))
 
 
 def _is_consolidated(operator: Operator) -> bool:
@@ -168,7 +189,7 @@ def _is_consolidated(operator: Operator) -> bool:
         case Filter(below):
             return _is_consolidated(below)
         case Project(below, expressions):
-            kept = {sql for _, sql in expressions}
-            return all(quoted(name) in kept for name in below.columns) and _is_consolidated(below)
+            # of anything but columns two rows may come to be the same, or one become several
+            return {sql for _, sql in expressions} == set(listed(below.columns)) and _is_consolidated(below)
         case _:
             return False

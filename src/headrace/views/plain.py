@@ -15,6 +15,8 @@ from headrace.views.texts import listed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_ONE = "1 AS `__one`"
+"""Stands for columns where none is wanted."""
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
@@ -23,9 +25,9 @@ def plain(operator: Operator, table: Callable[[str], str]) -> str:
     match operator:
         case Scan(name, fields):
             columns = [f"{quoted(there)} AS {quoted(here)}" for here, there in fields]
-            return f"SELECT {', '.join(columns) or '1 AS `__one`'} FROM {table(name)}"
+            return f"SELECT {', '.join(columns) or _ONE} FROM {table(name)}"
         case Project(below, expressions):
-            return f"SELECT {_named(expressions)} FROM ({plain(below, table)})"
+            return f"SELECT {', '.join(named(expressions)) or _ONE} FROM ({plain(below, table)})"
         case Filter(below, condition):
             return f"SELECT * FROM ({plain(below, table)}) WHERE {condition}"
         case UnionAll(inputs):
@@ -41,7 +43,7 @@ def plain(operator: Operator, table: Callable[[str], str]) -> str:
             what = [*listed(keys), *(f"{call.sql} AS {quoted(call.name)}" for call in calls)]
             return f"SELECT {', '.join(what)} FROM ({plain(below, table)}){group}"
         case Ranked(below, _, expressions):
-            return f"SELECT *, {_named(expressions)} FROM ({plain(below, table)})"
+            return f"SELECT {', '.join(['*', *named(expressions)])} FROM ({plain(below, table)})"
 
 
 def compared(join: Join | Match) -> str:
@@ -51,11 +53,13 @@ def compared(join: Join | Match) -> str:
 
 
 def _columns(operator: Operator) -> str:
-    return ", ".join(listed(operator.columns)) or "1 AS `__one`"
+    return ", ".join(listed(operator.columns)) or _ONE
 
 
-def _named(expressions: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{sql} AS {quoted(name)}" for name, sql in expressions)
+def named(expressions: tuple[tuple[str, str], ...]) -> list[str]:
+    """The expressions with their names. Nothing but NULL would have no type, and no file could hold it."""
+    texts = (("CAST(NULL AS STRING)" if sql.upper() == "NULL" else sql, name) for name, sql in expressions)
+    return [f"{sql} AS {quoted(name)}" for sql, name in texts]
 
 
 class Types:
@@ -94,9 +98,13 @@ def arrow_schema(spark: SparkSession, text: str, names: tuple[str, ...]) -> pa.S
         fields = [field for field in to_arrow_schema(found, timezone="UTC") if field.name in names]
         for field in fields:
             ddl_type(field.type)
-        return pa.schema([pa.field(field.name, field.type) for field in fields])
+        return pa.schema(
+            [pa.field(one.name, pa.string() if pa.types.is_null(one.type) else one.type) for one in fields]
+        )
     except AnalysisException as error:
-        raise ProjectError("view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}") from error
+        raise ProjectError(
+            "view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}"
+        ) from error
     except (PySparkException, KeyError) as error:
         raise ProjectError(
             "view-unsupported",

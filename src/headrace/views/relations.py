@@ -10,11 +10,12 @@ from headrace.core.tables import WEIGHT
 from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Equal, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 from headrace.views.layout import Layout, inputs_of
-from headrace.views.plain import Types
+from headrace.views.plain import Types, named
 from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
 
+
 @dataclass(frozen=True)
-class Named:
+class Shown:
     """The name of a relation that Spark knows, and how many rows it has."""
 
     name: str
@@ -28,9 +29,9 @@ class Relations:
         self,
         layout: Layout,
         types: Types,
-        changed: Mapping[str, Named],
+        changed: Mapping[str, Shown],
         old: Mapping[str, str],
-        kept: Mapping[Operator, Named],
+        kept: Mapping[Operator, Shown],
         first: bool,
     ) -> None:
         self._layout, self._types = layout, types
@@ -77,7 +78,7 @@ class Relations:
             return None
         if isinstance(operator, Filter):
             return select(["*"], inputs[0], f"WHERE {operator.condition}")
-        return select([*(f"{sql} AS {quoted(name)}" for name, sql in operator.expressions), WEIGHT], inputs[0])
+        return select([*named(operator.expressions), WEIGHT], inputs[0])
 
     def _as(self, union: UnionAll, below: Operator, text: str) -> str:
         """An input of a union with the types of the union, which Spark would not know with one input alone."""
@@ -137,9 +138,7 @@ class Relations:
         if self.first or not keys or change is None:
             return None
         values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], change)
-        return Within(
-            values, tuple(Wanted(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL
-        )
+        return Within(values, tuple(Wanted(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL)
 
     def rows(self, operator: Operator, new: bool, within: Within | None = None) -> str | None:
         """The rows as they are after this batch, or as they were before it."""

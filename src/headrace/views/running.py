@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.schema import from_ddl, to_ddl
+import pyarrow as pa
+
 from headrace.core.statefiles import StatePath, spark_path
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -77,10 +77,18 @@ def collected(rows: DataFrame) -> pa.Table | None:
     from pyspark.errors import PySparkException
 
     try:
-        found = rows.toArrow()
+        table = rows.toArrow()
+        return table.cast(pa.schema([pa.field(one.name, _nullable(one.type)) for one in table.schema]))
     except PySparkException as error:
         if "maxResultSize" in str(error):
             return None
         raise
-    # what cannot be null in one plan can in another, and rows of both are put together
-    return found.cast(from_ddl(to_ddl(found.schema)))
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type without what Spark knows to be there: it knows more of one batch than of the next."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    return pa.list_(pa.field("element", _nullable(kind.value_type))) if pa.types.is_list(kind) else kind

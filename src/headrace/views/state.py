@@ -7,7 +7,7 @@ same. A manifest appears in one step, after all that it names. Chunks are merged
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,9 @@ _MERGED = 8
 """So many chunks of one size become one of the next."""
 _FOLD = 20_000
 """Deltas of fewer rows are not worth adding up, however small the base is."""
-_BASE = 99
+_TOGETHER = 1_000_000
+"""No more rows are merged in memory."""
+_LARGE, _BASE = 98, 99
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ class Chunk(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     level: int
-    """How often it was merged; `_BASE` for what was added up."""
+    """How often it was merged; `_LARGE` for what Spark wrote, `_BASE` for what was added up."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class ViewState:
         if self._at is None or self._at != batch - 1:
             before = self._read(batch - 1, definition) if batch > 0 else _Manifest(definition, {})
             self._chunks = dict(before.relations)
-            self._at_hand = {name: self._load(name) for name in self._chunks if self.rows(name) <= AT_HAND}
+            self._at_hand = {name: self._load(chunks) for name, chunks in self._chunks.items() if _is_small(chunks)}
         self._at = None
         self._before = self._named()
         if self._written is None:
@@ -124,10 +126,10 @@ class ViewState:
         """Add a few rows, and merge the chunks that have become many."""
         if not rows.num_rows:
             return
-        had = self.rows(relation)
+        had = self._chunks.get(relation, ())
         self._put(relation, self._write(rows, 0))
         known = self._at_hand.pop(relation, None)
-        if had + rows.num_rows <= AT_HAND and (known is not None or not had):
+        if _is_small(self._chunks[relation]) and (known is not None or not had):
             self._at_hand[relation] = rows if known is None else pa.concat_tables([known, rows])
         self._merge(relation, 0)
 
@@ -135,7 +137,7 @@ class ViewState:
         """Add what Spark wrote to a place. It is the base where there was nothing before."""
         make_durable(place)
         size = sum(file.stat().st_size for file in place.rglob("*.parquet"))
-        self._put(relation, Chunk(place.name, rows, size, 0 if self._chunks.get(relation) else _BASE))
+        self._put(relation, Chunk(place.name, rows, size, _LARGE if self._chunks.get(relation) else _BASE))
         self._at_hand.pop(relation, None)
 
     def is_due(self, relation: str) -> bool:
@@ -171,20 +173,15 @@ class ViewState:
 
     def _merge(self, relation: str, level: int) -> None:
         alike = [chunk for chunk in self._chunks[relation] if chunk.level == level]
-        if len(alike) < _MERGED or sum(chunk.rows for chunk in alike) > 50 * AT_HAND:
+        if len(alike) < _MERGED or sum(chunk.rows for chunk in alike) > _TOGETHER:
             return
-        rows = pa.concat_tables([self._table(chunk) for chunk in alike])
+        rows = self._load(alike)
         self._chunks[relation] = tuple(chunk for chunk in self._chunks[relation] if chunk.level != level)
         self._put(relation, self._write(rows, level + 1))
         self._merge(relation, level + 1)
 
-    def _load(self, relation: str) -> pa.Table:
-        return pa.concat_tables([self._table(chunk) for chunk in self._chunks[relation]])
-
-    def _table(self, chunk: Chunk) -> pa.Table:
-        place = self._folder / chunk.name
-        files = list(place.rglob("*.parquet")) if chunk.name.endswith(".spark") else [place]
-        return pa.concat_tables([pq.read_table(_readable(file), partitioning=None) for file in files])
+    def _load(self, chunks: Sequence[Chunk]) -> pa.Table:
+        return pa.concat_tables([pq.read_table(_readable(self._folder / chunk.name)) for chunk in chunks])
 
     def _write(self, rows: pa.Table, level: int) -> Chunk:
         name = f"{uuid.uuid4().hex}.parquet"
@@ -221,6 +218,11 @@ def _name(batch: int) -> str:
 
 def _is_manifest(name: str) -> bool:
     return name.endswith(".json")
+
+
+def _is_small(chunks: Sequence[Chunk]) -> bool:
+    """Whether the rows may be held in memory. What Spark wrote is left to Spark: its types of time are its own."""
+    return sum(chunk.rows for chunk in chunks) <= AT_HAND and all(chunk.name.endswith(".parquet") for chunk in chunks)
 
 
 def _readable(file: StatePath) -> object:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 
-SMALL = 20_000
+SMALL = 50_000
 """Up to so many changed rows a batch is small: they are sent to where the large relations are, not the other way."""
 
 
@@ -82,4 +82,6 @@ def restricted(text: str | None, within: Within | None) -> str | None:
     same = " AND ".join(
         f"x.{quoted(one.column)} {'<=>' if one.nulls else '='} v.{quoted(one.value)}" for one in within.wanted
     )
-    return f"SELECT {broadcast('v', within.small)}x.* FROM {_source(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"
+    return (
+        f"SELECT {broadcast('v', within.small)}x.* FROM {_source(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"
+    )

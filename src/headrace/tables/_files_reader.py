@@ -1,0 +1,200 @@
+"""Follows the files of folders. A position is, by table, the files that are there and were read, with time and size:
+
+`{"orders": {"seen": {"a.parquet": [1700000000000000000, 1234]}}}`; with `first` while the first ones are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from headrace.core.context import Context
+from headrace.core.errors import ProjectError
+from headrace.core.positions import Position
+from headrace.core.tables import Change, TableReader, TableShape, Taken
+
+if TYPE_CHECKING:
+    from headrace.tables.files import FilesTable
+
+_PAGE = 50_000
+_MOST_FILES = 10_000
+_DELETED = ("D", "d", "delete")
+_THERE = ("I", "U", "i", "u", "insert", "update", None)
+# what pyarrow raises about a file, and what a column may be at fault with
+_UNFIT = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
+
+
+@dataclass
+class _Followed:
+    """One table and the files that it has."""
+
+    name: str
+    source: FilesTable
+    shape: TableShape
+    seen: dict[str, tuple[int, int]]
+    first: bool
+    due: float = 0.0
+
+    def position(self) -> dict[str, Any]:
+        """To be kept with what was read."""
+        return {
+            "seen": {name: list(about) for name, about in self.seen.items()},
+            **({"first": True} if self.first else {}),
+        }
+
+
+class FilesReader(TableReader):
+    """Looks into the folders now and then."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, FilesTable],
+        shapes: Mapping[str, TableShape],
+        after: Position | None,
+        context: Context,
+    ) -> None:
+        self._context = context
+        self._tables: list[_Followed] = []
+        for name, source in tables.items():
+            known = (after or {}).get(name, {"first": True, "seen": {}})
+            first = known.get("first", False)
+            seen = {} if first else {file: (at, size) for file, (at, size) in known["seen"].items()}
+            self._tables.append(_Followed(name, source, shapes[name], seen, first))
+        self._found: Iterator[Taken] = iter(())
+
+    def read(self, seconds: float) -> Taken | None:
+        """The next file, or a part of it."""
+        until = time.monotonic() + seconds
+        while True:
+            taken = next(self._found, None)
+            if taken is not None:
+                return taken
+            begin = min(one.due for one in self._tables)
+            # nothing tells that a time has come
+            time.sleep(max(0.0, min(begin, until) - time.monotonic()))
+            if time.monotonic() < begin:
+                return None
+            self._found = self._look()
+
+    def confirm(self, position: Position) -> None:
+        """Files stay until somebody removes them."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _look(self) -> Iterator[Taken]:
+        for one in self._tables:
+            if one.due <= time.monotonic():
+                yield from self._folder(one)
+                one.due = time.monotonic() + one.source.every.total_seconds()
+
+    def _folder(self, one: _Followed) -> Iterator[Taken]:
+        there = one.source.listed(self._context)
+        if len(there) > _MOST_FILES:
+            raise ProjectError(
+                "too-many-files",
+                f"there are {len(there)} files in '{one.source.path}'; {_MOST_FILES} can be told apart",
+                hint="remove files that were read: their rows stay; or write a lake table",
+            )
+        if one.first:
+            yield self._taken(begins=frozenset({one.name}))
+        one.seen = {name: about for name, about in one.seen.items() if name in there}
+        for name, about in there.items():
+            if one.seen.get(name) != about:
+                yield from self._file(one, one.source.folder(self._context) / name, about)
+        if one.first:
+            one.first = False
+            yield self._taken(ends=frozenset({one.name}))
+
+    def _file(self, one: _Followed, file: Path, about: tuple[int, int]) -> Iterator[Taken]:
+        """Its rows; that it was read stands with the last of them."""
+        if one.source.columns is None:
+            new = [column for column in one.source.columns_in(file) if column.name not in one.shape.columns.names]
+            if new:
+                one.shape = TableShape(pa.schema([*one.shape.columns, *new]), one.shape.key)
+                yield self._taken(shapes={one.name: one.shape})
+        said: dict[str, Any] = {}
+        for page in _pages(one, file):
+            if said:
+                yield self._taken(**said)
+            said = self._said(one, file, page)
+        one.seen[file.name] = about
+        yield self._taken(**said)
+
+    def _said(self, one: _Followed, file: Path, page: pa.Table) -> dict[str, Any]:
+        columns = one.shape.columns
+        with understood(file):
+            rows = pa.Table.from_arrays([_column(page, column) for column in columns], schema=columns)
+            if one.source.op is None:
+                return {"rows": {one.name: rows}}
+            ops = page.column(one.source.op).to_pylist()
+        places = [columns.names.index(name) for name in one.shape.key]
+        changes = []
+        for op, row in zip(ops, zip(*(column.to_pylist() for column in rows.columns), strict=True), strict=True):
+            if op in _DELETED:
+                changes.append(Change(one.name, None, tuple(row[place] for place in places)))
+            elif op in _THERE:
+                changes.append(Change(one.name, row))
+            else:
+                raise _not_understood(file, f"'{op}' in column '{one.source.op}' is not I, U or D")
+        return {"changes": changes}
+
+    def _taken(self, **said: Any) -> Taken:
+        return Taken(position={one.name: one.position() for one in self._tables}, **said)
+
+
+def _column(page: pa.Table, wanted: pa.Field) -> Any:
+    if wanted.name not in page.column_names:
+        return pa.nulls(page.num_rows, wanted.type)
+    return page.column(wanted.name).cast(wanted.type)
+
+
+def _pages(one: _Followed, file: Path) -> Iterator[pa.Table]:
+    with understood(file):
+        for batch in _batches(one, file):
+            for begin in range(0, batch.num_rows, _PAGE):
+                yield pa.Table.from_batches([batch.slice(begin, _PAGE)])
+
+
+def _batches(one: _Followed, file: Path) -> Iterator[pa.RecordBatch]:
+    wanted = one.shape.columns
+    if one.source.op is not None:
+        wanted = wanted.append(pa.field(one.source.op, pa.string()))
+    match one.source.format:
+        case "parquet":
+            yield from pa.parquet.ParquetFile(file).iter_batches(_PAGE)
+        case "csv":
+            types = {column.name: column.type for column in wanted}
+            options = pa.csv.ConvertOptions(
+                column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            )
+            yield from pa.csv.open_csv(file, convert_options=options)
+        case "json":
+            options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+            yield from pa.json.read_json(file, parse_options=options).to_batches()
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """Turn what is wrong with a file into an error with a code."""
+    try:
+        yield
+    except _UNFIT as error:
+        raise _not_understood(file, str(error).splitlines()[0][:300]) from error
+
+
+def _not_understood(file: Path, why: str) -> ProjectError:
+    return ProjectError(
+        "files-not-understood",
+        f"the file {file} cannot be read: {why}",
+        hint="mend it, take it away, or mend `format` and `columns`",
+    )

@@ -1,0 +1,88 @@
+"""Tables that a test fills, in the logs that views read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.endpoints import OLD, OP, Op
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.tables import WEIGHT, TableShape
+from headrace.log.tables import table_log
+from headrace.plan.viewing import kept_shape
+from headrace.project.loader import Project
+
+Row = Mapping[str, Any]
+
+
+class ListTables:
+    """The tables of a project, by name. What is done in one call is one commit."""
+
+    def __init__(self, given: Project, project: Project) -> None:
+        self._project = project
+        self._rows: dict[str, dict[tuple[Any, ...], Row]] = {name: {} for name in project.spec.tables}
+        self.shapes = {name: _shape(given, name) for name in project.spec.tables}
+        for group in {spec.source.group for spec in project.spec.tables.values()}:
+            self._commit(group, {})
+
+    def feed(self, table: str, rows: Sequence[Row]) -> None:
+        """Insert rows, or update those of the same key."""
+        self._change(table, [(self._whole(table, row), True) for row in rows])
+
+    def delete(self, table: str, rows: Sequence[Row]) -> None:
+        """Delete the rows of these keys."""
+        self._change(table, [(row, False) for row in rows])
+
+    def _change(self, table: str, changes: Sequence[tuple[Row, bool]]) -> None:
+        weighted: list[dict[str, Any]] = []
+        for row, stays in changes:
+            key = tuple(row[name] for name in self.shapes[table].key)
+            old = self._rows[table].pop(key, None)
+            weighted += [{**old, WEIGHT: -1}] if old is not None else []
+            if stays:
+                self._rows[table][key] = row
+                weighted.append({**row, WEIGHT: 1})
+        self._commit(self._project.spec.tables[table].source.group, {table: weighted})
+
+    def _commit(self, group: str, rows: Mapping[str, Sequence[Row]]) -> None:
+        mine = {
+            name: self.shapes[name] for name, spec in self._project.spec.tables.items() if spec.source.group == group
+        }
+        changes = {name: pa.Table.from_pylist(list(some), mine[name].weighted) for name, some in rows.items()}
+        log = table_log(self._project.context, group)
+        log.commit(changes, {"commit": log.end() + 1}, mine, None, tuple(mine))
+
+    def _whole(self, table: str, row: Row) -> Row:
+        names = self.shapes[table].columns.names
+        for name in row:
+            if name not in names:
+                hint = did_you_mean(name, names, "columns")
+                raise ProjectError("unknown-column", f"table '{table}' has no column '{name}'", hint=hint)
+        typed = pa.Table.from_pylist([{name: row.get(name) for name in names}], self.shapes[table].columns)
+        return dict(typed.to_pylist()[0])
+
+
+def kept_rows(changes: Sequence[Row], key: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows that a view has after changes of it."""
+    held: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for change in changes:
+        row = {name: value for name, value in change.items() if name not in (OP, OLD)}
+        place = tuple(row[name] for name in key)
+        held.pop(place, None)
+        if change[OP] != Op.DELETE:
+            held[place] = row
+    return list(held.values())
+
+
+def _shape(given: Project, name: str) -> TableShape:
+    found = kept_shape(given, name, given.spec.tables[name])
+    if found is None:
+        raise ProjectError(
+            "table-not-captured",
+            f"the columns of table '{name}' are known to its source alone",
+            where=given.origin("tables", name),
+            hint="run the project once: what was captured tells them",
+        )
+    return found
