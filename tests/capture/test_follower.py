@@ -18,10 +18,12 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import WEIGHT, Change, TableShape, Taken
+from headrace.log.groups import group_id
 from headrace.log.tables import TableLog, table_log
 from headrace.log.tablestatus import read_group, read_groups, tables_folder
 from headrace.project.model import RestartSpec
 from headrace.project.tables import TableSpec
+from headrace.store.copy import TableCopy
 
 QUICK = RestartSpec(backoff=timedelta(milliseconds=10), max_backoff=timedelta(milliseconds=20))
 AT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -41,8 +43,8 @@ def start(context: Context) -> Iterator[Callable[..., Follower]]:
     """Starts followers that are stopped when the test ends."""
     started: list[Follower] = []
 
-    def begin(**tables: TableSpec) -> Follower:
-        made = Follower("told", tables or {"cups": spec()}, context, tables_folder(context), QUICK, _redact)
+    def begin(restart: RestartSpec = QUICK, **tables: TableSpec) -> Follower:
+        made = Follower("told", tables or {"cups": spec()}, context, tables_folder(context), restart, _redact)
         started.append(made)
         made.start()
         return made
@@ -163,8 +165,7 @@ def test_a_source_that_is_away_is_waited_for_and_told(context: Context, start: C
 
 def test_what_is_wrong_is_said_without_secrets(context: Context, start: Callable[..., Follower]) -> None:
     say(RuntimeError("hunter2 is odd"))
-    follower = start()
-    follower.restart = RestartSpec()
+    follower = start(RestartSpec())
     until(lambda: follower.reason is not None)
     assert follower.reason is not None
     assert follower.reason["code"] == "table-capture-failed"
@@ -230,3 +231,38 @@ def test_who_commits_to_the_same_log_is_followed(context: Context, start: Callab
     say(change(6, 0, "jug"))
     until(lambda: log.end() == 3)
     assert rows(log)[-1] == [(-1, 0, "pot"), (1, 0, "jug")]
+
+
+def test_a_copy_in_which_damage_is_met_is_made_again(context: Context, start: Callable[..., Follower]) -> None:
+    follower = start()
+    log = table_log(context, "told")
+    say(first("mug", "cup"))
+    until(lambda: log.end() == 1)
+    follower.stop()
+    assert follower.join(10)
+    copy = TableCopy.open(tables_folder(context) / group_id("told"))
+    with copy._environment.lmdb.begin(write=True) as txn:
+        cursor = txn.cursor(copy._rows)
+        cursor.first()
+        txn.put(cursor.key(), cursor.value()[:-1] + b"?", db=copy._rows)
+    copy.close()
+    start()
+    say(change(2, 0, "Mug"))
+    until(lambda: len(TestTable.readers) == 3)
+    say(change(2, 0, "Mug"))
+    until(lambda: log.end() == 2)
+    assert rows(log)[1] == [(-1, 0, "mug"), (1, 0, "Mug")]
+
+
+def test_a_table_that_is_taken_out_stays_as_it_was(context: Context, start: Callable[..., Follower]) -> None:
+    both = start(cups=spec(), pots=spec())
+    log = table_log(context, "told")
+    say(first("mug"), Taken({"at": 2}, [Change("pots", (1, "tea pot"))]))
+    until(lambda: log.end() == 2)
+    both.stop()
+    assert both.join(10)
+    start(cups=spec())
+    say(change(3, 0, "Mug"))
+    until(lambda: log.end() == 3)
+    assert list(TestTable.readers[-1].shapes) == ["cups"]
+    assert (sorted(log.shapes()), log.counts()) == (["cups", "pots"], {"cups": 1, "pots": 1})

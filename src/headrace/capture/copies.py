@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,18 @@ from headrace.store.copy import TableCopy
 from headrace.store.errors import StoreDamagedError
 
 _AT_ONCE = 64
+
+
+@contextmanager
+def copy_of(folder: Path, log: TableLog) -> Iterator[TableCopy]:
+    """The copy in a folder while it is used. One in which damage is met is removed, to be made again."""
+    copy = open_copy(folder, log)
+    try:
+        with closing(copy):
+            yield copy
+    except StoreDamagedError:
+        shutil.rmtree(folder)
+        raise
 
 
 def open_copy(folder: Path, log: TableLog) -> TableCopy:

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from headrace.capture.copies import open_copy
+from headrace.capture.copies import copy_of
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.tables import TableReader, TableShape, Taken
@@ -66,7 +66,7 @@ class Capture:
 
     def run(self, stopping: Event, alive: Callable[[], None]) -> None:
         """Follow the source; `alive` is called whenever it has answered. Raises what the source raises."""
-        with closing(open_copy(self._folder, self._log)) as copy:
+        with copy_of(self._folder, self._log) as copy:
             shapes = self._shapes()
             self._tell(self._log, 0)
             with closing(self._reader(shapes)) as reader:
@@ -121,9 +121,10 @@ class Capture:
         for name, shape in taken.shapes.items():
             shapes[name] = _extended(name, shapes.get(name), plain(shape))
         changes = copy.take(taken, shapes)
-        complete = (self._log.complete() | taken.ends) & shapes.keys()
+        # a table that was taken out of the project may come back: what is there of it stays
+        known, complete = {**self._log.shapes(), **shapes}, self._log.complete() | taken.ends
         try:
-            sequence = self._log.commit(changes, taken.position, shapes, taken.at, complete, after=copy.sequence)
+            sequence = self._log.commit(changes, taken.position, known, taken.at, complete, after=copy.sequence)
         except BaseException:
             copy.abort()
             raise
