@@ -252,6 +252,8 @@ def _title(node: exp.Expr) -> str:
     node = node.unnest()
     if isinstance(node, exp.Column | exp.Dot):
         return node.name
+    if function_of(node) in GENERATORS:
+        return "col"
     if function_of(node) == "count" and isinstance(node.expressions[0] if node.expressions else None, exp.Star):
         return "count(1)"
     short = node.copy().transform(
