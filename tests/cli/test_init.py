@@ -25,7 +25,7 @@ def test_the_new_project_is_without_faults(tmp_path: Path, headrace: Run) -> Non
     assert "headrace run" in ran.err
     linted = headrace("lint", folder, "--json")
     assert linted.code == 0, linted.err
-    assert linted.data == {"ok": True, "streams": 1, "flows": 1, "warnings": []}
+    assert linted.data == {"ok": True, "streams": 1, "tables": 0, "flows": 1, "warnings": []}
     assert headrace("lint", folder, "--profile", "busy").code == 0
     text = (folder / "headrace.yaml").read_text()
     assert "project: my_shop" in text

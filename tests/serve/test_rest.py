@@ -375,6 +375,7 @@ WALKED = {
     "/docs": "no data",
     "/headrace.js": "no data",
     "/sql": "tests/serve/sql",
+    "/tables/{name}": "takes rows, gives none",
     "/{path}": "",
     "/{path}/query": "",
     "/{path}/count": "",

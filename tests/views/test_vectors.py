@@ -84,7 +84,7 @@ def bag(rows: Sequence[Sequence[Any]]) -> Counter[tuple[Any, ...]]:
 
 def test_all_that_is_about_views_is_here() -> None:
     kinds = Counter(case["kind"] for case in VECTORS["cases"])
-    assert (kinds["sql"], kinds["op_trace"], kinds["window"], kinds["deviation"]) == (12, 3, 1, 0)
+    assert (kinds["sql"], kinds["op_trace"], kinds["window"], kinds["deviation"]) == (13, 3, 1, 0)
 
 
 @pytest.mark.spark
