@@ -343,4 +343,4 @@ def test_a_real_prometheus_reads_an_engine(server: StatusServer, promtool: str) 
         values = {one["metric"]["flow"]: one["value"][1] for one in found}
         assert values == {"counted": "100", "plain": "0"}
         rules = json.loads((http_get(prometheus.port, "/api/v1/rules") or (0, b"{}"))[1])
-        assert len(rules["data"]["groups"][0]["rules"]) == 8
+        assert len(rules["data"]["groups"][0]["rules"]) == 9
