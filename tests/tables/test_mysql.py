@@ -44,7 +44,7 @@ def server() -> Iterator[MariaDB]:
 def run(server: MariaDB) -> Iterator[Run]:
     """Runs statements, each its own transaction, in a database of the test's own."""
     database = f"d{next(NUMBERS)}"
-    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True, read_timeout=30)
+    connection = pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True, read_timeout=120)
     cursor = connection.cursor()
     cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
     cursor.execute(f"USE {database}")
@@ -115,7 +115,7 @@ class Mirror:
         self.rows[name][key] = row
         self._left.get(name, set()).discard(key)
 
-    def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.rows
@@ -162,7 +162,7 @@ def test_snapshot_and_stream_meet_while_others_write(
     def write() -> None:
         other = pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=database, autocommit=True)
         with other.cursor() as cursor:
-            for number in range(400):
+            for number in range(200):
                 row = number * 7 % 520
                 cursor.execute("INSERT INTO t VALUES (%s, 1) ON DUPLICATE KEY UPDATE v = v + 1", (row,))
                 cursor.execute("DELETE FROM t WHERE id = %s", (number * 11 % 520,))
@@ -329,7 +329,8 @@ def test_a_column_that_was_added_while_nobody_looked_is_met_in_order(run: Run, m
 
 @pytest.mark.service
 def test_what_cannot_be_followed_is_said(run: Run, mirror: Callable[..., Mirror], server: MariaDB) -> None:
-    run("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)", "CREATE TABLE places (id INT PRIMARY KEY, p POINT)")
+    run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w TEXT)", "CREATE TABLE places (id INT PRIMARY KEY, p POINT)")
+    run("INSERT INTO t VALUES (0, 0, 'a')")
     found = mirror("t")
     source = found.sources["t"]
     source.check(CONTEXT)
@@ -347,8 +348,8 @@ def test_what_cannot_be_followed_is_said(run: Run, mirror: Callable[..., Mirror]
         wrong.check(CONTEXT)
     assert caught.value.code == "mysql-authentication"
     assert "sesame" not in f"{caught.value} {wrong!r} {wrong.group} {wrong.label} {wrong.server!r}"
-    found.has("t", {})
-    run("INSERT INTO t VALUES (1, NULL)", "SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 1")
+    found.has("t", {0: (0, 0, "a")})
+    run("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 2")
     run("SET SESSION binlog_row_image = FULL")
     assert code_of(lambda: found.until(lambda: False)) == "binlog-unreadable"
 
@@ -381,7 +382,15 @@ def test_a_binlog_that_was_purged_or_is_of_another_server_is_said(run: Run, mirr
     known = dict(found.position or {})
     run("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)", "FLUSH BINARY LOGS")
     (newest,) = [row[0] for row in run("SHOW MASTER STATUS")]
-    run(f"PURGE BINARY LOGS TO '{newest}'")
+
+    def purged() -> bool:  # not while the server still sends the file to those who have gone
+        run(f"PURGE BINARY LOGS TO '{newest}'")
+        return known["file"] not in {row[0] for row in run("SHOW BINARY LOGS")}
+
+    deadline = time.monotonic() + 120
+    while not purged():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     found.start()
     assert code_of(found.step) == "binlog-missing"
     found.position = {**known, "server": "another"}
@@ -401,6 +410,7 @@ def test_statements_are_known_by_the_tables_they_name() -> None:
 
 def test_json_has_one_form_whether_it_was_asked_for_or_is_in_the_binlog() -> None:
     convert = MyColumn("j", "json", "json", nullable=True, default=None).convert()
+    assert convert is not None
     assert convert('{"b":1,"a":[true,null]}') == convert({b"a": [True, None], b"b": 1}) == '{"a": [true, null], "b": 1}'
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -107,7 +108,7 @@ class _Desk:
         return taken
 
     async def _commit_some(self, taken: list[tuple[Pushed, asyncio.Future[int]]]) -> None:
-        found: list[int | RepeatedIdError] | list[Exception]
+        found: Sequence[int | Exception]
         try:
             found = await asyncio.to_thread(self._inbox.add, [pushed for pushed, _ in taken])
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from headrace.core.positions import Position
 from headrace.core.tables import Change, TableReader, TableShape, Taken
 from headrace.tables._mysql_binlog import Binlog, Statement, TableName, Transaction
 from headrace.tables._mysql_server import Described, MyServer, Place, Session, binlog_missing
-from headrace.tables._mysql_types import MyColumn, quoted
+from headrace.tables._mysql_types import Convert, MyColumn, quoted
 
 _CHUNK, _MOST_CHANGES = 10_000, 20_000
 _LAG_SECONDS = 5.0
@@ -34,14 +35,19 @@ class _Table:
     shape: TableShape
     columns: tuple[MyColumn, ...]
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _converters(self) -> list[tuple[str, Convert | None]]:
         there = {column.name: column.convert() for column in self.columns}
-        object.__setattr__(self, "_converts", [(name, there.get(name)) for name in self.shape.columns.names])
+        # one that the server has no more is null
+        return [(name, there.get(name, _nothing)) for name in self.shape.columns.names]
 
     def row(self, values: Mapping[str, Any]) -> list[Any]:
-        """The values of a row."""
-        converts: list[tuple[str, Any]] = self.__dict__["_converts"]
-        return [None if convert is None else convert(values.get(name)) for name, convert in converts]
+        """The values of a row in the binlog."""
+        found = []
+        for name, convert in self._converters:
+            value = values.get(name)
+            found.append(value if value is None or convert is None else convert(value))
+        return found
 
     def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """The key of a row."""
@@ -57,9 +63,13 @@ class _Table:
 
     def arrow(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
         """Rows of the query."""
-        names = self.shape.columns.names
-        converted = [self.row(dict(zip(names, row, strict=True))) for row in rows]
-        columns = [pa.array(values, field.type) for values, field in zip(zip(*converted), self.shape.columns)]  # noqa: B905
+        columns = []
+        for field, (_, convert), values in zip(
+            self.shape.columns, self._converters, zip(*rows, strict=True), strict=True
+        ):
+            if convert is not None:
+                values = [None if value is None else convert(value) for value in values]
+            columns.append(pa.array(values, field.type))
         return pa.Table.from_arrays(columns, schema=self.shape.columns)
 
 
@@ -260,6 +270,10 @@ class MyReader(TableReader):
         if self._from:
             found["from"] = {name: [place.file, place.offset] for name, place in self._from.items()}
         return found
+
+
+def _nothing(_value: Any) -> None:
+    return None
 
 
 def _needs_snapshot(statement: Statement, found: Described, known: _Table) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -93,15 +94,13 @@ class MyColumn:
             return pa.binary()
         return {"date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": TIMESTAMP}.get(kind)
 
-    def convert(self) -> Convert:
-        """Makes a value of what a query or the binlog gives; None stays None."""
-        made = self._converter()
-        return lambda value: None if value is None else made(value)
-
-    def _converter(self) -> Convert:
+    def convert(self) -> Convert | None:
+        """Makes a value of what a query or the binlog gives, other than null; None: it is one already."""
         kind = self.data_type
-        if kind in ("bigint", "decimal"):
-            return _whole_or_exact(self.arrow(""))
+        if kind == "decimal":
+            return None if (self.precision or 0) <= _MOST_DIGITS else str
+        if kind == "bigint":
+            return Decimal if "unsigned" in self.column_type else None
         if kind == "bit":
             return _bits if (self.precision or 1) > 1 else lambda value: bool(_bits(value))
         if kind == "set":
@@ -112,20 +111,12 @@ class MyColumn:
             return lambda value: value.ljust(size, b"\0")
         if kind in _TEXTS:
             return _text
-        return _OTHERS.get(kind, lambda value: value)
+        return _OTHERS.get(kind)
 
 
 def quoted(name: str) -> str:
     """A name as MySQL takes it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def _whole_or_exact(kind: pa.DataType) -> Convert:
-    from decimal import Decimal
-
-    if pa.types.is_decimal(kind):
-        return Decimal
-    return str if pa.types.is_string(kind) else int
 
 
 def _text(value: Any) -> str:

@@ -116,9 +116,9 @@ class PushReader(TableReader):
     def read(self, seconds: float) -> Taken | None:
         """What is in the inboxes."""
         if self._first or self._other:
-            taken = Taken(dict(self._position), begins=self._first, ends=self._first, shapes=self._other)
+            begun = Taken(dict(self._position), begins=self._first, ends=self._first, shapes=self._other)
             self._first, self._other = frozenset(), {}
-            return taken
+            return begun
         deadline = time.monotonic() + seconds
         while (taken := self._take()) is None:
             left = deadline - time.monotonic()
