@@ -375,7 +375,7 @@ WALKED = {
     "/docs": "no data",
     "/headrace.js": "no data",
     "/sql": "tests/serve/sql",
-    "/tables/{name}": "takes rows, gives none",
+    "/tables/{name}": "tests/serve/test_pushing.py",
     "/{path}": "",
     "/{path}/query": "",
     "/{path}/count": "",

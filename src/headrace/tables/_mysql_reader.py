@@ -67,9 +67,8 @@ class _Table:
         for field, (_, convert), values in zip(
             self.shape.columns, self._converters, zip(*rows, strict=True), strict=True
         ):
-            if convert is not None:
-                values = [None if value is None else convert(value) for value in values]
-            columns.append(pa.array(values, field.type))
+            made = values if convert is None else [None if value is None else convert(value) for value in values]
+            columns.append(pa.array(made, field.type))
         return pa.Table.from_arrays(columns, schema=self.shape.columns)
 
 
