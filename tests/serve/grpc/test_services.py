@@ -87,6 +87,7 @@ def test_reflection_tells_all_there_is(running: Running) -> None:
         "headrace.endpoints.notes.NotesService",
         "headrace.endpoints.visits.VisitsService",
         "headrace.v1.CommonService",
+        "headrace.v1.TableService",
     ]
 
 
