@@ -250,6 +250,9 @@ def test_a_changed_view_begins_anew_beside_what_is_served(tmp_path: Path, spark:
     same = Shop(tmp_path, spark, PROJECT.replace("orders.customer = customers.id", "customers.id=orders.customer"))
     flow = make_plan(same.project, ("revenue",)).flow("revenue")
     assert change_of(same.project, same.state, flow).verdict.kind == "safe"
+    more = Shop(tmp_path, spark, PROJECT.replace("sinks: [endpoint]", "sinks: [endpoint, console]"))
+    verdict = change_of(more.project, more.state, make_plan(more.project, ("revenue",)).flow("revenue")).verdict
+    assert (verdict.kind, verdict.reasons) == ("new_generation", ("console is new, and holds all of a view",))
     other = Shop(tmp_path, spark, PROJECT.replace("sum(amount)", "max(amount)"))
     flow = make_plan(other.project, ("revenue",)).flow("revenue")
     change = change_of(other.project, other.state, flow)

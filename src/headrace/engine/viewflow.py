@@ -10,6 +10,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.tables import TableShape
 from headrace.core.tally import ENGINE, Tally
 from headrace.engine import points
+from headrace.engine.deadletters import LetterBox
 from headrace.engine.generations import Generation
 from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
 from headrace.engine.tablerows import weighted_rows
@@ -87,13 +88,13 @@ class ViewWriter:
 
     def _write(self, rows: DataFrame, batch_id: int) -> None:
         assert self.flow.view is not None
+        name, folder = self.flow.name, self.context.state_path / "dead_letters"
         for number, step in enumerate(self.flow.sinks):
             self.check()
             if number:
                 points.reach("between_sinks", self.flow.name, batch_id)
-            batch = Batch(
-                self.flow.name, self.generation.id, batch_id, step.id, "update", self.context, tally=self.tally
-            )
+            letters = LetterBox(folder, name, step.id, self.generation.id)
+            batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             step.sink.write_changes(rows, self.flow.view.key, batch)
         points.reach("after_sinks", self.flow.name, batch_id)
         self.check()

@@ -82,6 +82,9 @@ def _broken(old: Shape, new: Shape) -> Iterator[str]:
             yield f"output changed from {old['output']} to {new['output']}"
         yield from _settings(old["settings"], new["settings"])
     yield from _filled(old["sinks"], new["sinks"])
+    if new.get("view"):
+        known = {one["id"] for one in old["sinks"]}
+        yield from (f"{one['label']} is new, and holds all of a view" for one in new["sinks"] if one["id"] not in known)
 
 
 def _filled(old: list[Shape], new: list[Shape]) -> Iterator[str]:

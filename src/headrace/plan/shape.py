@@ -55,9 +55,10 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
 
 def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
     """The shape of a view: it goes on as long as it keeps the same of the same tables, however its SQL is written."""
-    tables = flow.tables()
+    tables = sorted(flow.tables(), key=lambda one: one.name)
     return {
         "version": VERSION,
+        "view": True,
         "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
         "operators": [{"operator": "query", "keeps": _digest(repr(flow.view))}],
         "types": _view_types(flow),
@@ -156,7 +157,7 @@ def _read(one: StreamInput | LakeInput | TableInput) -> dict[str, str]:
     if isinstance(one, LakeInput):
         return {"kind": "flow", "reads": f"its lake table {one.path}"}
     if isinstance(one, TableInput):
-        return {"kind": one.spec.source.kind(), "reads": one.spec.source.group}
+        return {"kind": one.spec.source.kind(), "reads": f"{one.name}, {one.spec.source.label}"}
     return {"kind": one.spec.source.kind(), "reads": one.spec.source.reads}
 
 
