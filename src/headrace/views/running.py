@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from headrace.core.schema import quoted
 from headrace.core.statefiles import StatePath, spark_path
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
@@ -77,7 +78,9 @@ def collected(rows: DataFrame) -> pa.Table | None:
     from pyspark.errors import PySparkException
 
     try:
-        return nullable(rows).toArrow()
+        table = nullable(rows).toArrow()
+        # Spark knows more of one batch than of the next
+        return table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
     except PySparkException as error:
         if "maxResultSize" in str(error):
             return None
@@ -85,8 +88,8 @@ def collected(rows: DataFrame) -> pa.Table | None:
 
 
 def nullable(rows: DataFrame) -> DataFrame:
-    """The rows without what Spark knows to be there: it knows more of one batch than of the next, and a struct that is
-    null cannot be given to Arrow when one of its fields never is."""
+    """The rows without what Spark knows to be there within arrays and structs: a struct that is null cannot be given to
+    Arrow when one of its fields never is."""
     from pyspark.sql import functions as F
 
     types = {one.name: _nullable(one.dataType) for one in rows.schema}
