@@ -27,8 +27,9 @@ def keyed(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     weight = F.col(WEIGHT)
-    row = F.struct(*(F.col(quoted(name)) for name in changes.columns if name != WEIGHT))
-    # a column that is never null in a row is null where there is no old row
+    # a column that is never null in a row is null where there is no old row: `when` without an end says so to Spark
+    columns = [F.when(weight != 0, F.col(quoted(name))).alias(name) for name in changes.columns if name != WEIGHT]
+    row = F.struct(*columns)
     grouped = (
         nullable(changes)
         .groupBy(*(F.col(quoted(name)) for name in key))

@@ -92,10 +92,7 @@ def nullable(rows: DataFrame) -> DataFrame:
     Arrow when one of its fields never is."""
     from pyspark.sql import functions as F
 
-    types = {one.name: _nullable(one.dataType) for one in rows.schema}
-    return rows.select(
-        *(F.when(F.lit(True), F.col(quoted(name)).cast(kind)).alias(name) for name, kind in types.items())
-    )
+    return rows.select(*(F.col(quoted(one.name)).cast(_nullable(one.dataType)).alias(one.name) for one in rows.schema))
 
 
 def _nullable(kind: DataType) -> DataType:
