@@ -217,9 +217,9 @@ def test_many_changes_are_written_by_spark_and_added_up(spark: SparkSession, mon
         monkeypatch.setattr(module, "SMALL", 1)
     monkeypatch.setattr(maintained, "_WHOLE", 1)
     monkeypatch.setattr(state, "_FOLD", 1)
-    for name in ("sums over a join", "match of a match"):
+    for name in ("sums over a join", "others over a match"):
         with harness(spark, SHAPES[name]) as kept:
-            for batch in BATCHES:
+            for batch in BATCHES[:3]:
                 kept.apply(batch)
                 check(kept)
             assert all(held.chunks <= 3 for held in kept.maintained.state.held().values())

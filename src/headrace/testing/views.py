@@ -20,7 +20,7 @@ from headrace.views.algebra import View
 from headrace.views.keyed import key_conflicts, keyed
 from headrace.views.maintained import Maintained, TableInput
 from headrace.views.normalise import normalise
-from headrace.views.running import local
+from headrace.views.running import local, nullable
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ViewHarness:
         after = Counter(before)
         with key_conflicts(self.view.key):
             emitted = self.maintained.apply(self._batch, inputs)
-            rows = _rows(emitted)
+            rows = _rows(nullable(emitted))
             self._changes = self._told(emitted, rows)
         for *row, weight in rows:
             after[tuple(row)] += weight

@@ -11,6 +11,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
+from headrace.views.running import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,11 +30,15 @@ def keyed(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     # a column that is never null in a row is null where there is no old row: `when` without an end says so to Spark
     columns = [F.when(weight != 0, F.col(quoted(name))).alias(name) for name in changes.columns if name != WEIGHT]
     row = F.struct(*columns)
-    grouped = changes.groupBy(*(F.col(quoted(name)) for name in key)).agg(
-        F.max(F.when(weight > 0, row)).alias("__new"),
-        F.max(F.when(weight < 0, row)).alias(OLD),
-        F.coalesce(F.sum(F.when(weight > 0, weight)), F.lit(0)).alias("__came"),
-        F.coalesce(F.sum(F.when(weight < 0, -weight)), F.lit(0)).alias("__went"),
+    grouped = (
+        nullable(changes)
+        .groupBy(*(F.col(quoted(name)) for name in key))
+        .agg(
+            F.max(F.when(weight > 0, row)).alias("__new"),
+            F.max(F.when(weight < 0, row)).alias(OLD),
+            F.coalesce(F.sum(F.when(weight > 0, weight)), F.lit(0)).alias("__came"),
+            F.coalesce(F.sum(F.when(weight < 0, -weight)), F.lit(0)).alias("__went"),
+        )
     )
     told = F.concat(F.lit(f"{_TWICE} "), F.to_json(F.struct(*(F.col(quoted(name)) for name in key))), F.lit(" (end)"))
     once = (F.col("__came") <= 1) & (F.col("__went") <= 1)

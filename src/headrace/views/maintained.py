@@ -104,10 +104,12 @@ class Maintained:
                 self._take_sums(relations, operator, sums, name)
             else:
                 self._take(relations, operator, name)
+        # before anything is added up: it reads what was kept under the same names
+        result = self._result(relations)
         for operator in self._layout.kept:
             self._fold(operator)
         self.state.commit(batch, self._definition)
-        return self._result(relations)
+        return result
 
     def _relations(self, inputs: Mapping[str, TableInput], first: bool) -> Relations:
         changed, old = {}, {}

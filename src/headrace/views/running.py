@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.core.schema import quoted
 from headrace.core.statefiles import StatePath, spark_path
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 class Runner:
@@ -77,18 +78,28 @@ def collected(rows: DataFrame) -> pa.Table | None:
     from pyspark.errors import PySparkException
 
     try:
-        table = rows.toArrow()
-        return table.cast(pa.schema([pa.field(one.name, _nullable(one.type)) for one in table.schema]))
+        table = nullable(rows).toArrow()
+        # Spark knows more of one batch than of the next
+        return table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
     except PySparkException as error:
         if "maxResultSize" in str(error):
             return None
         raise
 
 
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    """The type without what Spark knows to be there: it knows more of one batch than of the next."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
-    return pa.list_(pa.field("element", _nullable(kind.value_type))) if pa.types.is_list(kind) else kind
+def nullable(rows: DataFrame) -> DataFrame:
+    """The rows without what Spark knows to be there within arrays and structs: a struct that is null cannot be given to
+    Arrow when one of its fields never is."""
+    from pyspark.sql import functions as F
+
+    return rows.select(*(F.col(quoted(one.name)).cast(_nullable(one.dataType)).alias(one.name) for one in rows.schema))
+
+
+def _nullable(kind: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, StructType):
+        return StructType([StructField(one.name, _nullable(one.dataType)) for one in kind])
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return ArrayType(_nullable(kind.elementType)) if isinstance(kind, ArrayType) else kind
