@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
-from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll, inputs_of
 from headrace.views.plain import Types
 from headrace.views.sums import Sums, as_sums
 
@@ -43,19 +43,6 @@ def layout(root: Operator, types: Types) -> Layout:
     order = [one for one in dict.fromkeys(_bottom_up(root)) if one in made.taken]
     made.taken = {one: f"r{number}" for number, one in enumerate(order)}
     return made
-
-
-def inputs_of(operator: Operator) -> tuple[Operator, ...]:
-    """What an operator reads."""
-    match operator:
-        case Scan():
-            return ()
-        case Join(inputs) | UnionAll(inputs):
-            return inputs
-        case Match(_, left, right):
-            return (left, right)
-        case _:
-            return (operator.input,)
 
 
 def _bottom_up(operator: Operator) -> Iterator[Operator]:

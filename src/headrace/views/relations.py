@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 from headrace.views import deltas
-from headrace.views.algebra import Aggregate, Equal, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
-from headrace.views.layout import Layout, inputs_of
+from headrace.views.algebra import (
+    Aggregate,
+    Equal,
+    Filter,
+    Join,
+    Match,
+    Operator,
+    Project,
+    Ranked,
+    Scan,
+    UnionAll,
+    inputs_of,
+)
+from headrace.views.layout import Layout
 from headrace.views.plain import Types, named
 from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
 
