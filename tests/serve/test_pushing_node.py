@@ -52,7 +52,7 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def rows(folder: Path) -> list[list[object]]:
     reader = PushTable.reader(
-        {"orders": TABLE}, {"orders": TABLE.own_shape}, {"orders": 0}, Context(folder, str(folder / ".headrace"))
+        {"orders": TABLE}, {"orders": TABLE.declared}, {"orders": 0}, Context(folder, str(folder / ".headrace"))
     )
     found: list[list[object]] = []
     while taken := reader.read(0):
