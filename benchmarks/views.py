@@ -101,7 +101,11 @@ class Tables:
         return [_weighted(old, -1), _weighted(new, 1)]
 
     def _input(self, name: str, parts: list[pa.Table]) -> TableInput:
-        old = self._read(name, self._files[name])
+        files = list(self._files[name])
+
+        def old() -> DataFrame:
+            return self._read(name, files)
+
         if not parts:
             return TableInput(None, old, 0)
         self._count += 1
@@ -152,7 +156,7 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
 
 def _batch(view: Maintained, number: int, inputs: dict[str, TableInput], result: Counter[tuple[Any, ...]]) -> float:
     begun = time.perf_counter()
-    rows = view.apply(number, inputs).collect()
+    rows = view.apply(number, inputs).rows()
     taken = time.perf_counter() - begun
     for *row, weight in rows:
         result[tuple(row)] += weight

@@ -144,7 +144,7 @@ def test_a_batch_that_was_cut_off_runs_again(shop: Shop, monkeypatch: pytest.Mon
         raise RuntimeError("the end")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(flow.sinks[0].sink), "write_changes", dies)
+        patch.setattr(type(flow.sinks[0].sink), "write_few", dies)
         query = shop.starter.start(flow)
         with pytest.raises(Exception, match="the end"):
             query.awaitTermination()

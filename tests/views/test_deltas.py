@@ -205,7 +205,7 @@ def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Pa
                 ([("I", "orders", order(6, 7, "1"))], [7, 7, None, 8]),
             )
         ):
-            for name, customer, weight in kept.apply(number, tables.inputs(batch)).collect():
+            for name, customer, weight in kept.apply(number, tables.inputs(batch)).rows():
                 assert (name in there) == (weight < 0)
                 there.pop(name) if weight < 0 else there.update({name: customer})
             assert sorted(map(str, there.values())) == sorted(map(str, rows))

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pytest
 from tests.views.runs import explore
 
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
-from headrace.views import deltas, relations, sums
+from headrace.views import deltas, direct, relations, sums
+from headrace.views.sums import COUNT
 from headrace.views.texts import Within, listed, select
 
 if TYPE_CHECKING:
@@ -122,12 +124,12 @@ def sums_never_go_down(patch: pytest.MonkeyPatch) -> None:
 
 @bug("sums", "distinct", "having", "by_double", "union")
 def a_group_never_goes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "_exists", lambda op, count: "true")
+    patch.setattr(deltas, "exists", lambda op, which="": "true")
 
 
 @bug("distinct", "union", "distinct_join", "in_groups")
 def a_distinct_row_goes_with_its_first_copy(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "_exists", lambda op, count: f"`{count}` = 1" if op.keys else "true")
+    patch.setattr(deltas, "exists", lambda op, which="": f"`{COUNT}{which}` = 1" if op.keys else "true")
 
 
 @bug("sums", "global_linear", "of_left_join", "sums_of_doubles")
@@ -137,7 +139,7 @@ def nulls_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 @bug("global_linear", "global", "nested_global", "scalar")
 def nothing_counted_is_no_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "_exists", lambda op, count: f"`{count}` > 0")
+    patch.setattr(deltas, "exists", lambda op, which="": f"`{COUNT}{which}` > 0")
 
 
 @bug("having", "filtered", "having_unseen", "in_groups")
@@ -151,6 +153,19 @@ def a_row_that_no_longer_fits_stays(patch: pytest.MonkeyPatch) -> None:
         return right(self, op, inputs)
 
     patch.setattr(relations.Relations, "_linear", wrong)
+
+
+@bug("having", "filtered", "sums", "of_join")
+def every_group_has_a_row_of_the_result(patch: pytest.MonkeyPatch) -> None:
+    """Where sums and result come from one query, what a condition says of a row is passed by."""
+    right = direct._stepped
+    patch.setattr(direct, "_stepped", lambda step, text: text if type(step).__name__ == "Filter" else right(step, text))
+
+
+@bug("sums", "global_linear", "having", "of_join")
+def rows_of_the_result_are_never_taken_back(patch: pytest.MonkeyPatch) -> None:
+    right = direct.Direct.rows
+    patch.setattr(direct.Direct, "rows", lambda *given: (made := right(*given)).filter(pc.greater(made[WEIGHT], 0)))
 
 
 @bug("top", "qualify", "lag", "limit", "rank")

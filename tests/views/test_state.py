@@ -75,8 +75,9 @@ def test_chunks_and_manifests_stay_few(tmp_path: Path) -> None:
 def test_deltas_that_outgrow_the_base_are_due(tmp_path: Path) -> None:
     state = ViewState(tmp_path)
     batch(state, 0, *range(AT_HAND))
-    assert not state.is_due("r")
     state.begin(1, "query")
+    state.add("r", rows(*range(AT_HAND)))
+    assert not state.is_due("r"), "it costs as much as it saves"
     state.add("r", rows(1))
     assert state.is_due("r")
     assert state.at_hand("r") is None, "more than is held in memory"
@@ -85,6 +86,16 @@ def test_deltas_that_outgrow_the_base_are_due(tmp_path: Path) -> None:
     assert values(state) == list(range(10))
     assert state.held()["r"].chunks == 1
     assert not state.is_due("r")
+
+
+def test_what_is_added_again_and_again_to_a_few_rows_is_due(tmp_path: Path) -> None:
+    state = ViewState(tmp_path)
+    batch(state, 0, *range(10))
+    state.begin(1, "query")
+    state.add("r", rows(*range(2_000)))
+    assert not state.is_due("r")
+    state.add("r", rows(1))
+    assert state.is_due("r")
 
 
 def test_state_of_another_query_or_none_at_all_is_refused(tmp_path: Path) -> None:

@@ -168,6 +168,10 @@ class Sink(Component):
         """
         raise NotImplementedError(f"{self.kind()} takes no changes")
 
+    def write_few(self, changes: pa.Table, key: Sequence[str], batch: Batch) -> bool:
+        """The same with changes that the driver has, for a sink that is quicker without Spark. False: it is not."""
+        return False
+
     def caught_up(self, context: Context) -> None:
         """Show what was held back, now that the flow has read all there is. Needs no Spark; it may be called while a
         batch is written."""

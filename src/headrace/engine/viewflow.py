@@ -16,7 +16,7 @@ from headrace.engine.tablelogs import FlowTables, Reach, TableFiles
 from headrace.engine.tablerows import weighted_rows
 from headrace.plan.model import FlowPlan
 from headrace.views.identity import gets_id
-from headrace.views.keyed import key_conflicts, keyed
+from headrace.views.keyed import KeyedChanges, keyed
 from headrace.views.maintained import Maintained, TableInput
 from headrace.views.state import ViewState
 
@@ -69,13 +69,10 @@ class ViewWriter:
         self.check()
         points.reach("before_batch", self.flow.name, batch_id)
         inputs = self._inputs(batch_id)
-        rows = keyed(self.maintained.apply(batch_id, inputs), view.key).persist()
+        changed = self.maintained.apply(batch_id, inputs)
         self._tell(batch_id, sum(one.rows for one in inputs.values()))
-        try:
-            with key_conflicts(view.key):
-                self._write(rows, batch_id)
-        finally:
-            rows.unpersist()
+        with keyed(changed, view.key) as changes:
+            self._write(changes, batch_id)
 
     def _tell(self, batch_id: int, rows: int) -> None:
         kept = self.maintained.state.held().values()
@@ -86,7 +83,7 @@ class ViewWriter:
         }
         self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows, "stateOperators": [state]})
 
-    def _write(self, rows: DataFrame, batch_id: int) -> None:
+    def _write(self, changes: KeyedChanges, batch_id: int) -> None:
         assert self.flow.view is not None
         name, folder = self.flow.name, self.context.state_path / "dead_letters"
         for number, step in enumerate(self.flow.sinks):
@@ -95,7 +92,8 @@ class ViewWriter:
                 points.reach("between_sinks", self.flow.name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            step.sink.write_changes(rows, self.flow.view.key, batch)
+            if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
+                step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         points.reach("after_sinks", self.flow.name, batch_id)
         self.check()
 
@@ -109,4 +107,4 @@ class ViewWriter:
 
     def _input(self, shape: TableShape, files: TableFiles) -> TableInput:
         delta = weighted_rows(self.session, shape, files.delta) if files.delta else None
-        return TableInput(delta, weighted_rows(self.session, shape, files.old), files.rows)
+        return TableInput(delta, lambda: weighted_rows(self.session, shape, files.old), files.rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,9 @@ from headrace.core.jsonvalues import as_text
 from headrace.log.log import Part, Staging
 from headrace.sinks._endpoint_net import net_batches
 from headrace.sinks._refused import Report, task_number
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 STAGED = "task int, number int, name string, rows bigint, bytes bigint, digest string, refused bigint"
 _STAGED_SCHEMA = pa.schema(
@@ -86,6 +90,13 @@ class StageStep:
         if OLD in schema.names:
             given[OLD] = pa.nulls(rows.num_rows, schema.field(OLD).type)
         return pa.RecordBatch.from_arrays([given[name] for name in schema.names], names=schema.names)
+
+
+def staged(step: StageStep, changes: DataFrame | pa.Table) -> Sequence[Mapping[str, Any]]:
+    """What was staged, in order: by tasks, or here."""
+    if isinstance(changes, pa.Table):
+        return [row for batch in step(iter(changes.to_batches())) for row in batch.to_pylist()]
+    return [row.asDict() for row in sorted(changes.mapInArrow(step, STAGED).collect())]
 
 
 def _ops(rows: pa.RecordBatch, plain: Op) -> pa.Array:

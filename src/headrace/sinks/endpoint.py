@@ -250,6 +250,15 @@ class EndpointSink(Sink):
         endpoint = replace(held.defined(spark_schema(shaped.drop(OP))), conflicts=_UPSERTS)
         held._commit(shaped, endpoint, None, batch)
 
+    def write_few(self, changes: pa.Table, key: Sequence[str], batch: Batch) -> bool:
+        """The driver stages them itself: tasks would take longer to begin than this takes."""
+        if any("." in name for name in changes.column_names):
+            return False
+        held = self.of_view(key)
+        endpoint = replace(held.defined(changes.drop_columns([OP, OLD]).schema), conflicts=_UPSERTS)
+        held._commit(changes.drop_columns([OLD]), endpoint, None, batch)
+        return True
+
     def defined(self, schema: pa.Schema) -> Endpoint:
         """The endpoint of rows with these columns."""
         assert self.name is not None, "a sink of a flow has a name"
@@ -310,22 +319,25 @@ class EndpointSink(Sink):
         """Drop the version, unless it was published."""
         LogFolder.of(side.context).forget(self.target, _builder(side))
 
-    def _commit(self, changes: DataFrame, endpoint: Endpoint, conflicts: Conflicts | None, batch: Batch) -> None:
-        from headrace.sinks._endpoint_stage import STAGED, StageStep
+    def _commit(
+        self, changes: DataFrame | pa.Table, endpoint: Endpoint, conflicts: Conflicts | None, batch: Batch
+    ) -> None:
+        from headrace.sinks._endpoint_stage import StageStep, staged
 
         log = self._log(batch, endpoint)
         mark = Mark(_writer(batch), batch.generation, batch.batch_id)
         if log.has(mark):
-            drain(changes)
+            if not isinstance(changes, pa.Table):
+                drain(changes)
             return
         report = Report.of(batch, self.label, self.on_error)
         step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
-        staged = sorted(changes.mapInArrow(step, STAGED).collect())
-        parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in staged if row["number"] >= 0]
+        told = staged(step, changes)
+        parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0]
         log.commit_parts(mark, parts)
         batch.tally.add(batch.flow, batch.sink, "written", sum(part.rows for part in parts))
         batch.tally.add_bytes(batch.flow, batch.sink, sum(part.bytes for part in parts))
-        refused = sum(row["refused"] for row in staged)
+        refused = sum(row["refused"] for row in told)
         if refused:
             batch.tally.add(batch.flow, batch.sink, "refused", refused)
 

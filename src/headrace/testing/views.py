@@ -17,14 +17,15 @@ from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.views.algebra import View
-from headrace.views.keyed import key_conflicts, keyed
+from headrace.views.changed import Changed
+from headrace.views.keyed import keyed
 from headrace.views.maintained import Maintained, TableInput
 from headrace.views.normalise import normalise
 from headrace.views.running import local, nullable
 from headrace.views.state import ViewState
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Row = tuple[Any, ...]
 _WORDS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
@@ -88,10 +89,9 @@ class ViewHarness:
 
     def _run(self, inputs: Mapping[str, TableInput], before: Counter[Row]) -> Counter[Row]:
         after = Counter(before)
-        with key_conflicts(self.view.key):
-            emitted = self.maintained.apply(self._batch, inputs)
-            rows = _rows(nullable(emitted))
-            self._changes = self._told(emitted, rows)
+        emitted = self.maintained.apply(self._batch, inputs)
+        rows = _rows(nullable(emitted.frame).toArrow() if emitted.few is None else emitted.few)
+        self._changes = self._told(emitted, rows)
         for *row, weight in rows:
             after[tuple(row)] += weight
         self._batch += 1
@@ -112,7 +112,7 @@ class ViewHarness:
         for name, rows in self._current.items():
             table = self._arrow(name, [(*row, 1) for row in rows.elements()]).drop_columns([WEIGHT])
             local(self._oracle, table, to_ddl(table.schema)).createOrReplaceTempView(quoted(name))
-        return _rows(self._oracle.sql(self.sql))
+        return _rows(self._oracle.sql(self.sql).toArrow())
 
     def close(self) -> None:
         """Remove what was kept."""
@@ -138,18 +138,22 @@ class ViewHarness:
         ddl = to_ddl(self.tables[name].weighted)
         old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
         delta = local(self.spark, self._arrow(name, new), ddl) if new else None
-        return TableInput(delta, local(self.spark, old, ddl), len(new))
+        return TableInput(delta, lambda: local(self.spark, old, ddl), len(new))
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
         schema = self.tables[name].weighted
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
-    def _told(self, emitted: DataFrame, rows: list[Row]) -> list[tuple[Any, ...]]:
+    def _told(self, emitted: Changed, rows: list[Row]) -> list[tuple[Any, ...]]:
         if not self.view.key:
             return [("I" if weight > 0 else "D", tuple(row)) for *row, weight in rows for _ in range(abs(weight))]
         told: list[tuple[Any, ...]] = []
-        for *row, op, old in _rows(keyed(emitted, self.view.key)):
+        with keyed(emitted, self.view.key) as changes:
+            # both ways have to be right: batches take turns
+            few = changes.few if self._batch % 2 else None
+            keyed_rows = _rows(changes.rows.toArrow() if few is None else few)
+        for *row, op, old in keyed_rows:
             before = () if Op(op) is not Op.UPDATE else (tuple(value for _, value in old),)
             told.append((_WORDS[Op(op)], *before, tuple(row)))
         return told
@@ -181,8 +185,7 @@ def _values(row: Mapping[str, Any] | Sequence[Any], columns: pa.Schema) -> Row:
     return tuple(_frozen(row.get(name)) for name in columns.names)
 
 
-def _rows(frame: DataFrame) -> list[Row]:
-    table = frame.toArrow()
+def _rows(table: pa.Table) -> list[Row]:
     columns = [[_frozen(value) for value in column.to_pylist()] for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else []
 

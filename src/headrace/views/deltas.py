@@ -170,8 +170,9 @@ def linear_aggregate(op: Aggregate, sums: Sums, change: str | None, before: str 
     return select([*listed(op.keys), *total], united(parts) or _no_sums(sums), rest)
 
 
-_OLD, _NOW = "_old", "_now"
-_OF_GROUP = {"": " FILTER (WHERE __touched = 1)", _OLD: " FILTER (WHERE __touched = 0)", _NOW: ""}
+OLD, NOW = "_old", "_now"
+"""Behind the name of a sum: what it was before a batch, and what it is after it."""
+_OF_GROUP = {"": " FILTER (WHERE __touched = 1)", OLD: " FILTER (WHERE __touched = 0)", NOW: ""}
 
 
 def _no_sums(sums: Sums) -> str:
@@ -180,8 +181,8 @@ def _no_sums(sums: Sums) -> str:
 
 def answers_changed(op: Aggregate, sums: Sums, groups: str, first: bool) -> str:
     """The rows of the touched groups as they are, less the same as they were, where they differ."""
-    before, after = (sums.answers(lambda one, of=of: quoted(one.name + of)) for of in (_OLD, _NOW))  # type: ignore[misc]
-    was, now = (_exists(op, COUNT + of) for of in (_OLD, _NOW))
+    before, after = (sums.answers(lambda one, of=of: quoted(one.name + of)) for of in (OLD, NOW))  # type: ignore[misc]
+    was, now = (exists(op, of) for of in (OLD, NOW))
     if first:
         was = "false"
     same = " AND ".join([was, now, *(f"({a}) <=> ({b})" for a, b in zip(before, after, strict=True))])
@@ -193,7 +194,7 @@ def answers_changed(op: Aggregate, sums: Sums, groups: str, first: bool) -> str:
 
 def numbered(op: Aggregate, groups: str, names: Sequence[str]) -> str:
     """Rows that have no key, each copy of them with an `_id`: a hash of the row and the number of the copy."""
-    count = [quoted(COUNT + of) for of in (_OLD, _NOW)]
+    count = [quoted(COUNT + of) for of in (OLD, NOW)]
     copy = f"sequence(least({', '.join(count)}), greatest({', '.join(count)}) - 1)"
     moment = "yyyy-MM-dd HH:mm:ss.SSSSSS"
     options = f"map('timestampFormat', '{moment}', 'timestampNTZFormat', '{moment}')"
@@ -211,7 +212,7 @@ def numbered(op: Aggregate, groups: str, names: Sequence[str]) -> str:
 
 def answers(op: Aggregate, sums: Sums, groups: str) -> str:
     """The rows of all groups, of sums that are added up."""
-    return _answered(op, sums.answers(lambda one: quoted(one.name)), 1, groups, _exists(op, COUNT))
+    return _answered(op, sums.answers(lambda one: quoted(one.name)), 1, groups, exists(op))
 
 
 def _answered(op: Aggregate, values: Sequence[str], weight: int, groups: str, where: str) -> str:
@@ -219,6 +220,6 @@ def _answered(op: Aggregate, values: Sequence[str], weight: int, groups: str, wh
     return select([*listed(op.keys), *what, f"CAST({weight} AS BIGINT) AS {WEIGHT}"], groups, f"WHERE {where}")
 
 
-def _exists(op: Aggregate, count: str) -> str:
+def exists(op: Aggregate, which: str = "") -> str:
     """A group is there while it has rows; what is not grouped always is."""
-    return f"{quoted(count)} > 0" if op.keys else "true"
+    return f"{quoted(COUNT + which)} > 0" if op.keys else "true"

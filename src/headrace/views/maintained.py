@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.core.schema import quoted, to_ddl
+from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
+from headrace.views.changed import Changed, changed_rows
+from headrace.views.direct import direct
 from headrace.views.layout import layout, refuse_maps
 from headrace.views.plain import Types
 from headrace.views.relations import Relations, Shown
-from headrace.views.running import Runner
+from headrace.views.running import Runner, local
 from headrace.views.state import ViewState
 from headrace.views.sums import Sums
 from headrace.views.texts import SMALL, Wanted, Within, listed, restricted, select
@@ -37,8 +40,8 @@ class TableInput:
 
     delta: DataFrame | None
     """The weighted rows of this batch; None when nothing changed."""
-    old: DataFrame
-    """Weighted rows that add up to the table before this batch. Not read in the first one, in which all rows change."""
+    old: Callable[[], DataFrame]
+    """Weighted rows that add up to the table before this batch. Not asked in the first, in which all rows change."""
     rows: int
     """How many rows `delta` has."""
 
@@ -78,6 +81,8 @@ class Maintained:
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
         ]
         self.schema = pa.schema([*([pa.field(deltas.ID, pa.string())] if identified else []), *found])
+        self._result_ddl = f"{to_ddl(self.schema)}, {WEIGHT} BIGINT"
+        self._direct = None if identified else direct(view.root)
 
     def _table(self, what: str, name: str) -> str:
         return f"{self._prefix}_{what}_{self._numbers[name]}"
@@ -91,34 +96,40 @@ class Maintained:
             types = {**{key: types[key] for key in operator.keys}, **{one.name: one.type for one in sums.columns}}
         return ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
 
-    def apply(self, batch: int, inputs: Mapping[str, TableInput]) -> DataFrame:
+    def apply(self, batch: int, inputs: Mapping[str, TableInput]) -> Changed:
         """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
         durable when this returns. Batches are numbered from 0; one that runs again begins where the one before it
         ended. What is given back is to be read before the next batch."""
         first = not self.state.begin(batch, self._definition)
-        self._runner.tune(sum(one.rows for one in inputs.values()) <= SMALL)
-        relations = self._relations(inputs, first)
+        small = sum(one.rows for one in inputs.values()) <= SMALL
+        self._runner.tune(small)
+        relations, few = self._relations(inputs, first), None
         for operator, name in self._layout.taken.items():
             sums = self._layout.sums.get(operator)
             if sums is not None and isinstance(operator, Aggregate):
-                self._take_sums(relations, operator, sums, name)
+                few = self._take_sums(relations, operator, sums, name)
             else:
                 self._take(relations, operator, name)
         # before anything is added up: it reads what was kept under the same names
-        result = self._result(relations)
+        result = self._here(few) if few is not None else changed_rows(self._spark, self._result(relations), small)
         for operator in self._layout.kept:
             self._fold(operator)
         self.state.commit(batch, self._definition)
         return result
 
     def _relations(self, inputs: Mapping[str, TableInput], first: bool) -> Relations:
-        changed, old = {}, {}
+        changed = {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
                 changed[name] = Shown(self._table("delta", name), one.rows)
                 one.delta.createOrReplaceTempView(changed[name].name)
-            old[name] = self._table("old", name)
-            one.old.createOrReplaceTempView(old[name])
+
+        @cache
+        def old(name: str) -> str:
+            """Few of the tables are needed, and it takes a while to look for the files of one."""
+            inputs[name].old().createOrReplaceTempView(self._table("old", name))
+            return self._table("old", name)
+
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
 
@@ -137,11 +148,12 @@ class Maintained:
         rows = self._runner.run(text, name, relations.changes(operator) <= SMALL, kept, columns)
         relations.took(operator, select(listed(columns), name), rows)
 
-    def _take_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> None:
+    def _take_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> pa.Table | None:
+        """Computes the changes of sums, and gives those of the result if they come with them."""
         change = relations.delta(operator.input)
         if change is None and (operator.keys or not relations.first):
             relations.took(operator, None, 0)
-            return
+            return None
         name, small = f"{self._prefix}_{relation}", relations.changes(operator.input) <= SMALL
         added = None if change is None else deltas.added(operator, sums, change)
         before = relations.kept.get(operator)
@@ -154,11 +166,16 @@ class Maintained:
             )
         text = deltas.linear_aggregate(operator, sums, added, restricted(before.name, within) if before else None)
         columns = [*operator.keys, *(one.name for one in sums.columns)]
+        if small and self._direct is not None and self._direct.aggregate == operator:
+            brought = self._runner.bring(self._direct.query(sums, text, relations.first), relation, columns)
+            if brought is not None:
+                return self._direct.rows(brought, self._columns)
         rows = self._runner.run(text, name, small, relation, columns)
         if self._identified and operator is self._root:
             relations.took(operator, deltas.numbered(operator, name, self._columns), rows)
         else:
             relations.took(operator, deltas.answers_changed(operator, sums, name, relations.first), rows)
+        return None
 
     def _fold(self, operator: Operator) -> None:
         relation = self._layout.taken[operator]
@@ -172,10 +189,14 @@ class Maintained:
             text = deltas.consolidated(found.name, operator.columns)
         self._runner.fold(relation, text, found.rows <= 5 * SMALL)
 
+    def _here(self, few: pa.Table) -> Changed:
+        rows = few.cast(from_ddl(self._result_ddl))
+        return Changed(rows, lambda: local(self._spark, rows, self._result_ddl))
+
     def _result(self, relations: Relations) -> DataFrame:
         text = relations.delta(self._root)
         if text is None:
-            return self._spark.createDataFrame([], f"{to_ddl(self.schema)}, {WEIGHT} BIGINT")
+            return self._spark.createDataFrame([], self._result_ddl)
         if self._identified:
             return self._spark.sql(text)
         names = zip(self._root.columns, self._columns, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.core.schema import quoted
@@ -42,7 +42,7 @@ class Relations:
         layout: Layout,
         types: Types,
         changed: Mapping[str, Shown],
-        old: Mapping[str, str],
+        old: Callable[[str], str],
         kept: Mapping[Operator, Shown],
         first: bool,
     ) -> None:
@@ -105,7 +105,10 @@ class Relations:
         delta = [self.delta(one) for one in join.inputs]
         if not any(delta):
             return None
-        old, new = ([self.rows(one, is_new) for one in join.inputs] for is_new in (False, True))
+        places = [number for number, change in enumerate(delta) if change is not None]
+        # only what a changed input is joined with: to ask for rows may make Spark look for their files
+        old = [self.rows(one, False) if number < places[-1] else None for number, one in enumerate(join.inputs)]
+        new = [self.rows(one, True) if number > places[0] else None for number, one in enumerate(join.inputs)]
         return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL)
 
     def _match_delta(self, op: Match) -> str | None:
@@ -158,7 +161,7 @@ class Relations:
             return united([self.kept_rows(operator, within), restricted(self._only(operator, new), within)])
         match operator:
             case Scan(table):
-                old = None if self.first else _scanned(operator, self._old[table])
+                old = None if self.first else _scanned(operator, self._old(table))
                 return restricted(united([old, self._only(operator, new)]), within)
             case Project(below):
                 pushed = within.through(_plain_columns(operator)) if within else None

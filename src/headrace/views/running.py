@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.schema import quoted
 from headrace.core.statefiles import StatePath, spark_path
-from headrace.views.state import ViewState
+from headrace.views.state import AT_HAND, ViewState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +37,22 @@ class Runner:
                 self._state.add(relation, table.select(columns))
             return int(table.num_rows)
         place, count = self._write(rows)
-        self._spark.read.schema(rows.schema).parquet(spark_path(place)).createOrReplaceTempView(name)
+        written = self._spark.read.schema(rows.schema).parquet(spark_path(place))
+        written.createOrReplaceTempView(name)
         if relation is not None:
-            self._state.adopt(relation, place, count)
+            few = collected(written) if count <= AT_HAND else None
+            if few is not None:
+                self._state.add(relation, few.select(columns))
+            else:
+                self._state.adopt(relation, place, count)
         return count
+
+    def bring(self, text: str, relation: str, columns: Sequence[str]) -> pa.Table | None:
+        """The few rows of a text, of which some columns are added to a relation; None when they are too many."""
+        table = collected(self._spark.sql(text))
+        if table is not None:
+            self._state.add(relation, table.select(columns))
+        return table
 
     def show(self, relation: str, name: str, ddl: str) -> int:
         """Name the rows that are kept; how many there are."""
@@ -91,7 +103,10 @@ def nullable(rows: DataFrame) -> DataFrame:
     """The rows without what Spark knows to be there within arrays and structs: a struct that is null cannot be given to
     Arrow when one of its fields never is."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
+    if not any(isinstance(one.dataType, ArrayType | MapType | StructType) for one in rows.schema):
+        return rows
     return rows.select(*(F.col(quoted(one.name)).cast(_nullable(one.dataType)).alias(one.name) for one in rows.schema))
 
 

@@ -123,11 +123,11 @@ class ViewState:
         return self._folder / name
 
     def add(self, relation: str, rows: pa.Table) -> None:
-        """Add a few rows, and merge the chunks that have become many."""
+        """Add a few rows, and merge the chunks that have become many. They are the base where there was nothing."""
         if not rows.num_rows:
             return
         had = self._chunks.get(relation, ())
-        self._put(relation, self._write(rows, 0))
+        self._put(relation, self._write(rows, 0 if had else _BASE))
         known = self._at_hand.pop(relation, None)
         if _is_small(self._chunks[relation]) and (known is not None or not had):
             self._at_hand[relation] = rows if known is None else pa.concat_tables([known, rows])
@@ -141,9 +141,9 @@ class ViewState:
         self._at_hand.pop(relation, None)
 
     def is_due(self, relation: str) -> bool:
-        """Whether the rows should be added up: the deltas have outgrown half of the base."""
+        """Whether the rows should be added up: the deltas have outgrown half of the base, or a small one by far."""
         base = sum(chunk.rows for chunk in self._chunks.get(relation, ()) if chunk.level == _BASE)
-        return self.rows(relation) - base > max(base / 2, _FOLD)
+        return self.rows(relation) - base > min(max(base / 2, _FOLD), max(base * 8, _FOLD / 10))
 
     def fold(self, relation: str, rows: pa.Table | None = None, place: StatePath | None = None, count: int = 0) -> None:
         """Put rows that are added up in the place of all: a table, or what Spark wrote to a place."""
