@@ -153,7 +153,7 @@ def snapshot(model: Model, table: str, pieces: int, bulk: bool) -> list[Taken]:
     return taken
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps())
 def test_the_log_always_adds_up_to_the_tables(plan: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

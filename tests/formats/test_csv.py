@@ -129,7 +129,7 @@ record = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(records=st.lists(record, max_size=20), delimiter=st.sampled_from([",", ";", "\t", "|"]))
 def test_encoding_any_rows_and_decoding_them_gives_them_back(records: list[Any], delimiter: str) -> None:
     ddl = "i bigint, s string, at timestamp, day date, d decimal(6,2), f double, b binary, t boolean"
@@ -145,7 +145,7 @@ def test_encoding_any_rows_and_decoding_them_gives_them_back(records: list[Any],
 lines = st.text(st.sampled_from('ab1,",\n\r;é ')).map(str.encode) | st.binary(max_size=5) | st.none()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(values=st.lists(lines, max_size=10))
 def test_any_batch_is_decoded_as_the_csv_library_does(values: list[bytes | None]) -> None:
     format = CsvFormat(columns="a string, b string", null_value="NULL")

@@ -290,7 +290,7 @@ def shaped(found: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records=st.lists(st.tuples(record, damage, st.booleans()), max_size=30))
 def test_any_batch_is_decoded_as_the_json_library_does(records: list[Any]) -> None:
     values = [damaged(json.dumps(one, ensure_ascii=ascii).encode(), how) for one, how, ascii in records]

@@ -230,7 +230,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
 def test_any_document_is_a_filter_or_refused(condition: Any, order: Any, number: Any) -> None:
     try:

@@ -277,7 +277,7 @@ def pages(store: Made, asked: dict[str, Any], limit: int, between: Callable[[], 
         between()
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     endpoints(),
     ROWS,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.engine.classes import make_archive
 from headrace.engine.jars import SetName, fetch
 
 
@@ -19,6 +20,7 @@ def jars(
     sets: tuple[SetName, ...] = ("engine", "s3") if s3 else ("engine",)
     report = _say_nothing if quiet else _say
     paths = [path for name in sets for path in fetch(name, report=report)]
+    make_archive(report)
     if json:
         typer.echo(dumps([{"name": path.name, "path": str(path)} for path in paths], indent=2))
     elif not quiet:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.core.errors import ProjectError
 from headrace.core.objectstore import ObjectStore
+from headrace.engine.classes import java_options
 from headrace.engine.jars import engine_jars, require_jars, require_java
 from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
@@ -62,20 +63,23 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def settings(spec: SparkSpec, log_file: Path, jars: Sequence[Path], scratch: Path | None = None) -> dict[str, str]:
+def settings(
+    spec: SparkSpec, log_file: Path, jars: Sequence[Path], scratch: Path | None = None, java: Sequence[str] = ()
+) -> dict[str, str]:
     """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
-    java_options = [
+    flags = [
         # with two or four cores a parallel collector costs less CPU than G1's concurrent threads
         "-XX:+UseParallelGC",
         f"-Dlog4j2.configurationFile=file:{_LOG4J}",
         f"-Dheadrace.log={log_file}",
         "-Dderby.system.home=" + str(log_file.parent),
         *([f"-Djava.io.tmpdir={scratch}"] if scratch else []),
+        *java,
     ]
     own = {
         **DEFAULTS,
         "spark.driver.memory": spec.memory,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.driver.extraJavaOptions": " ".join(flags),
         "spark.jars": ",".join(str(jar) for jar in jars),
     }
     if scratch is not None:
@@ -84,7 +88,7 @@ def settings(spec: SparkSpec, log_file: Path, jars: Sequence[Path], scratch: Pat
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     merged = {**own, **spec.conf}
     if "spark.driver.extraJavaOptions" in spec.conf:
-        merged["spark.driver.extraJavaOptions"] = " ".join([*java_options, spec.conf["spark.driver.extraJavaOptions"]])
+        merged["spark.driver.extraJavaOptions"] = " ".join([*flags, spec.conf["spark.driver.extraJavaOptions"]])
     return merged
 
 
@@ -95,7 +99,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     log_file = (log_dir / "engine.log").absolute()
     scratch = scratch_folder()
     jars = [*engine_jars(), *(require_jars("s3") if store is not None else ())]
-    options = settings(spec, log_file, jars, scratch)
+    options = settings(spec, log_file, jars, scratch, java_options())
     from pyspark.sql import SparkSession
 
     # with an arena per thread, as is usual, the C library keeps what RocksDB and Arrow gave back: the process grew for
