@@ -86,12 +86,12 @@ def test_it_answers_and_survives_the_death_of_its_parts(project: Path, log: Log)
         until(node.ready)
         assert node.get("/orders/5") == order(5, "new", 5)
         assert len(node.get("/orders")) == 50
-        for name in ("applier", "api"):
+        for name in ("applier", "api-1"):
             os.kill(pid_of(project, name), signal.SIGKILL)
         commit(log, 1, changes([order(5, "paid")]))
         until(lambda: state_of(node, 5) == "paid")
         processes = (read_node(project / ".headrace" / "store") or {})["processes"]
-        assert {one["name"]: one["restarts"] for one in processes} == {"applier": 1, "api": 1}
+        assert {one["name"]: one["restarts"] for one in processes} == {"applier": 1, "api-1": 1}
 
 
 def pid_of(project: Path, name: str) -> int:

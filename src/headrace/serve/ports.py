@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
+from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
 
@@ -48,21 +49,34 @@ class Port:
         self._held.close()
 
 
+def shared(host: str, port: int) -> socket.socket:
+    """A socket at a port that other processes of the node have as well."""
+    return _bound(*_found(host, port), shared=True)
+
+
 def _held(host: str, port: int) -> socket.socket:
+    family, address = _found(host, port)
+    with _bound(family, address, shared=False) as alone:
+        address = alone.getsockname()
+    return _bound(family, address, shared=True)
+
+
+def _found(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as alone:
-        # connections of a former node may still be winding down; one that listens is still found
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        alone.bind(address)
-        found = alone.getsockname()
-    shared = socket.socket(family, socket.SOCK_STREAM)
+    return family, address
+
+
+def _bound(family: socket.AddressFamily, address: Any, *, shared: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        shared.bind(found)
+        # connections of a former node may still be winding down; one that listens is still found
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+        made.bind(address)
     except OSError:
-        shared.close()
+        made.close()
         raise
-    return shared
+    return made
 
 
 def _reachable(host: str) -> str:

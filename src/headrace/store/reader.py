@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 import msgspec
@@ -35,8 +35,7 @@ from headrace.store.query import Page, Query
 from headrace.store.spans import indexes
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row as it is served."""
 
     version: int
@@ -99,12 +98,7 @@ class StoreReader:
     def get(self, key: Sequence[Any]) -> Row | None:
         """One row, in a moment of its own: the same as of a view, for those who ask for nothing else."""
         wanted = self.keys.row_key(key)
-        txn = self._environment.begin()
-        try:
-            with damage_told():
-                packed = txn.get(wanted, db=self.databases[ROWS])
-        finally:
-            self._environment.end(txn)
+        packed = self._environment.get(wanted, self.databases[ROWS])
         return None if packed is None else Row(*unpack_row(wanted, packed), wanted)
 
     def view(self) -> View:
