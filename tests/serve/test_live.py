@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import websockets.exceptions
+from tests.serve import kit
 from tests.serve.kit import FILMS, Served, api_key, film
 from websockets.sync.client import ClientConnection, connect
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
-from headrace.serve.api import server
 from headrace.serve.live import wanted_of
-from headrace.serve.ports import shared
-from headrace.serve.settings import Settings
 
 pytestmark = pytest.mark.service
 
 
-class Running:
-    """The API of a node, on a thread."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._socket = shared("127.0.0.1", 0)
-        self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._server = server(settings)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
-        self._thread.start()
-        httpx.HTTPTransport(retries=50).handle_request(httpx.Request("GET", self.url)).close()
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
+class Running(kit.Running):
+    """With those who listen."""
 
     def events(self, path: str = "/films/events", headers: Any = None, **parameters: str) -> Stream:
         return Stream(self.url + path, headers or {}, parameters)

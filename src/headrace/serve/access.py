@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,7 @@ _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
 _FRESH_SECONDS = 0.05
 """How long a door is opened again without a look at what is served."""
+P, T = ParamSpec("P"), TypeVar("T")
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -170,10 +171,7 @@ class Door:
         """The row of a key: a value for each of the endpoint's key columns."""
         if not self.endpoint.key:
             raise self._no_key()
-        try:
-            row = self._row(key)
-        except StoreClosedError:
-            row = self._row(key)
+        row = self._asked(StoreReader.get, key)
         if row is None or self.whole:
             return row
         shown = self.shown(row.json)
@@ -184,8 +182,7 @@ class Door:
         # a cursor tells where a page ended, which may be by columns that are hidden
         seal = None if self._columns is None else self._sealed
         query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
-        with self.view() as view:
-            page = view.query(query, self._within(bound))
+        page = self._asked(StoreReader.find, query, self._within(bound))
         if self._columns is None:
             return page
         # the query had the restriction in it; what is left is to cut out columns
@@ -194,8 +191,7 @@ class Door:
     def count(self, document: Any, bound: int | None = None) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
-        with self.view() as view:
-            return view.count(query, self._within(bound))
+        return self._asked(StoreReader.count, query, self._within(bound))
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
@@ -244,13 +240,19 @@ class Door:
             hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
         )
 
-    def _row(self, key: Sequence[Any]) -> Row | None:
-        # not by `self.view()`: this is the path that must be fast
+    def _asked(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """What the store says. Not by `view`: this is the path that must be fast."""
+        try:
+            return self._once(ask, *given, **named)
+        except StoreClosedError:  # another copy has just taken its place
+            return self._once(ask, *given, **named)
+
+    def _once(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
         reader = self._reader
         if reader is None:
             reader = self._reader = self.stores.reader(self.endpoint.name, self.version)
         try:
-            return reader.get(key)
+            return ask(reader, *given, **named)
         except StoreClosedError:
             self._reader = None
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -20,6 +20,8 @@ LOOK_SECONDS, IDLE_SECONDS = 5, 75
 _IDLE_LOOKS, _HEAD_LOOKS = IDLE_SECONDS // LOOK_SECONDS, 6
 _HEAD_BYTES = 400_000
 """What the head of a request may have; it may take six looks to come."""
+_TOGETHER = 65_536
+"""Bytes that are written at once at most, if they come in several parts."""
 _STATUS = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 
 
@@ -28,6 +30,38 @@ class _Answered:
 
     response_complete = True
     message_event = asyncio.Event()
+
+
+class _Gathering:
+    """A transport whose writes of one turn of the loop go out as one: an answer's head together with its body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+        self._bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """To be sent soon."""
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.append(data)
+        self._bytes += len(data)
+        if self._bytes > _TOGETHER:  # now, so that the transport can say that it is too much
+            self._send()
+
+    def close(self) -> None:
+        """Be done when all is sent."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if waiting:
+            self._transport.write(b"".join(waiting))
 
 
 _ANSWERED = cast(RequestResponseCycle, _Answered())
@@ -40,6 +74,11 @@ class Connection(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _looks = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It begins."""
+        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _Gathering(transport, self.loop))
 
     def look(self) -> None:
         """To be called every `LOOK_SECONDS`. One look at all connections costs less than a timer for each request."""
@@ -69,6 +108,13 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         if not self._answered():
             super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """It is answered. No timer for the next one: `look` does that, and a timer costs as much as a row."""
+        if self.pipeline:
+            super().on_response_complete()
+        elif not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _answered(self) -> bool:
         """Whether the short way did it."""

@@ -30,19 +30,19 @@ T = TypeVar("T")
 
 
 def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
-    """All routes, those of fixed names first."""
+    """All routes: tables and what is asked most, so that it is found first, then those of fixed names."""
     tables = pushing.Pushing(front.settings)
     rest = Rest(front, tables)
     return [
+        *pushing.routes(front, tables),
+        Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/", rest.endpoints),
         Route("/health", rest.health),
         Route("/metrics", rest.metrics),
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
         *sql.routes(front, answerers),
-        *pushing.routes(front, tables),
         Route("/{path}", rest.list),
-        Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
         Route("/{path}/oapi", rest.describe),
         *live.routes(front),

@@ -77,11 +77,6 @@ LENGTHS = [bytes((length,)) for length in range(256)]
 """What is stored with an entry: how long the key of its row is."""
 
 
-def row_key_of(entry: bytes, length: bytes) -> bytes:
-    """The row that an entry of an index or of the words leads to. The entry's value tells how long its key is."""
-    return entry[-length[0] :]
-
-
 class KeyMaker:
     """The keys of rows and of entries of an endpoint."""
 
@@ -136,11 +131,7 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
 
 def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
     """The sum of the checksums of entries of an index or of the words, and of what is stored with them."""
-    total, items = 0, iter(items)
-    while chunk := list(islice(items, _AT_ONCE)):
-        entries, lengths = zip(*chunk, strict=True)
-        total += sum(map(crc32, entries)) + sum(b"".join(lengths))
-    return total
+    return sum(crc32(entry) + length[0] for entry, length in items)
 
 
 def sum_of_rows(packed: Iterable[bytes]) -> int:

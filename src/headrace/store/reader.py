@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +101,16 @@ class StoreReader:
         packed = self._environment.get(wanted, self.databases[ROWS])
         return None if packed is None else Row(*unpack_row(wanted, packed), wanted)
 
+    def find(self, query: Query, bound: int) -> Page:
+        """The rows of a page, in a moment of their own."""
+        with View(self) as view:
+            return view.query(query, bound)
+
+    def count(self, query: Query, bound: int) -> int:
+        """How many rows a query gives, in a moment of their own."""
+        with View(self) as view:
+            return view.count(query, bound)
+
     def view(self) -> View:
         """One moment of the store, to be used in a `with` block."""
         return View(self)
@@ -171,12 +181,11 @@ class View:
             packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
-        return self.unpacked(key, packed)
+        return Row(*unpack_row(key, packed), key)
 
-    def unpacked(self, key: bytes, packed: bytes) -> Row:
-        """A row as it is served, from how it is kept."""
-        version, json = unpack_row(key, packed)
-        return Row(version, json, key)
+    def unpacked(self, items: Iterable[tuple[bytes, bytes]]) -> list[Row]:
+        """Rows as they are served, from their keys and how they are kept."""
+        return [Row(*unpack_row(key, packed), key) for key, packed in items]
 
     def query(self, query: Query, bound: int) -> Page:
         """The rows of a page; RequestError when more than `bound` rows would have to be looked at."""
