@@ -15,6 +15,7 @@ import pytest
 from tests.serve.kit import FILMS, VISITS, Running, Served, film
 from uvicorn.server import ServerState
 
+from headrace.serve import app as app_module
 from headrace.serve import connection
 from headrace.serve.api import server
 from headrace.serve.app import create_app
@@ -152,3 +153,16 @@ def test_who_does_not_ask_is_let_go(filled: Served) -> None:
     assert asyncio.run(looks(whole)) == idle
     assert asyncio.run(looks(half)) < idle
     assert asyncio.run(looks(whole + half)) < idle
+
+
+def test_too_much_at_once(filled: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "_AT_ONCE", -1)
+
+    async def asked() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(create_app(filled.settings(limits={"subscribers": 1})))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [await client.get("/films"), await client.get("/films/5")]
+
+    refused, row = asyncio.run(asked())
+    assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "busy", "1")
+    assert row.status_code == 200

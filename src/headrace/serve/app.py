@@ -22,10 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from headrace.core.errors import RequestError
-from headrace.serve.front import Front
+from headrace.serve.front import Client, Front
 from headrace.serve.problems import Headers, bug, problem
 from headrace.serve.rest import routes
-from headrace.serve.rows import Client, Reply, Rows
+from headrace.serve.rows import Reply, Rows
 from headrace.serve.settings import Settings
 from headrace.serve.sql.pool import Answerers
 from headrace.serve.stores import Stores
@@ -33,7 +33,7 @@ from headrace.serve.stores import Stores
 _LOG = logging.getLogger(__name__)
 _WRITE_SECONDS = 1.0
 _AT_ONCE = 1024
-"""Requests that a process has under way, live streams among them; single rows never wait."""
+"""Requests that a process has under way beside live streams, whose limit is another; single rows never wait."""
 _EXPOSED = ["ETag", "Link", "Retry-After", "X-Headrace-Version", "X-Next-Cursor"]
 _ALLOWED = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-API-Key"]
 
@@ -52,6 +52,7 @@ class App:
         self._router = router
         self._rows = Rows(front)
         self._under_way = 0
+        self._most = _AT_ONCE + front.settings.spec.limits.subscribers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one WebSocket, or the life of the process."""
@@ -73,8 +74,8 @@ class App:
         seen = _Seen(send, head=scope["method"] == "HEAD")
         self._under_way += 1
         try:
-            if self._under_way > _AT_ONCE:
-                await _send(problem(_busy()), seen)
+            if self._under_way > self._most:
+                await _send(problem(_busy(self._most)), seen)
             else:
                 await self._router(scope, receive, seen)
         except asyncio.CancelledError:  # the caller has gone
@@ -179,10 +180,10 @@ async def _send(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _busy() -> RequestError:
+def _busy(most: int) -> RequestError:
     return RequestError(
         "busy",
-        f"more than {_AT_ONCE:,} requests are under way in this process",
+        f"more than {most:,} requests are under way in this process",
         status=503,
         hint="ask again in a moment, or another node; 'serve.workers' sets how many processes answer",
     )

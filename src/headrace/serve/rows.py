@@ -11,9 +11,7 @@ from starlette.types import Scope
 
 from headrace.core.errors import RequestError
 from headrace.serve.access import Door
-from headrace.serve.auth import token_of
-from headrace.serve.front import JSON, Front, not_acceptable
-from headrace.serve.grants import Grant
+from headrace.serve.front import JSON, Client, Front, not_acceptable
 from headrace.serve.problems import Headers, bug, problem
 from headrace.serve.replies import WORTH_IT, coding, compressed, takes
 from headrace.serve.texts import endpoint_name
@@ -22,9 +20,6 @@ _LOG = logging.getLogger(__name__)
 _OTHER_ROUTES = (b"", b"events", b"oapi")
 _JSON_TYPE = (b"content-type", JSON.encode())
 _REVALIDATED = (b"cache-control", b"no-cache")
-_HOSTS = 256
-Client = tuple[str, int] | None
-"""Address and port of who asks."""
 Reply = tuple[int, Headers, bytes]
 """Status, headers and body."""
 
@@ -35,7 +30,6 @@ class Rows:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._vary = (b"vary", front.vary.encode())
-        self._hosts: set[bytes | None] = set()
 
     def asked(self, scope: Scope) -> Reply | None:
         """The answer, if the request is for one row; None: it is for the router."""
@@ -53,7 +47,7 @@ class Rows:
             return None
         began, label = perf_counter(), ""
         try:
-            door = self._front.doors.open(self.grant(headers, client), endpoint_name(name))
+            door = self._front.doors.open(self._front.grant_by(headers, client), endpoint_name(name))
             label = door.endpoint.name
             reply = self.row(door, door.keys.raw(key), headers)
         except RequestError as error:
@@ -63,18 +57,6 @@ class Rows:
             reply = problem(bug())
         self._front.meters.count("rest", "get", label, reply[0], perf_counter() - began)
         return reply
-
-    def grant(self, headers: dict[bytes, bytes], client: Client) -> Grant:
-        """What whoever sent this may do."""
-        callers, host = self._front.callers, headers.get(b"host")
-        if not callers.wanted and host not in self._hosts:
-            self._front.check_host(_text(host))
-            if len(self._hosts) < _HOSTS:
-                self._hosts.add(host)
-        if callers.anyone is not None:
-            return callers.anyone
-        shown = callers.wanted and token_of(_text(headers.get(b"authorization")), _text(headers.get(b"x-api-key")))
-        return callers.grant(shown or None, client[0] if client else "")
 
     def row(self, door: Door, key: list[Any], headers: dict[bytes, bytes]) -> Reply:
         """Status, headers and body for the row of a key."""
@@ -107,10 +89,6 @@ class Rows:
         if coded is not None:
             more.append((b"content-encoding", coded.encode()))
         return 200, more, body
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")
 
 
 def _matches(known: bytes, tag: bytes) -> bool:
