@@ -158,7 +158,7 @@ def test_changes_in_kafka_topics(project: Path, kafka: Kafka) -> None:
 def test_no_process_of_a_node_loads_spark(project: Path) -> None:
     code = (
         "import sys; from headrace.serve import applier, api, node; from headrace.serve.settings import Settings; "
-        "api.app(); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
+        "api.server(Settings.here()); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
     )
     environment = {**os.environ, **Given(project).environment()}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE) as process:

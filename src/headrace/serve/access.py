@@ -38,7 +38,8 @@ _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
 _FRESH_SECONDS = 0.05
 """How long a door is opened again without a look at what is served."""
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -60,7 +60,7 @@ class _Gathering:
 
     def _send(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if waiting:
+        if waiting and not self._transport.is_closing():  # the caller may have gone meanwhile
             self._transport.write(b"".join(waiting))
 
 
@@ -70,7 +70,7 @@ _ANSWERED = cast(RequestResponseCycle, _Answered())
 class Connection(HttpToolsProtocol):
     """One connection. Who sends no whole head in time, or one without end, is let go."""
 
-    app: App  # type: ignore[assignment]
+    app: App
     _in_head = False
     _head_bytes = 0
     _looks = 0

@@ -66,9 +66,10 @@ class HeadReader:
 
     def _pairs(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
-            referred = self._referred(block)
-            rest = block[len(referred) :]
-            return referred + self._decoder.decode(rest, raw=True) if rest else referred  # type: ignore[return-value]
+            found = self._referred(block)
+            if rest := block[len(found) :]:
+                found += self._decoder.decode(rest, raw=True)
+            return found
         except hpack.OversizedHeaderListError as error:
             raise PeerError(Code.ENHANCE_YOUR_CALM, "too many headers") from error
         except (hpack.HPACKError, ValueError, IndexError) as error:
