@@ -51,14 +51,16 @@ class Port:
 
 def shared(host: str, port: int) -> socket.socket:
     """A socket at a port that other processes of the node have as well."""
-    return _bound(*_found(host, port), shared=True)
+    # its connections may still be winding down when the next node comes, which must get the port nevertheless
+    return _bound(*_found(host, port), socket.SO_REUSEADDR, socket.SO_REUSEPORT)
 
 
 def _held(host: str, port: int) -> socket.socket:
     family, address = _found(host, port)
-    with _bound(family, address, shared=False) as alone:
+    # connections of a former node are no reason to refuse; one that listens, or holds the port, is still found
+    with _bound(family, address, socket.SO_REUSEADDR) as alone:
         address = alone.getsockname()
-    return _bound(family, address, shared=True)
+    return _bound(family, address, socket.SO_REUSEPORT)
 
 
 def _found(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
@@ -66,12 +68,11 @@ def _found(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     return family, address
 
 
-def _bound(family: socket.AddressFamily, address: Any, *, shared: bool) -> socket.socket:
+def _bound(family: socket.AddressFamily, address: Any, *options: int) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # connections of a former node may still be winding down; one that listens is still found
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+        for option in options:
+            made.setsockopt(socket.SOL_SOCKET, option, 1)
         made.bind(address)
     except OSError:
         made.close()
