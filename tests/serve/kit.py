@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
 from headrace.project.serving import ServeSpec
+from headrace.serve.api import server
 from headrace.serve.pointers import Pointer, write_pointer
+from headrace.serve.ports import shared
 from headrace.serve.settings import Settings
 from headrace.serve.status import write_status
 from headrace.store.writer import StoreWriter
@@ -93,6 +97,24 @@ class Served:
         """Let go of the stores."""
         for writer in self._writers.values():
             writer.close()
+
+
+class Running:
+    """The API of a node, on a thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._socket = shared("127.0.0.1", 0)
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._server = server(settings)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread.start()
+        httpx.HTTPTransport(retries=50).handle_request(httpx.Request("GET", self.url)).close()
+
+    def close(self) -> None:
+        """Let it end."""
+        self._server.should_exit = True
+        self._thread.join(10)
 
 
 def api_key(name: str, key: str, **more: Any) -> dict[str, Any]:

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import websockets.exceptions
-from granian.constants import Interfaces
-from granian.server.embed import Server
+from tests.serve import kit
 from tests.serve.kit import FILMS, Served, api_key, film
 from websockets.sync.client import ClientConnection, connect
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
-from headrace.serve.app import create_app
 from headrace.serve.live import wanted_of
-from headrace.serve.settings import Settings
 
 pytestmark = pytest.mark.service
 
 
-class Running:
-    """The API of a node, on a thread."""
-
-    def __init__(self, settings: Settings) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._loop = asyncio.new_event_loop()
-        self._server = Server(
-            create_app(settings), address="127.0.0.1", port=self.port, interface=Interfaces.ASGI, log_enabled=False
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        httpx.HTTPTransport(retries=50).handle_request(httpx.Request("GET", self.url)).close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._server.serve())
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.stop)
-        self._thread.join(10)
+class Running(kit.Running):
+    """With those who listen."""
 
     def events(self, path: str = "/films/events", headers: Any = None, **parameters: str) -> Stream:
         return Stream(self.url + path, headers or {}, parameters)

@@ -86,12 +86,12 @@ def test_it_answers_and_survives_the_death_of_its_parts(project: Path, log: Log)
         until(node.ready)
         assert node.get("/orders/5") == order(5, "new", 5)
         assert len(node.get("/orders")) == 50
-        for name in ("applier", "api"):
+        for name in ("applier", "api-1"):
             os.kill(pid_of(project, name), signal.SIGKILL)
         commit(log, 1, changes([order(5, "paid")]))
         until(lambda: state_of(node, 5) == "paid")
         processes = (read_node(project / ".headrace" / "store") or {})["processes"]
-        assert {one["name"]: one["restarts"] for one in processes} == {"applier": 1, "api": 1}
+        assert {one["name"]: one["restarts"] for one in processes} == {"applier": 1, "api-1": 1}
 
 
 def pid_of(project: Path, name: str) -> int:
@@ -114,7 +114,7 @@ def test_nothing_is_left_when_it_is_killed(project: Path, log: Log) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) >= 3
+        assert len(family) == 2  # applier and API
         process.kill()
     psutil.wait_procs(family, 30)
     assert [one for one in family if one.is_running()] == []
@@ -158,7 +158,7 @@ def test_changes_in_kafka_topics(project: Path, kafka: Kafka) -> None:
 def test_no_process_of_a_node_loads_spark(project: Path) -> None:
     code = (
         "import sys; from headrace.serve import applier, api, node; from headrace.serve.settings import Settings; "
-        "api.app(); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
+        "api.server(Settings.here()); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
     )
     environment = {**os.environ, **Given(project).environment()}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE) as process:

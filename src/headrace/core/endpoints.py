@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -49,6 +50,11 @@ class Endpoint:
     conflicts: Conflicts = Conflicts()
     description: str = ""
     version: int = 1
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of its columns."""
+        return dict(zip(self.columns.names, self.columns.types, strict=True))
 
     @property
     def changes(self) -> pa.Schema:

@@ -11,10 +11,10 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +27,7 @@ from headrace.serve.grants import Grant
 from headrace.serve.texts import KeyReader
 from headrace.store.errors import StoreClosedError, StoreDamagedError
 from headrace.store.filters import Filter, both, parse_filter
-from headrace.store.query import Query, parse_query
+from headrace.store.query import Page, Query, parse_query
 from headrace.store.reader import Event, Row, StoreReader, View
 
 if TYPE_CHECKING:
@@ -38,22 +38,9 @@ _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
 _FRESH_SECONDS = 0.05
 """How long a door is opened again without a look at what is served."""
+P = ParamSpec("P")
+T = TypeVar("T")
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class Answer(NamedTuple):
-    """One row as the caller sees it."""
-
-    version: int
-    json: bytes
-
-
-@dataclass(frozen=True)
-class AnswerPage:
-    """Rows as the caller sees them, and where the next page begins."""
-
-    rows: list[Answer]
-    next: str | None
 
 
 class Readers(Protocol):
@@ -94,7 +81,8 @@ class Doors:
 
     def open(self, grant: Grant, name: str, scope: str = "read") -> Door:
         """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
-        grant.check(scope)
+        if scope not in grant.scopes:
+            grant.check(scope)
         kept: Door | None = grant.kept.get(name)
         if kept is not None and kept.stores is self._stores:
             now = monotonic()
@@ -180,41 +168,42 @@ class Door:
                 view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
             yield view
 
-    def get(self, key: Sequence[Any]) -> Answer | None:
+    def get(self, key: Sequence[Any]) -> Row | None:
         """The row of a key: a value for each of the endpoint's key columns."""
-        self._check_key()
-        try:
-            row = self._row(key)
-        except StoreClosedError:
-            row = self._row(key)
-        return None if row is None else self._answer(row.version, row.json)
+        if not self.endpoint.key:
+            raise self._no_key()
+        row = self._asked(StoreReader.get, key)
+        if row is None or self.whole:
+            return row
+        shown = self.shown(row.json)
+        return None if shown is None else row._replace(json=shown)
 
-    def query(self, document: Any, bound: int | None = None) -> AnswerPage:
+    def query(self, document: Any, bound: int | None = None) -> Page:
         """A page of rows. With a `bound` no more rows than that are looked at, other than those of the answer."""
         # a cursor tells where a page ended, which may be by columns that are hidden
         seal = None if self._columns is None else self._sealed
         query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
-        with self.view() as view:
-            page = view.query(query, self._within(bound))
+        page = self._asked(StoreReader.find, query, self._within(bound))
+        if self._columns is None:
+            return page
         # the query had the restriction in it; what is left is to cut out columns
-        return AnswerPage([Answer(row.version, self._cut(row.json)) for row in page.rows], page.next)
+        return Page([row._replace(json=self._cut(row.json)) for row in page.rows], page.next)
 
     def count(self, document: Any, bound: int | None = None) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
-        with self.view() as view:
-            return view.count(query, self._within(bound))
+        return self._asked(StoreReader.count, query, self._within(bound))
 
     def filter(self, document: Any) -> Filter | None:
         """A caller's own filter, over the columns it sees."""
         return None if document is None else parse_filter(document, self.endpoint)
 
-    def scan(self, view: View, filter: Filter | None = None) -> Iterator[Answer]:
+    def scan(self, view: View, filter: Filter | None = None) -> Iterator[Row]:
         """All rows in sight that meet a filter, in the order of the key."""
         wanted = both(self.restriction, filter)
         for row in view.scan():
             if wanted is None or wanted.matches(msgspec.json.decode(row.json)):
-                yield Answer(row.version, self._cut(row.json))
+                yield row._replace(json=self._cut(row.json))
 
     def shown(self, json: bytes) -> bytes | None:
         """A stored row as the caller sees it; None: it does not."""
@@ -233,7 +222,8 @@ class Door:
     @cached_property
     def keys(self) -> KeyReader:
         """What reads keys from addresses."""
-        self._check_key()
+        if not self.endpoint.key:
+            raise self._no_key()
         return KeyReader(self.endpoint)
 
     def key_of(self, json: bytes) -> dict[str, Any] | None:
@@ -243,32 +233,33 @@ class Door:
         row = msgspec.json.decode(json)
         return {name: row[name] for name in self.endpoint.key}
 
-    def _check_key(self) -> None:
-        if not self.endpoint.key:
-            raise RequestError(
-                "no-key",
-                f"rows of '{self.endpoint.name}' cannot be asked for by key",
-                status=422,
-                hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
-            )
+    def _no_key(self) -> RequestError:
+        return RequestError(
+            "no-key",
+            f"rows of '{self.endpoint.name}' cannot be asked for by key",
+            status=422,
+            hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
+        )
 
-    def _row(self, key: Sequence[Any]) -> Row | None:
-        # not by `self.view()`: this is the path that must be fast
+    def _asked(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """What the store says. Not by `view`: this is the path that must be fast."""
+        try:
+            return self._once(ask, *given, **named)
+        except StoreClosedError:  # another copy has just taken its place
+            return self._once(ask, *given, **named)
+
+    def _once(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
         reader = self._reader
         if reader is None:
             reader = self._reader = self.stores.reader(self.endpoint.name, self.version)
         try:
-            return reader.get(key)
+            return ask(reader, *given, **named)
         except StoreClosedError:
             self._reader = None
             raise
         except StoreDamagedError as damage:
             self._reader = None
             raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
-
-    def _answer(self, version: int, json: bytes) -> Answer | None:
-        shown = json if self.whole else self.shown(json)
-        return None if shown is None else Answer(version, shown)
 
     def _seen(self, json: bytes, wanted: Filter | None) -> bytes | None:
         if wanted is not None and not wanted.matches(msgspec.json.decode(json)):

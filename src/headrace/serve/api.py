@@ -1,71 +1,65 @@
-"""The API processes of a node: Granian and its workers. `python -m headrace.serve.api` is started by the node."""
+"""The API processes of a node. `python -m headrace.serve.api` is one of them, started by the node and ended with it."""
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-import signal
-import threading
-from multiprocessing.process import BaseProcess
-from typing import Any
+import gc
+
+from uvicorn import Config, Server
 
 from headrace.core.lifeline import STOP_SECONDS, end_with_parent
+from headrace.serve.app import create_app
+from headrace.serve.connection import IDLE_SECONDS, LOOK_SECONDS, Connection
+from headrace.serve.ports import shared
 from headrace.serve.settings import Settings
-from headrace.serve.suspicion import CRASHES, suspect
 
-_LOG = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.2
 _BACKLOG = 2048
-_AT_ONCE = 1024
-"""Requests that a worker has under way; further ones wait in the backlog of its socket."""
+_MESSAGE_BYTES = 1 << 20
+"""Of a WebSocket: those that callers send are small."""
 
 
-def app() -> Any:
-    """What a worker serves, made in the worker itself."""
-    from headrace.serve.app import create_app
+def server(settings: Settings) -> Server:
+    """What answers; `run` and `serve` take sockets that are bound."""
 
-    end_with_parent()
-    return create_app(Settings.here())
+    async def look() -> None:
+        for connection in list(made.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.look()
+
+    made = Server(
+        Config(
+            create_app(settings),
+            loop="uvloop",
+            http=Connection,
+            ws="websockets-sansio",
+            ws_max_size=_MESSAGE_BYTES,
+            # heartbeats tell that a line is dead, and callers who read slowly may stay
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,
+            lifespan="on",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            # who asks is who has the connection: anybody can write a header
+            proxy_headers=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=int(STOP_SECONDS * 0.7),
+            callback_notify=look,
+            timeout_notify=LOOK_SECONDS,
+        )
+    )
+    return made
 
 
 def main() -> None:
-    """Serve until SIGTERM; a worker that dies is replaced."""
-    from granian import Granian
-    from granian.constants import Interfaces
-    from granian.log import LogLevels
-
+    """Serve until SIGTERM."""
     end_with_parent()
     settings = Settings.here()
-    spec = settings.spec
-    threading.Thread(target=_watch_workers, args=(settings,), name="workers", daemon=True).start()
-    Granian(
-        "headrace.serve.api:app",
-        factory=True,
-        interface=Interfaces.ASGI,
-        address=spec.host,
-        port=spec.port,
-        workers=spec.workers,
-        backlog=_BACKLOG,
-        backpressure=_AT_ONCE,
-        respawn_failed_workers=True,
-        workers_kill_timeout=int(STOP_SECONDS * 0.7),
-        log_level=LogLevels.warning,
-    ).serve()
-
-
-def _watch_workers(settings: Settings) -> None:
-    """A worker that ended by a crash of native code may have read a damaged store: have that looked into."""
-    known: set[BaseProcess] = set()
-    pause = threading.Event()
-    while not pause.wait(_LOOK_SECONDS):
-        known.update(multiprocessing.active_children())
-        over = {worker for worker in known if worker.exitcode is not None}
-        for worker in over:
-            if -(worker.exitcode or 0) in CRASHES:
-                name = signal.Signals(-(worker.exitcode or 0)).name
-                _LOG.warning("an API worker was ended by %s: the stores are looked through", name)
-                suspect(settings.store, f"an API worker was ended by {name}")
-        known -= over
+    made = server(settings)
+    gc.freeze()  # what was made so far stays: no need to look through it again and again
+    made.run([shared(settings.spec.host, settings.spec.port)])
 
 
 if __name__ == "__main__":

@@ -22,16 +22,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from headrace.core.errors import RequestError
-from headrace.serve.front import Front
-from headrace.serve.problems import bug, problem
+from headrace.serve.front import Client, Front
+from headrace.serve.problems import Headers, bug, problem
 from headrace.serve.rest import routes
-from headrace.serve.rows import Rows
+from headrace.serve.rows import Reply, Rows
 from headrace.serve.settings import Settings
 from headrace.serve.sql.pool import Answerers
 from headrace.serve.stores import Stores
 
 _LOG = logging.getLogger(__name__)
 _WRITE_SECONDS = 1.0
+_AT_ONCE = 1024
+"""Requests that a process has under way beside live streams, whose limit is another; single rows never wait."""
 _EXPOSED = ["ETag", "Link", "Retry-After", "X-Headrace-Version", "X-Next-Cursor"]
 _ALLOWED = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-API-Key"]
 
@@ -49,32 +51,41 @@ class App:
         self._front = front
         self._router = router
         self._rows = Rows(front)
+        self._under_way = 0
+        self._most = _AT_ONCE + front.settings.spec.limits.subscribers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one WebSocket, or the life of the process."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        began = time.perf_counter()
-        found = self._rows.asked(scope)
-        if found is None:
-            await self._routed(scope, receive, send, began)
-            return
-        name, status, headers, body = found
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-        self._front.meters.count("rest", "get", name, status, time.perf_counter() - began)
+        reply = self._rows.asked(scope)
+        if reply is None:
+            await self._routed(scope, receive, send)
+        else:
+            await _send(reply, send)
 
-    async def _routed(self, scope: Scope, receive: Receive, send: Send, began: float) -> None:
+    def row(self, path: bytes, headers: Headers, client: Client) -> Reply | None:
+        """The answer to a GET of a path without parameters, if it is for one row."""
+        return self._rows.told(path, headers, client)
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
         seen = _Seen(send, head=scope["method"] == "HEAD")
+        self._under_way += 1
         try:
-            await self._router(scope, receive, seen)
+            if self._under_way > self._most:
+                await _send(problem(_busy(self._most)), seen)
+            else:
+                await self._router(scope, receive, seen)
         except asyncio.CancelledError:  # the caller has gone
             raise
         except Exception:
             _LOG.exception("a request to %s could not be answered", scope["path"])
             if not seen.status:
-                await _send(bug(), seen)
+                await _send(problem(bug()), seen)
+        finally:
+            self._under_way -= 1
         route, name = _labels(scope)
         self._front.meters.count("rest", route, name, seen.status, time.perf_counter() - began)
 
@@ -163,11 +174,19 @@ def _response(error: RequestError, more: dict[str, str] | None = None) -> Respon
     return Response(body, status, {**named, **(more or {})})
 
 
-async def _send(error: RequestError, send: Send) -> None:
-    status, headers, body = problem(error)
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+async def _send(reply: Reply, send: Send) -> None:
+    status, headers, body = reply
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _busy(most: int) -> RequestError:
+    return RequestError(
+        "busy",
+        f"more than {most:,} requests are under way in this process",
+        status=503,
+        hint="ask again in a moment, or another node; 'serve.workers' sets how many processes answer",
+    )
 
 
 def _labels(scope: MutableMapping[str, Any]) -> tuple[str, str]:

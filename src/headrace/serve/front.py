@@ -21,6 +21,9 @@ from headrace.serve.settings import Settings
 from headrace.serve.stores import Stores
 
 JSON = "application/json"
+Client = tuple[str, int] | None
+"""Address and port of who asks."""
+_HOSTS = 256
 
 
 class Front:
@@ -33,12 +36,26 @@ class Front:
         self.doors = Doors.of(settings, stores)
         self.callers = Callers(spec, settings.project, root=settings.root, shared=settings.store / "limits")
         self.meters = Meters(settings.store)
+        self._hosts: set[bytes | None] = set()
         self.vary = "accept-encoding, authorization, x-api-key" if self.callers.wanted else "accept-encoding"
 
     def grant(self, connection: HTTPConnection) -> Grant:
         """What whoever sent this may do."""
-        headers = connection.headers
-        return self.grant_of(token_of(headers.get("authorization"), headers.get("x-api-key")), connection)
+        return self.grant_by(dict(connection.scope["headers"]), connection.scope.get("client"))
+
+    def grant_by(self, headers: Mapping[bytes, bytes], client: Client) -> Grant:
+        """The same, of a bare request."""
+        host = headers.get(b"host")
+        if not self.callers.wanted and host not in self._hosts:
+            self.check_host(_text(host))
+            if len(self._hosts) < _HOSTS:
+                self._hosts.add(host)
+        if self.callers.anyone is not None:
+            return self.callers.anyone
+        shown = None
+        if self.callers.wanted:
+            shown = token_of(_text(headers.get(b"authorization")), _text(headers.get(b"x-api-key")))
+        return self.callers.grant(shown, "" if client is None else client[0])
 
     def grant_of(self, token: str | None, connection: HTTPConnection) -> Grant:
         """The same, for a token that was found elsewhere."""
@@ -65,24 +82,27 @@ class Front:
         self, request: Request, body: bytes, headers: Mapping[str, str] | None = None, status: int = 200
     ) -> Response:
         """JSON for the caller, compressed if it takes that."""
-        check_accept(request)
-        accepted = request.headers.get("accept-encoding", "").encode("latin-1")
-        sent, name = compressed(body, coding(accepted))
+        check_accept(request, JSON)
+        sent, name = compressed(body, coding(dict(request.scope["headers"]).get(b"accept-encoding", b"")))
         more = {"cache-control": "no-cache", "vary": self.vary, **(headers or {})}
         if name is not None:
             more["content-encoding"] = name
         return Response(sent, status, more, media_type=JSON)
 
 
-def check_accept(request: Request, kind: str = JSON) -> None:
+def check_accept(request: Request, kind: str) -> None:
     """A RequestError if the caller does not take that kind of answer."""
-    if not takes(request.headers.get("accept", "").encode("latin-1"), kind):
+    if not takes(dict(request.scope["headers"]).get(b"accept", b""), kind):
         raise not_acceptable(kind)
 
 
 def not_acceptable(kind: str) -> RequestError:
     """The caller takes only what there is not."""
     return RequestError("not-acceptable", f"the answer is {kind}", status=406, hint=f"send 'Accept: {kind}'")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 @lru_cache(maxsize=256)

@@ -79,9 +79,10 @@ class Node:
         assert self.http is not None
         numbers: dict[str, object] = {"port": self.http.number, "grpc_port": self.grpc and self.grpc.number}
         told = self.given.over(**numbers).environment()
-        self.children = [Child("applier", "headrace.serve.applier", told), Child("api", "headrace.serve.api", told)]
+        workers = range(1, self.settings.spec.workers + 1)
+        self.children = [Child("applier", "headrace.serve.applier", told)]
+        self.children += [Child(f"api-{number}", "headrace.serve.api", told) for number in workers]
         if self.grpc is not None:
-            workers = range(1, self.settings.spec.workers + 1)
             self.children += [Child(f"grpc-{number}", "headrace.serve.grpc", told) for number in workers]
         for child in self.children:
             child.start()

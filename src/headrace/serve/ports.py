@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
+from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
 
@@ -48,21 +49,35 @@ class Port:
         self._held.close()
 
 
+def shared(host: str, port: int) -> socket.socket:
+    """A socket at a port that other processes of the node have as well."""
+    # its connections may still be winding down when the next node comes, which must get the port nevertheless
+    return _bound(*_found(host, port), socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+
+
 def _held(host: str, port: int) -> socket.socket:
+    family, address = _found(host, port)
+    # connections of a former node are no reason to refuse; one that listens, or holds the port, is still found
+    with _bound(family, address, socket.SO_REUSEADDR) as alone:
+        address = alone.getsockname()
+    return _bound(family, address, socket.SO_REUSEPORT)
+
+
+def _found(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as alone:
-        # connections of a former node may still be winding down; one that listens is still found
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        alone.bind(address)
-        found = alone.getsockname()
-    shared = socket.socket(family, socket.SOCK_STREAM)
+    return family, address
+
+
+def _bound(family: socket.AddressFamily, address: Any, *options: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        shared.bind(found)
+        for option in options:
+            made.setsockopt(socket.SOL_SOCKET, option, 1)
+        made.bind(address)
     except OSError:
-        shared.close()
+        made.close()
         raise
-    return shared
+    return made
 
 
 def _reachable(host: str) -> str:

@@ -25,7 +25,11 @@ def problem(error: RequestError) -> tuple[int, Headers, bytes]:
             "hint": error.hint,
         }
     )
-    headers: Headers = [(b"content-type", PROBLEM), (b"cache-control", b"no-store")]
+    headers: Headers = [
+        (b"content-type", PROBLEM),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
     if error.status == 401:
         how = b"Bearer" if error.code == "no-token" else b'Bearer error="invalid_token"'
         headers.append((b"www-authenticate", how))

@@ -76,7 +76,8 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _check_head(request: Request, most: int) -> None:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    headers = {name: value.decode("latin-1") for name, value in request.scope["headers"]}
+    kind = headers.get(b"content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestError(
             "not-json",
@@ -84,11 +85,11 @@ def _check_head(request: Request, most: int) -> None:
             status=415,
             hint="send 'Content-Type: application/json'; with curl: --json '{…}'",
         )
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+    if headers.get(b"content-encoding", "identity").strip().lower() != "identity":
         raise RequestError(
             "compressed-body", "bodies are not taken compressed", status=415, hint="leave out Content-Encoding"
         )
-    length = request.headers.get("content-length", "")
+    length = headers.get(b"content-length", "")
     if length.isdecimal() and int(length) > most:
         raise _too_large(most)
 

@@ -14,13 +14,14 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
 from headrace.serve import docspage, live, openapi, pushing
-from headrace.serve.access import AnswerPage, Door
+from headrace.serve.access import Door
 from headrace.serve.front import Front, check_accept
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
 from headrace.serve.sql import routes as sql
 from headrace.serve.sql.pool import Answerers
 from headrace.serve.texts import endpoint_name
+from headrace.store.query import Page
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
@@ -29,19 +30,19 @@ T = TypeVar("T")
 
 
 def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
-    """All routes, those of fixed names first."""
+    """All routes: tables and what is asked most, so that it is found first, then those of fixed names."""
     tables = pushing.Pushing(front.settings)
     rest = Rest(front, tables)
     return [
+        *pushing.routes(front, tables),
+        Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/", rest.endpoints),
         Route("/health", rest.health),
         Route("/metrics", rest.metrics),
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
         *sql.routes(front, answerers),
-        *pushing.routes(front, tables),
         Route("/{path}", rest.list),
-        Route("/{path}/query", rest.query, methods=["POST"]),
         Route("/{path}/count", rest.count, methods=["POST"]),
         Route("/{path}/oapi", rest.describe),
         *live.routes(front),
@@ -166,7 +167,7 @@ class Rest:
     def _json(self, request: Request, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
         return self._front.answer(request, msgspec.json.encode(value), headers, status)
 
-    def _page(self, request: Request, page: AnswerPage, headers: dict[str, str]) -> Response:
+    def _page(self, request: Request, page: Page, headers: dict[str, str]) -> Response:
         if page.next is not None:
             headers["x-next-cursor"] = page.next
         return self._front.answer(request, b"[" + b",".join(row.json for row in page.rows) + b"]", headers)

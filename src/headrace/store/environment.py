@@ -85,6 +85,17 @@ class Environment:
                     raise StoreClosedError(f"{self.folder} is closed") from error
                 raise
 
+    def get(self, key: bytes, database: Any) -> bytes | None:
+        """What stands under a key, in a moment of its own."""
+        txn = self.begin()
+        try:
+            found: bytes | None = txn.get(key, db=database)
+        except DAMAGE as error:
+            raise StoreDamagedError(str(error)) from error
+        finally:
+            self.end(txn)
+        return found
+
     def end(self, txn: Transaction) -> None:
         """Be done with reading."""
         txn.abort()

@@ -58,12 +58,12 @@ def both(one: Filter | None, other: Filter | None) -> Filter | None:
 
 def field_of(name: str, endpoint: Endpoint) -> Field:
     """The column of that name, or the value within one: `address.city`, `labels.colour`."""
-    columns = endpoint.columns.names
+    columns = endpoint.types
     if name in columns:
-        return Field((name,), kind_of(endpoint.columns.field(name).type))
+        return Field((name,), kind_of(columns[name]))
     # names may have dots of their own: the longest column that fits is meant
     for column in sorted((one for one in columns if name.startswith(f"{one}.")), key=len, reverse=True):
-        return _inner(Field((column,), kind_of(endpoint.columns.field(column).type)), name[len(column) + 1 :])
+        return _inner(Field((column,), kind_of(columns[column])), name[len(column) + 1 :])
     raise _unknown_column(name, endpoint.name, columns)
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 _NULL, _VALUE = b"\x00", b"\x01"
@@ -72,8 +73,7 @@ class _Integers(KeyCodec):
         if values.null_count:
             return super().column(values)
         numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        packed = (numbers.view("u8") ^ _SIGN_64).astype(">u8").tobytes()
-        return [_VALUE + packed[at : at + 8] for at in range(0, len(packed), 8)]
+        return _eight_bytes(numbers.view("u8") ^ _SIGN_64)
 
 
 class _Days(_Integers):
@@ -116,6 +116,14 @@ class _Floats(KeyCodec):
         bits ^= _SIGN_64 if bits & _SIGN_64 else _ALL_64
         (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
         return value, at + 8
+
+    def column(self, values: pa.Array) -> list[bytes]:
+        if values.null_count:
+            return super().column(values)
+        numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = math.nan
+        bits = numbers.view("u8")
+        return _eight_bytes(np.where(bits >> 63, ~bits, bits ^ _SIGN_64))
 
 
 class _Decimals(KeyCodec):
@@ -202,6 +210,14 @@ class _Maps(KeyCodec):
             key, at = self._key.decode(data, at + 1)
             found[key], at = self._item.decode(data, at)
         return found, at + 1
+
+
+def _eight_bytes(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> list[bytes]:
+    """The keys of values that are no nulls, from the number that each is encoded as."""
+    keys = np.empty(len(numbers), [("value", "u1"), ("bytes", ">u8")])
+    keys["value"], keys["bytes"] = 1, numbers
+    found: list[bytes] = keys.view("V9").tolist()
+    return found
 
 
 def codec(kind: pa.DataType) -> KeyCodec:

@@ -77,11 +77,6 @@ LENGTHS = [bytes((length,)) for length in range(256)]
 """What is stored with an entry: how long the key of its row is."""
 
 
-def row_key_of(entry: bytes, length: bytes) -> bytes:
-    """The row that an entry of an index or of the words leads to. The entry's value tells how long its key is."""
-    return entry[-length[0] :]
-
-
 class KeyMaker:
     """The keys of rows and of entries of an endpoint."""
 
@@ -93,6 +88,8 @@ class KeyMaker:
 
     def row_key(self, values: Sequence[Any]) -> bytes:
         """From the typed values of the key columns."""
+        if len(self._key) == 1:
+            return shortened_row_key(self._key[0].encode(values[0]))
         parts = [part.encode(value) for part, value in zip(self._key, values, strict=True)]
         return shortened_row_key(b"".join(parts))
 
@@ -118,7 +115,7 @@ def _joined(columns: list[list[bytes]]) -> list[bytes]:
 
 def pack_row(key: bytes, version: int, json: bytes) -> bytes:
     """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
-    return _HEAD.pack(version, crc32(json, crc32(version.to_bytes(8, "big"), crc32(key)))) + json
+    return _HEAD.pack(version, crc32(json, crc32(key + NUMBER.pack(version)))) + json
 
 
 def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
@@ -127,18 +124,14 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
         raise StoreDamagedError(f"a row of {len(packed)} bytes")
     version, found = _HEAD.unpack_from(packed)
     json = packed[_HEAD.size :]
-    if crc32(json, crc32(packed[: NUMBER.size], crc32(key))) != found:
+    if crc32(json, crc32(key + packed[: NUMBER.size])) != found:
         raise StoreDamagedError(f"the checksum of row {key.hex()} does not fit")
     return version, json
 
 
 def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
     """The sum of the checksums of entries of an index or of the words, and of what is stored with them."""
-    total, items = 0, iter(items)
-    while chunk := list(islice(items, _AT_ONCE)):
-        entries, lengths = zip(*chunk, strict=True)
-        total += sum(map(crc32, entries)) + sum(b"".join(lengths))
-    return total
+    return sum(crc32(entry) + length[0] for entry, length in items)
 
 
 def sum_of_rows(packed: Iterable[bytes]) -> int:

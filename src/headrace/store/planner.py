@@ -65,6 +65,13 @@ class Plan:
     """Whether entries with shortened keys must be put in order among themselves."""
 
     @property
+    def checks(self) -> bool:
+        """Whether any row has to be checked."""
+        if self.rest is not None or self.whole is None:
+            return self.rest is not None
+        return isinstance(self.source, Ranges) and self.source.index.can_be_shortened
+
+    @property
     def order(self) -> str:
         """Which order rows come in: a cursor is a place in just this one."""
         if self.sort:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lmdb
 import msgspec
@@ -35,8 +35,7 @@ from headrace.store.query import Page, Query
 from headrace.store.spans import indexes
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row as it is served."""
 
     version: int
@@ -99,13 +98,18 @@ class StoreReader:
     def get(self, key: Sequence[Any]) -> Row | None:
         """One row, in a moment of its own: the same as of a view, for those who ask for nothing else."""
         wanted = self.keys.row_key(key)
-        txn = self._environment.begin()
-        try:
-            with damage_told():
-                packed = txn.get(wanted, db=self.databases[ROWS])
-        finally:
-            self._environment.end(txn)
+        packed = self._environment.get(wanted, self.databases[ROWS])
         return None if packed is None else Row(*unpack_row(wanted, packed), wanted)
+
+    def find(self, query: Query, bound: int) -> Page:
+        """The rows of a page, in a moment of their own."""
+        with View(self) as view:
+            return view.query(query, bound)
+
+    def count(self, query: Query, bound: int) -> int:
+        """How many rows a query gives, in a moment of their own."""
+        with View(self) as view:
+            return view.count(query, bound)
 
     def view(self) -> View:
         """One moment of the store, to be used in a `with` block."""
@@ -177,12 +181,11 @@ class View:
             packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
-        return self.unpacked(key, packed)
+        return Row(*unpack_row(key, packed), key)
 
-    def unpacked(self, key: bytes, packed: bytes) -> Row:
-        """A row as it is served, from how it is kept."""
-        version, json = unpack_row(key, packed)
-        return Row(version, json, key)
+    def unpacked(self, items: Iterable[tuple[bytes, bytes]]) -> list[Row]:
+        """Rows as they are served, from their keys and how they are kept."""
+        return [Row(*unpack_row(key, packed), key) for key, packed in items]
 
     def query(self, query: Query, bound: int) -> Page:
         """The rows of a page; RequestError when more than `bound` rows would have to be looked at."""

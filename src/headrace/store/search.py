@@ -17,7 +17,7 @@ from headrace.store.cursors import Cursor, other_query
 from headrace.store.environment import damage_told
 from headrace.store.planner import Plan, advice, plan
 from headrace.store.query import Order, Page, Query
-from headrace.store.walks import Budget, Hit, TooManyError, decoded, hits, packed, place
+from headrace.store.walks import Budget, Hit, TooManyError, decoded, hits, items, place
 
 if TYPE_CHECKING:
     from headrace.store.reader import View
@@ -94,7 +94,7 @@ def _page(view: View, chosen: Plan, query: Query, budget: Budget) -> Page:
         for _ in islice(found, query.skip):
             budget.spend()
     page = list(islice(found, query.limit))
-    rows = [view.unpacked(hit.key, packed(view, hit)) for hit in page]
+    rows = view.unpacked(items(view, page))
     if len(rows) != query.limit or not _goes_on(found, budget):
         return Page(rows, None)
     end = Cursor(chosen.order, page[-1].values, page[-1].key)
@@ -113,7 +113,7 @@ def _goes_on(found: Iterator[Hit], budget: Budget) -> bool:
 def _checked(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     """What meets the filter after a place, in the order of the plan."""
     found = hits(view, chosen, begin, budget)
-    return found if chosen.whole is None else _matching(view, chosen, found, budget)
+    return _matching(view, chosen, found, budget) if chosen.checks else found
 
 
 def _matching(view: View, chosen: Plan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:

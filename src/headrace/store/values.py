@@ -127,6 +127,8 @@ class Numbers(Kind):
 
     def floor(self, number: Decimal | int) -> Any:
         """The greatest value of the column that is not above the number, which is within the limits."""
+        if self.scale == 0 and isinstance(number, int) and isinstance(self.low, int):
+            return number
         scaled = Decimal(number).scaleb(self.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT)
         return int(scaled) if self.scale == 0 and isinstance(self.low, int) else scaled.scaleb(-self.scale, _EXACT)
 

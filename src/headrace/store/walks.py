@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import msgspec
 from headrace.store.conditions import Row as Decoded
 from headrace.store.cursors import Cursor
 from headrace.store.errors import StoreDamagedError
-from headrace.store.layout import ROWS, TEXT, row_key_of, unpack_row
+from headrace.store.layout import ROWS, TEXT, unpack_row
 from headrace.store.planner import Plan, Postings, Ranges, Source, Union
 from headrace.store.spans import Index, Span, after
 
@@ -65,6 +65,16 @@ def packed(view: View, hit: Hit) -> bytes:
     return found
 
 
+def items(view: View, found: Sequence[Hit]) -> list[tuple[bytes, bytes]]:
+    """Keys of hits with their rows as they are kept: what is not at hand is read at once."""
+    wanted = [hit.key for hit in found if hit.packed is None]
+    if not wanted:
+        return [(hit.key, packed(view, hit)) for hit in found]
+    with view.txn.cursor(db=view.reader.databases[ROWS]) as cursor:
+        there: dict[bytes, bytes] = dict(cursor.getmulti(wanted))
+    return [(hit.key, there.get(hit.key) or packed(view, hit)) for hit in found]
+
+
 def decoded(view: View, hit: Hit) -> Decoded:
     """The row of a hit."""
     found: Decoded = _decode(unpack_row(hit.key, packed(view, hit))[1])
@@ -104,9 +114,8 @@ def _rows(view: View, source: Ranges, backwards: bool, start: bytes | None) -> I
 def _entries(view: View, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
     longest = source.index.longest
     for entry, length in _along(view, source, backwards, start):
-        key = row_key_of(entry, length)
-        values = entry[: -len(key)]
-        yield Hit(values, key, len(values) == longest)
+        end = len(entry) - length[0]
+        yield Hit(entry[:end], entry[end:], end == longest)
 
 
 def _posted(view: View, prefix: bytes, begin: Cursor | None) -> Iterator[Hit]:

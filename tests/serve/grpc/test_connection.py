@@ -18,7 +18,7 @@ from headrace.core.errors import RequestError
 from headrace.serve.grpc import frames
 from headrace.serve.grpc.calls import Caller, Calls, Method, Style, _seconds
 from headrace.serve.grpc.connection import STREAMS, Connection
-from headrace.serve.grpc.frames import Code, Setting
+from headrace.serve.grpc.frames import Code, PeerError, Setting
 from headrace.serve.grpc.heads import HeadReader, MalformedError, literal
 
 LARGEST = 1_000_000
@@ -318,6 +318,19 @@ def test_heads_mean_what_they_meant_when_they_are_remembered() -> None:
         reader.skip(encoder.encode([(":path", "/")]))
     long = "v" * 300
     assert hpack.Decoder().decode(literal("x", long)) == [("x", long)]
+
+
+def test_heads_of_which_a_part_changes() -> None:
+    encoder, reader = hpack.Encoder(), HeadReader()
+    for number in range(200):  # each pushes what is remembered one place further
+        head = reader.read(encoder.encode([*HEADERS, ("grpc-timeout", f"{number}m"), ("te", "trailers")]))
+        assert (head.path, head.metadata["grpc-timeout"]) == (dict(HEADERS)[":path"], f"{number}m")
+    with pytest.raises(PeerError, match="too many"):
+        reader.read(encoder.encode([("x", "v" * 3000)]) + b"\xbe" * 20)
+    reader = HeadReader()
+    for wrong in (b"\x82\x20", b"\xfe"):  # a change of the table's size behind a header; a header that nobody knows
+        with pytest.raises(PeerError, match="cannot be read"):
+            reader.read(wrong)
 
 
 def test_deadlines() -> None:

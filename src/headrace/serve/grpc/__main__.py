@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+
+import uvloop
 
 from headrace.core import lifeline
 from headrace.serve.grpc.server import Server
@@ -33,7 +36,9 @@ def _warned(loop: asyncio.AbstractEventLoop, server: Server) -> None:
 def main() -> None:
     """The process."""
     lifeline.end_with_parent()
-    asyncio.run(serve(Settings.here()))
+    settings = Settings.here()
+    gc.freeze()  # what was made so far stays: no need to look through it again and again
+    uvloop.run(serve(settings))
 
 
 if __name__ == "__main__":

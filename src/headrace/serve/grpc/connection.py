@@ -56,9 +56,8 @@ class Connection(asyncio.Protocol):
 
     # --- the transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Say what this side takes."""
-        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._others.add(self)
         transport.set_write_buffer_limits(high=_BUFFER)

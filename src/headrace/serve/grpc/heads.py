@@ -18,6 +18,8 @@ _NEEDED = frozenset((":method", ":scheme", ":path"))
 _FORBIDDEN = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 _WITH_INDEX_ONLY = 0x80
 _LONG_INDEX = 0xFF
+_KIND, _TABLE_SIZE = 0xE0, 0x20
+_PER_HEADER = 32
 _LONGEST_MESSAGE = 4_000
 
 
@@ -64,11 +66,31 @@ class HeadReader:
 
     def _pairs(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
-            return self._decoder.decode(block, raw=True)  # type: ignore[return-value]
+            found = self._referred(block)
+            if rest := block[len(found) :]:
+                found += self._decoder.decode(rest, raw=True)
+            return found
         except hpack.OversizedHeaderListError as error:
             raise PeerError(Code.ENHANCE_YOUR_CALM, "too many headers") from error
         except (hpack.HPACKError, ValueError, IndexError) as error:
             raise PeerError(Code.COMPRESSION_ERROR, "a header block that cannot be read") from error
+
+    def _referred(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        """The headers that a block begins with and only refers to: one byte each, and nothing is remembered of them.
+
+        Most are such, and the decoder takes longer for one than for looking it up.
+        """
+        table, found, size = self._decoder.header_table, list[tuple[bytes, bytes]](), 0
+        for byte in block:
+            if not _WITH_INDEX_ONLY < byte < _LONG_INDEX:
+                # the decoder has to see what must stand at the beginning
+                return [] if byte & _KIND == _TABLE_SIZE else found
+            name, value = table.get_by_index(byte - _WITH_INDEX_ONLY)
+            found.append((bytes(name), bytes(value)))
+            size += len(name) + len(value) + _PER_HEADER
+            if size > _LARGEST_LIST:
+                raise hpack.OversizedHeaderListError
+        return found
 
 
 def _checked(pairs: Iterable[tuple[bytes, bytes]]) -> Head:

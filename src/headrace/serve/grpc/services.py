@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from headrace.core.descriptors import build_pool
 from headrace.core.errors import RequestError
 from headrace.core.schema import ddl_type
-from headrace.serve.access import Answer, Door, Doors
+from headrace.serve.access import Door, Doors
 from headrace.serve.auth import Callers, token_of
 from headrace.serve.feeds import Feeds
 from headrace.serve.grants import Grant
@@ -28,6 +28,7 @@ from headrace.serve.pushing import Pushing
 from headrace.serve.settings import Settings
 from headrace.serve.stores import Stores
 from headrace.serve.subscription import Item, Subscription, Wanted
+from headrace.store.reader import Row
 
 COMMON_SERVICE = "headrace.v1.CommonService"
 TABLE_SERVICE = "headrace.v1.TableService"
@@ -302,7 +303,7 @@ def document(text: str, empty: Any = msgspec.UNSET) -> Any:
         raise RequestError("bad-json", f"not JSON: {error}", hint="check quotes and commas") from None
 
 
-def row_of(door: Door, key: Callable[[], list[Any]]) -> Answer:
+def row_of(door: Door, key: Callable[[], list[Any]]) -> Row:
     """The row of a key."""
     if not door.endpoint.key:
         door.get([])  # says why there is none

@@ -108,18 +108,18 @@ def key_of(endpoint: Endpoint, given: list[Any]) -> list[Any]:
             f"the key of '{endpoint.name}' has {len(endpoint.key)} parts, not {len(given)}",
             hint=f"one value for each of: {', '.join(endpoint.key)}",
         )
-    return [_typed(endpoint.columns.field(name), value) for name, value in zip(endpoint.key, given, strict=True)]
+    return [_typed(name, endpoint.types[name], value) for name, value in zip(endpoint.key, given, strict=True)]
 
 
-def _typed(field: pa.Field, value: Any) -> Any:
-    kind = kind_of(field.type)
+def _typed(name: str, wanted: pa.DataType, value: Any) -> Any:
+    kind = kind_of(wanted)
     if value is None:
-        raise RequestError("bad-key", f"the key has no '{field.name}'", hint=f"it must be {kind.wanted}")
+        raise RequestError("bad-key", f"the key has no '{name}'", hint=f"it must be {kind.wanted}")
     try:
         taken = kind.take(value)
     except ValueError:
-        message = f"'{str(value)[:40]}' is no value of '{field.name}'"
+        message = f"'{str(value)[:40]}' is no value of '{name}'"
         raise RequestError("bad-key", message, hint=f"it must be {kind.wanted}") from None
-    if pa.types.is_nested(field.type):
-        return typed(field.type)(value)
+    if pa.types.is_nested(wanted):
+        return typed(wanted)(value)
     return math.nan if taken is NAN else taken
