@@ -174,7 +174,7 @@ def lookups_yaml(catalogue: Catalogue) -> str:
     over = {"kafka": {"flows": {f"{flow}_found": {"after": redis + kept} for flow in flows}}}
     made = {f"{flow}_found": _found(flow, files + kept) for flow in flows}
     head = "# Written by catalogue.py from catalogue.yaml: change it there.\n"
-    return head + yaml.dump({"flows": made, "profiles": over}, sort_keys=False, width=120, allow_unicode=True)
+    return head + yaml.dump({"flows": made, "profiles": over}, sort_keys=False, width=110, default_flow_style=None)
 
 
 def _found(flow: str, steps: list[Step]) -> Step:

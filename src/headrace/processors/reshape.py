@@ -137,17 +137,13 @@ class _Part:
                 return json.loads(text, strict=False)
             except ValueError:
                 return text
-        made = _MADE.get(self.kind, _nothing)(text)
+        made = _MADE[self.kind](text) if self.kind in _MADE else None
         return self.prefix + text.translate(self.strip) if made is None else made
 
     def _of_other(self, raw: Any, text: bytes) -> Any:
         if text == b"null":
             return None
         return self.prefix + text.decode() if self.kind == "text" else raw
-
-
-def _nothing(text: str) -> None:
-    return None
 
 
 def _long(text: str) -> int | None:
