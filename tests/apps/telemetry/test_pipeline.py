@@ -83,7 +83,7 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         ],
     )
     share = json.loads(EVENTS[5])
-    share["mid"], share["edata"]["items"][0]["params"].append({"transfers": "x", "size": 12})
+    share["edata"]["items"][0]["params"].append({"transfers": "x", "size": 12})
     app.give(
         "telemetry.raw",
         [
