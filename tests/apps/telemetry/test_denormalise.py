@@ -85,11 +85,16 @@ def run(app: Application, spark: SparkSession, extra: Iterable[str] = (), errors
     for place, entries in LOOKUPS.items():
         app.give(f"lookups/{place}.jsonl", [line({"key": k, "value": cached(v)}) for k, v in entries.items()])
     first = [one for one in EVENTS if json.loads(one)["eid"] in PRIMARY]
+    given = {
+        "telemetry_unique_primary": [*first, *extra],
+        "telemetry_unique_secondary": [one for one in EVENTS if one not in first],
+        "telemetry_error": errors,
+        "telemetry_derived": SUMMARIES,
+    }
     with ProjectHarness(app.project(), spark) as harness:
-        harness.feed("telemetry_unique_primary", [*first, *extra])
-        harness.feed("telemetry_unique_secondary", [one for one in EVENTS if one not in first])
-        harness.feed("telemetry_error", errors)
-        harness.feed("telemetry_derived", SUMMARIES)
+        for stream, texts in given.items():
+            if texts:
+                harness.feed(stream, [{"value": text} for text in texts])
         harness.run("denormalise", "denormalise_summary")
         assert harness.dead_letters() == []
         return Outcome([*harness.rows("denormalise"), *harness.rows("denormalise_summary")])
