@@ -33,7 +33,7 @@ class Lookup(Model):
 
     redis: str
     key: str
-    holds: Literal["hash", "json"]
+    holds: Literal["hash", "text"]
 
 
 class Taken(Model):
