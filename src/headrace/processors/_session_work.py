@@ -130,7 +130,7 @@ class SessionWork(_Given):
         # the bound of the batch before: what is given now is before this one's, so nothing is ever out of order
         given = self.by_key(rows, self.clock.watermark())
         due: dict[Key, set[int]] = {}
-        for slot, key in self._agenda.take(lambda slot: self._end(slot) <= watermark):
+        for slot, key in self._agenda.take(lambda slot: slot <= watermark):
             due.setdefault(key, set()).add(slot)
         for key in sorted({*given, *due}):
             kept, new = self._read(key), given.get(key, [])
@@ -150,8 +150,7 @@ class SessionWork(_Given):
     def due(self) -> int | None:
         """At which watermark there is something to do without rows."""
         assert self._agenda is not None, "opened before it is used"
-        first = self._agenda.first()
-        return None if first is None else self._end(first)
+        return self._agenda.first()
 
     def _advance(self, kept: Kept, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
         rows = self.run.rules.sorted([*kept.waiting, *new])
@@ -169,17 +168,11 @@ class SessionWork(_Given):
         return new[:room]
 
     def _next(self, kept: Kept) -> int | None:
-        """When a key is to be looked at again; None: nothing is kept of it."""
+        """When a key is to be looked at again: the end of a slice of time. None: nothing is kept of it."""
         moments = [kept.waiting[0][0]] if kept.waiting else []
         moments += [self.run.rules.due(kept.span)] if kept.span is not None else []
-        return min(moments) // self._length if moments else None
-
-    @property
-    def _length(self) -> int:
-        return max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)
-
-    def _end(self, slot: int) -> int:
-        return (slot + 1) * self._length
+        length = max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)
+        return (min(moments) // length + 1) * length if moments else None
 
     def _read(self, key: Key) -> Kept:
         assert self._open is not None

@@ -85,8 +85,8 @@ class Sessions(Processor):
         examples=[["page", "at"]],
     )
     gap: Duration = Field(description="After how long without a row of its key a session is over.", examples=["30m"])
-    keep: Duration = Field(
-        timedelta(0), description="For how long after that the object goes on if its key comes back.", examples=["12h"]
+    keep: Duration | None = Field(
+        None, description="For how long after that the object goes on if its key comes back. Default: not at all.", examples=["12h"]
     )
     wait: Duration = Field(
         timedelta(seconds=10), description="How long to wait for rows that come late.", examples=["10m"]
@@ -201,7 +201,8 @@ class Sessions(Processor):
 
         given = spark_schema(rows)
         output = self.output(given)
-        rules = Rules(self.gap // _MICROSECOND, self.keep // _MICROSECOND, self.limit, tuple(self.order))
+        keep = 0 if self.keep is None else self.keep // _MICROSECOND
+        rules = Rules(self.gap // _MICROSECOND, keep, self.limit, tuple(self.order))
         run = SessionRun(self._found(), self.options, rules, output)
         used = self._used(given)
         rows = rows.withColumn(TIME, self._plausible(F.col(f"`{self.time}`")))
