@@ -166,20 +166,26 @@ def table(clicks: list[tuple[int, str, int]]) -> pa.Table:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("visits")
+    (folder / "processors").mkdir()
+    (folder / "processors/visit.py").write_text(VISIT)
+    return folder
+
+
 CLICKS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from(["p", "q", "out"]), st.integers(100, 300), st.integers(0, 10)),
     max_size=30,
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(clicks=CLICKS, cuts=st.lists(st.integers(0, 30), max_size=6), keep=st.sampled_from([None, "20s"]))
 def test_neither_batches_nor_the_order_of_arrival_change_what_comes_out(
-    tmp_path_factory: pytest.TempPathFactory, clicks: Any, cuts: list[int], keep: str | None
+    visits: Path, clicks: Any, cuts: list[int], keep: str | None
 ) -> None:
-    project = tmp_path_factory.mktemp("p")
-    (project / "processors").mkdir()
-    (project / "processors/visit.py").write_text(VISIT)
+    project = visits
     arrived = [one[:3] for one in sorted(clicks, key=lambda one: one[2] + one[3])]
     at_once = worker(project, None, StepClockAt(), keep=keep)(table(arrived)).to_pylist()
 
