@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_neither_batches_nor_the_order_of_arrival_change_what_comes_out(
     clock, handle, given_out = StepClockAt(), MemoryHandle(), []
     newest, watermark = 0, 0
     bounds = sorted({0, len(arrived), *(cut for cut in cuts if cut < len(arrived))})
-    for start, end in [*zip(bounds, bounds[1:], strict=False), (0, 0)]:
+    for start, end in [*pairwise(bounds), (0, 0)]:
         batch = arrived[start:end]
         clock.now, watermark = watermark, max(newest - 10, 0) * SECOND if batch else 10**12
         given_out += worker(project, handle, clock, keep=keep).take(table(batch), watermark).to_pylist()

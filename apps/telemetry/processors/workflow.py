@@ -1,32 +1,30 @@
 """Workflow summaries: what someone did with an app, from the events of one key in the order of their times.
 
 Events between a START and its END are a workflow; workflows lie within each other (app > session > player), so the open
-ones are a tree. An event counts for the innermost one and all around it. When a workflow ends it becomes a summary.
+ones are a tree. An event counts for the innermost one and all around it. When a workflow ends, what is known of it is
+given as JSON, of which summary.py makes an event.
 The step `sessions` gives the events and calls `finish` when there were none for a while.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import ROUND_HALF_UP, Decimal
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-EID = "ME_WORKFLOW_SUMMARY"
-INTERACTIONS = frozenset(
-    "touch drag drop pinch zoom shake rotate speak listen write draw start end choose activate scroll click edit submit "
-    "search dnd added removed selected".split()
-)
-_CENT = Decimal("0.01")
+INTERACTIONS = {
+    "touch", "drag", "drop", "pinch", "zoom", "shake", "rotate", "speak", "listen", "write", "draw", "start", "end",
+    "choose", "activate", "scroll", "click", "edit", "submit", "search", "dnd", "added", "removed", "selected",
+}  # fmt: skip
 
 
-def rounded(value: float) -> float:
-    """To two digits, halves up, as upstream does: the shortest decimal text of the number is what is rounded."""
-    return float(Decimal(repr(value)).quantize(_CENT, ROUND_HALF_UP))
+def seconds(milliseconds: int) -> float:
+    """To two digits, halves up, as upstream rounds every span of time."""
+    return (milliseconds + 5) // 10 / 100
 
 
 def _part(event: Any, name: str) -> dict[str, Any]:
@@ -58,17 +56,17 @@ class Event:
             whole,
         )
 
-    @property
+    @cached_property
     def is_interaction(self) -> bool:
         """Whether someone really did something."""
         return self.eid == "INTERACT" and self.type in INTERACTIONS
 
-    @property
+    @cached_property
     def edata(self) -> dict[str, Any]:
         """What is special about it."""
         return _part(self.whole, "edata")
 
-    @property
+    @cached_property
     def synced(self) -> int:
         """When it reached the pipeline, in milliseconds."""
         text = self.whole.get("@timestamp")
@@ -82,7 +80,7 @@ class Event:
 class Made:
     """A summary, and whether it has been given."""
 
-    summary: dict[str, Any]
+    facts: dict[str, Any]
     given: bool = False
 
 
@@ -99,12 +97,11 @@ class Node:
     """The time of its last event."""
     end: int = 0
     spent: float = 0.0
-    diff: float = 0.0
     interactions: int = 0
     synced: int = 0
     events: dict[str, int] = field(default_factory=dict)
     visits: list[list[Any]] = field(default_factory=list)
-    """Of pages: id, type, env, seconds."""
+    """Of pages: id, type, env, milliseconds."""
     on_page: bool = False
     """Whether the last of the visits goes on."""
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -148,7 +145,7 @@ class Node:
     def reset(self) -> None:
         """Begin anew in the same place: nothing has happened yet."""
         self.start = self.end = self.interactions = 0
-        self.spent = self.diff = 0.0
+        self.spent = 0.0
         self.events, self.visits, self.items, self.made = {}, [], [], []
         self.on_page = self.closed = False
 
@@ -183,14 +180,13 @@ class Workflow:
     counts fully, every summary that was made is given, and a pause ends all workflows whatever comes after it.
     """
 
-    columns = "mid string, value string"
+    columns = "facts string"
 
-    def __init__(self, compat: str = "none", idle: float = 600, pause: float = 1800, app: str = "") -> None:
+    def __init__(self, compat: str = "none", idle: float = 600, pause: float = 1800) -> None:
         """Times in seconds: how long someone may do nothing; in upstream's way also how long a session may pause."""
         self._upstream = compat == "sunbird"
         self._idle = idle
         self._pause = pause
-        self._app = app
         self._root: Node | None = None
         self._cur: Node | None = None
         self._prev: int | None = None
@@ -331,18 +327,17 @@ class Workflow:
 
     def _count(self, node: Node, event: Event) -> None:
         node.start = node.start or event.ets
-        seconds = (event.ets - node.prev) / 1000
-        active = 0.0 if seconds > self._idle else seconds
+        passed = event.ets - node.prev
+        active = 0 if passed > self._idle * 1000 else passed
         node.prev = event.ets
-        node.spent += rounded(active)
+        node.spent += seconds(active)
         node.interactions += int(event.is_interaction)
         node.events[event.eid] = node.events.get(event.eid, 0) + 1
         if node.on_page:
             # upstream counts idle time here, and the time before the next page twice
             times = 2 if event.eid == "IMPRESSION" else 1
-            node.visits[-1][3] += seconds * times if self._upstream else active
+            node.visits[-1][3] += passed * times if self._upstream else active
         node.end, node.synced = event.ets, event.synced
-        node.diff = rounded((node.end - node.start) / 1000)
         self._look(node, event)
 
     @staticmethod
@@ -350,7 +345,7 @@ class Workflow:
         """At what was seen and answered."""
         if event.eid == "IMPRESSION":
             env = _part(event.whole, "context").get("env")
-            node.visits.append([event.edata.get("pageid"), event.edata.get("type"), env, 0.0])
+            node.visits.append([event.edata.get("pageid"), event.edata.get("type"), env, 0])
             node.on_page = True
         elif event.eid == "ASSESS":
             node.items.append(_answer(event))
@@ -359,7 +354,7 @@ class Workflow:
         """End a workflow and all within it. Without time spent there is nothing to tell."""
         inner = [made for child in node.children if not child.closed for made in self._close(child)]
         if node.spent > 0:
-            node.made += [*inner, Made(self._summary(node))]
+            node.made += [*inner, Made({name: getattr(node, name) for name in _FACTS})]
         node.closed = True
         if not self._upstream:
             self._give(node)
@@ -377,86 +372,7 @@ class Workflow:
 
     def _given(self) -> list[dict[str, Any]]:
         out, self._out = self._out, []
-        return [{"mid": one.summary["mid"], "value": msgspec.json.encode(one.summary).decode()} for one in out]
-
-    def _summary(self, node: Node) -> dict[str, Any]:
-        about, pages = node.about, self._pages(node)
-        pdata = about["pdata"]
-        app = pdata.get("id") or self._app
-        thing = _part(about, "object")
-        ids = [
-            f"{about['uid']}{node.type}{node.mode}", node.start, node.end, "SESSION", thing.get("id", "NA"), app,
-            about["channel"],
-        ]  # fmt: skip
-        text = "|".join(map(str, [EID, *ids]))
-        where = {"id": app, "ver": pdata.get("ver") or "1.0", "pid": pdata.get("pid")}
-        return {
-            "eid": EID,
-            "syncts": node.synced,
-            "ver": "1.0",
-            "mid": hashlib.md5(text.encode(), usedforsecurity=False).hexdigest().upper(),
-            "uid": about["uid"],
-            "context": {
-                "pdata": {"id": "AnalyticsDataPipeline", "ver": "1.0", "model": "WorkflowSummarizer"},
-                "granularity": "SESSION",
-                "date_range": {"from": node.start, "to": node.end},
-                **{name: about[name] for name in ("rollup", "cdata") if name in about},
-            },
-            "dimensions": {
-                "did": about["did"],
-                "pdata": {name: value for name, value in where.items() if value is not None},
-                "sid": about["sid"],
-                "channel": about["channel"],
-                "type": node.type,
-                "mode": node.mode,
-            },
-            **{name: about[name] for name in ("object", "tags") if name in about},
-            "edata": {"eks": self._numbers(node, pages)},
-        }
-
-    def _numbers(self, node: Node, pages: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "start_time": node.start,
-            "end_time": node.end,
-            "time_diff": node.diff,
-            "time_spent": rounded(node.spent),
-            "telemetry_version": node.about.get("ver"),
-            "item_responses": node.items,
-            "interact_events_count": node.interactions,
-            "interact_events_per_min": _per_minute(node.interactions, node.spent),
-            "env_summary": self._envs(pages),
-            "events_summary": [{"id": eid, "count": count} for eid, count in node.events.items()],
-            "page_summary": pages,
-        }
-
-    def _pages(self, node: Node) -> list[dict[str, Any]]:
-        """Pages in the order in which they were first seen. Upstream keeps of each the last visit only."""
-        visits: dict[Any, list[list[Any]]] = {}
-        for visit in node.visits:
-            key = visit[0] if self._upstream else tuple(visit[:3])
-            visits.setdefault(key, []).append(visit)
-        made = []
-        for all_visits in visits.values():
-            counted = all_visits[-1:] if self._upstream else all_visits
-            page, kind, env, _ = counted[-1]
-            spent = rounded(sum(one[3] for one in counted))
-            made.append({"id": page, "type": kind, "env": env, "time_spent": spent, "visit_count": len(counted)})
-        return made
-
-    def _envs(self, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Upstream takes for the visits of an environment those of its most visited page."""
-        of: dict[Any, list[dict[str, Any]]] = {}
-        for page in pages:
-            of.setdefault(page["env"], []).append(page)
-        together = max if self._upstream else sum
-        return [
-            {
-                "env": env,
-                "time_spent": rounded(sum(one["time_spent"] for one in mine)),
-                "count": together(one["visit_count"] for one in mine),
-            }
-            for env, mine in of.items()
-        ]
+        return [{"facts": msgspec.json.encode(one.facts).decode()} for one in out]
 
     def remember(self) -> dict[str, Any]:
         """The open workflows, as JSON can hold them."""
@@ -470,7 +386,7 @@ class Workflow:
             "prev": self._prev,
             "root": places.get(id(self._root)),
             "cur": places.get(id(self._cur)),
-            "waiting": [one.summary for one in waiting],
+            "waiting": [one.facts for one in waiting],
             "nodes": [
                 {
                     **{name: getattr(node, name) for name in _KEPT},
@@ -483,7 +399,7 @@ class Workflow:
 
     def recall(self, memory: dict[str, Any]) -> None:
         """Go on with what was remembered."""
-        waiting = [Made(summary) for summary in memory["waiting"]]
+        waiting = [Made(facts) for facts in memory["waiting"]]
         nodes = [Node(**{name: one[name] for name in _KEPT}) for one in memory["nodes"]]
         for node, said in zip(nodes, memory["nodes"], strict=True):
             node.made = [waiting[place] for place in said["made"]]
@@ -494,20 +410,13 @@ class Workflow:
         self._root, self._cur = (None if memory[one] is None else nodes[memory[one]] for one in ("root", "cur"))
 
 
-_KEPT = (
-    "about type mode start prev end spent diff interactions synced events visits on_page items closed".split()
-)  # fmt: skip
+_FACTS = ("about", "type", "mode", "start", "end", "spent", "interactions", "synced", "events", "visits", "items")
+_KEPT = (*_FACTS, "prev", "on_page", "closed")
 
 
 def _within(node: Node) -> list[Node]:
     """A workflow and all within it, the outer ones first."""
     return [node, *(one for child in node.children for one in _within(child))]
-
-
-def _per_minute(count: int, spent: float) -> float:
-    if not count or not spent:
-        return 0.0
-    return float(count) if spent < 60 else rounded(count / (spent / 60))
 
 
 def _answer(event: Event) -> dict[str, Any]:

@@ -82,7 +82,11 @@ def keyed_at_once(
     """The same for work without state: all rows of a key are in this batch, and a worker gets a part of the keys."""
     marked = _marked(rows, keys, _PARTS)
     carried = _carried(marked)
-    return marked.groupBy(_BUCKET).applyInArrow(_AtOnce(work, carried), to_ddl(output))
+
+    def part(rows: pa.Table) -> pa.Table:
+        return work(rows.select(carried.names).cast(carried))
+
+    return marked.groupBy(_BUCKET).applyInArrow(part, to_ddl(output))
 
 
 def _marked(rows: DataFrame, keys: Sequence[str], buckets: int) -> DataFrame:
@@ -202,15 +206,6 @@ def _unpacked(rows: Iterator[pd.DataFrame], schema: pa.Schema) -> pa.Table:
 def _packed_again(made: pa.Table) -> Iterator[pd.DataFrame]:
     if made.num_rows:
         yield pd.DataFrame({"message": [_message(batch) for batch in made.combine_chunks().to_batches()]})
-
-
-@dataclass
-class _AtOnce:
-    work: Callable[[pa.Table], pa.Table]
-    schema: pa.Schema
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        return self.work(rows.select(self.schema.names).cast(self.schema))
 
 
 @dataclass

@@ -86,7 +86,9 @@ class Sessions(Processor):
     )
     gap: Duration = Field(description="After how long without a row of its key a session is over.", examples=["30m"])
     keep: Duration | None = Field(
-        None, description="For how long after that the object goes on if its key comes back. Default: not at all.", examples=["12h"]
+        None,
+        description="For how long after that the object goes on if its key comes back. Default: not at all.",
+        examples=["12h"],
     )
     wait: Duration = Field(
         timedelta(seconds=10), description="How long to wait for rows that come late.", examples=["10m"]

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_a_stream_gives_the_same(
     events = sorted(lines(), key=ets)[1:]
     cuts = [0, len(events) // 3, 2 * len(events) // 3, len(events)]
     with ProjectHarness(load(app, profile="kafka", overrides=overrides), spark) as harness:
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             part = events[start:end]
             random.Random(start).shuffle(part)
             harness.feed("telemetry_unique", part)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,8 @@ from headrace.processors._session_run import METHODS, Rules, SessionRun
 APP = Path(__file__).parents[3] / "apps/telemetry"
 FIXTURES = Path(__file__).parent / "fixtures/workflow-summary"
 MINUTE = 60_000
-KNOWN = find("processors/workflow.py:Workflow", Context(APP, ""), METHODS)
+CONTEXT = Context(APP, "")
+KNOWN = find("processors/workflow.py:Workflow", CONTEXT, METHODS)
 
 Event = dict[str, Any]
 Groups = dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]]
@@ -46,7 +49,10 @@ def summaries(events: list[Event], compat: str) -> list[Event]:
     run, made = run_of(compat), []
     for rows in groups(events, compat != "sunbird").values():
         made += run.go(None, run.rules.sorted(rows), None)[1]
-    return [json.loads(one["value"]) for one in made]
+    facts = pa.RecordBatch.from_pylist(made, pa.schema([("facts", pa.string())]))
+    events = find("processors/summary.py:Summary", CONTEXT).make({"compat": compat}).process(facts)
+    assert events.column("mid").to_pylist() == [json.loads(one)["mid"] for one in events.column("value").to_pylist()]
+    return [json.loads(one) for one in events.column("value").to_pylist()]
 
 
 def fixture(number: int) -> list[Event]:
@@ -223,7 +229,7 @@ def test_what_is_remembered_between_batches_changes_nothing(steps: Any, cuts: li
     at_once = run.go(None, rows, None)[1]
     span, in_parts = None, []
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         # time passes up to the next row: a session may be finished before it comes
         until = rows[end][0] if end < len(rows) else rows[end - 1][0] if rows else 0
         span, made = run.go(span, rows[start:end], until)
