@@ -137,7 +137,7 @@ class SessionWork(_Given):
             is_due = kept.slot in due.get(key, ())
             if not new and not is_due:
                 continue  # it was put into another slot meanwhile
-            made += self._advance(kept, self._within_limit(kept, new), watermark)
+            made += self._advance(kept, new, watermark)
             slot = self._next(kept)
             if slot is not None and (is_due or kept.slot is None or slot < kept.slot):
                 kept.slot = slot
@@ -155,17 +155,16 @@ class SessionWork(_Given):
     def _advance(self, kept: Kept, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
         rows = self.run.rules.sorted([*kept.waiting, *new])
         passed = bisect_left(rows, watermark, key=lambda one: one[0])
-        kept.waiting = rows[passed:]
+        kept.waiting = self._within_limit(rows[passed:])
         kept.span, made = self.run.go(kept.span, rows[:passed], watermark)
         return made
 
-    def _within_limit(self, kept: Kept, new: list[Timed]) -> list[Timed]:
-        room = max(self.run.rules.limit - len(kept.waiting), 0)
-        for time, row in new[room:]:
-            batch = pa.RecordBatch.from_pylist([row])
-            detail = f"{len(kept.waiting) + room} rows of its key wait already; its time is {_written(time)}"
-            self.letters.keep(batch, 0, FULL, detail)
-        return new[:room]
+    def _within_limit(self, rows: list[Timed]) -> list[Timed]:
+        limit = self.run.rules.limit
+        for time, row in rows[limit:]:
+            detail = f"{limit} rows of its key wait already; its time is {_written(time)}"
+            self.letters.keep(pa.RecordBatch.from_pylist([row]), 0, FULL, detail)
+        return rows[:limit]
 
     def _next(self, kept: Kept) -> int | None:
         """When a key is to be looked at again: the end of a slice of time. None: nothing is kept of it."""
