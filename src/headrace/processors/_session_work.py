@@ -138,10 +138,10 @@ class SessionWork(_Given):
             if not new and not is_due:
                 continue  # it was put into another slot meanwhile
             made += self._advance(kept, new, watermark)
-            slot = self._next(kept)
-            if slot is not None and (is_due or kept.slot is None or slot < kept.slot):
-                kept.slot = slot
-                begun.setdefault(slot, []).append(key)
+            ahead = self._next(kept)
+            if ahead is not None and (is_due or kept.slot is None or ahead < kept.slot):
+                kept.slot = ahead
+                begun.setdefault(ahead, []).append(key)
             self._write(key, kept)
         self._agenda.add(begun)
         self.letters.flush()
