@@ -23,6 +23,7 @@ class Around:
 
     root: Path
     tables: Mapping[str, LakeTable] = field(default_factory=dict)
+    mode: str = "micro_batch"
 
     @property
     def context(self) -> Context:

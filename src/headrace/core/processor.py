@@ -86,6 +86,10 @@ class Surroundings(Protocol):
     def context(self) -> Context:
         """The project's files and state."""
 
+    @property
+    def mode(self) -> str:
+        """The mode of the flow: batch, micro_batch or realtime."""
+
     def lake_table(self, flow: str) -> LakeTable:
         """The table of a flow. A ProjectError says that there is no such flow, or that it keeps none."""
 
@@ -127,6 +131,16 @@ class Processor(Component):
     def bound(self, project: Surroundings) -> Processor:
         """The same step, knowing what it needs of its project. Called once, when the flow is planned."""
         return self
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether it judges rows by a watermark of its own: nothing else in its flow can have one."""
+        return False
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it must be given all that a run reads in one batch."""
+        return False
 
     @property
     def statements(self) -> tuple[str, ...]:

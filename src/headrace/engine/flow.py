@@ -183,7 +183,8 @@ class FlowStarter:
         return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
-        if self.one_batch:
+        if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
+            # whatever limits there are, one batch has all there is
             return writer.trigger(once=True)
         if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
             return writer.trigger(availableNow=True)

@@ -15,7 +15,17 @@ from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
-from headrace.plan.processing import Known, output_of, part_of_another, remembered, steps_at, steps_of, used_through
+from headrace.plan.processing import (
+    Known,
+    lost_times,
+    output_of,
+    part_of_another,
+    remembered,
+    step_refusals,
+    steps_at,
+    steps_of,
+    used_through,
+)
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
@@ -163,7 +173,7 @@ class _Planner:
 
     def _bind(self, name: str, spec: FlowSpec) -> None:
         """Let every step ask about the project."""
-        known = Known(self.project.context, self._lake_table, self.functions)
+        known = Known(self.project.context, self._lake_table, self.functions, spec.mode)
         for place, processors in (("after", spec.after), *((f"before.{one}", spec.before[one]) for one in spec.before)):
             made = []
             for number, processor in enumerate(processors):
@@ -193,7 +203,8 @@ class _Planner:
         kept += [state for one in inputs for state in remembered(one.before)]
         state = tuple(dict.fromkeys([*kept, *state_of(query), *remembered(after)]))
         if state:
-            self._check_times(name, inputs)
+            for error, one in lost_times(inputs, self._schema):
+                self._fail(error, name, "before", one)
             inputs = _stateful(inputs, self._late_rules(spec, query, inputs))
         return FlowPlan(
             name=name,
@@ -227,18 +238,6 @@ class _Planner:
             yield self.queries[one].sql
         for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
             yield from step.processor.statements
-
-    def _check_times(self, name: str, inputs: tuple[Input, ...]) -> None:
-        """Refuse steps that lose the event time on which what a flow keeps depends."""
-        for one in inputs:
-            schema = self._schema(one.name) if isinstance(one, StreamInput) and one.before else None
-            if schema is None or not isinstance(one, StreamInput) or one.event_time is None:
-                continue
-            made = output_of(one.before, schema, lambda _error, _number: None)
-            if made is not None and one.event_time.column not in made.names:
-                message = f"the steps before '{one.name}' leave out its event time '{one.event_time.column}'"
-                hint = "a flow that keeps something needs it: let it through"
-                self._fail(ProjectError("bad-event-time", message, hint=hint), name, "before", one.name)
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
         """The names of the flow's columns; `*` where only Spark can tell."""
@@ -383,6 +382,8 @@ class _Planner:
         return with_metadata(schema, spec)
 
     def _check_streaming(self, flow: FlowPlan, query: Query) -> None:
+        for error, key in step_refusals(flow):
+            self._fail(error, flow.name, key)
         if flow.spec.mode == "batch":
             return
         for inlined in (flow.name, *_inlined(flow.inputs)):
@@ -394,11 +395,6 @@ class _Planner:
             times = [one.spec.event_time.column for one in flow.streams() if one.spec.event_time is not None]
             for refusal in output_refusals(query, flow.spec.output, times):
                 self._fail_sql(refusal, flow.name)
-        for step in flow.steps() if flow.spec.output == "update" else ():
-            if step.processor.remembers:
-                message = f"step {step.id} ({step.processor.kind()}) takes rows once, and update gives them again"
-                hint = "use output: append, or put the step into a flow that reads this one through a lake table"
-                self._fail(ProjectError("step-needs-append", message, hint=hint), flow.name, "output")
         for reason in realtime_obstacles(flow) if flow.spec.mode == "realtime" else ():
             message = f"flow '{flow.name}' cannot run in real time: {reason}"
             error = ProjectError("realtime-unsupported", message, hint="use mode: micro_batch")

@@ -1,24 +1,20 @@
 """What `history` keeps, in Spark's state: the events of a key by slices of time, and when which slice is forgotten.
 
-Spark's own time to live would run empty batches for ever. So each bucket of keys has an agenda: which keys have events
-in which slice. When a slice is older than what is to be kept, its keys are looked up there and the slice is removed.
+When a slice is older than what is to be kept, its keys are looked up in the agenda of the bucket and it is removed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from headrace.core.errors import ProjectError
+from headrace.processors._agenda import Agenda, Key, numbers
 
 TIME = "_time"
-Key = tuple[int, int]
 # a slice is forgotten as a whole, so by so much longer than asked for are events kept
 _SLICES = 64
 _SHORTEST = 1_000_000
@@ -31,8 +27,7 @@ class HistoryState:
         key = "high bigint, low bigint"
         self._events = handle.getMapState("events", f"{key}, slice bigint", "rows binary")
         self._slices = handle.getMapState("slices", key, "slices binary")
-        self._agenda = handle.getMapState("agenda", "slice bigint, part bigint", "keys binary")
-        self._parts = handle.getValueState("parts", "parts string")
+        self._agenda = Agenda(handle)
         self._schemas = handle.getMapState("schemas", "digest bigint", "schema binary")
         self._schema = schema
         self._digest = _digest(schema)
@@ -41,21 +36,14 @@ class HistoryState:
 
     def forget(self, now: int) -> None:
         """Remove what is older than what is to be kept."""
-        parts = self._read_parts()
-        due = [slice_ for slice_ in parts if self._is_over(slice_, now)]
-        for slice_ in due:
-            for part in range(parts.pop(slice_)):
-                for key in _keys(bytes(self._agenda.getValue((slice_, part))[0])):  # type: ignore[index]
-                    self._forget_slice(key, slice_)
-                self._agenda.removeKey((slice_, part))
-        if due:
-            self._write_parts(parts)
+        for slice_, key in self._agenda.take(lambda slice_: self._is_over(slice_, now)):
+            self._forget_slice(key, slice_)
 
     def _forget_slice(self, key: Key, slice_: int) -> None:
         self._events.removeKey((*key, slice_))
         left = [one for one in self._slices_of(key) if one != slice_]
         if left:
-            self._slices.updateValue(key, (_numbers(left),))
+            self._slices.updateValue(key, (numbers(left),))
         else:
             self._slices.removeKey(key)
 
@@ -70,29 +58,19 @@ class HistoryState:
         begun: dict[int, list[Key]] = {}
         for key, events in new.items():
             known = self._slices_of(key)
-            numbers = np.floor_divide(events[TIME].to_numpy(), self._length)
+            slices = np.floor_divide(events[TIME].to_numpy(), self._length)
             fresh = []
-            for slice_ in np.unique(numbers).tolist():
+            for slice_ in np.unique(slices).tolist():
                 if self._is_over(slice_, now):
                     continue
-                own = events.filter(pa.array(numbers == slice_))
+                own = events.filter(pa.array(slices == slice_))
                 self._write((*key, slice_), own, slice_ in known)
                 if slice_ not in known:
                     fresh.append(slice_)
                     begun.setdefault(slice_, []).append(key)
             if fresh:
-                self._slices.updateValue(key, (_numbers([*known, *fresh]),))
-        self._note(begun)
-
-    def _note(self, begun: dict[int, list[Key]]) -> None:
-        if not begun:
-            return
-        parts = self._read_parts()
-        for slice_, keys in begun.items():
-            part = parts.get(slice_, 0)
-            self._agenda.updateValue((slice_, part), (_numbers([half for key in keys for half in key]),))
-            parts[slice_] = part + 1
-        self._write_parts(parts)
+                self._slices.updateValue(key, (numbers([*known, *fresh]),))
+        self._agenda.add(begun)
 
     def _is_over(self, slice_: int, now: int) -> bool:
         return (slice_ + 1) * self._length <= now - self._keep
@@ -100,13 +78,6 @@ class HistoryState:
     def _slices_of(self, key: Key) -> list[int]:
         found = self._slices.getValue(key)
         return [] if found is None else np.frombuffer(bytes(found[0]), "<i8").tolist()
-
-    def _read_parts(self) -> dict[int, int]:
-        found = self._parts.get()
-        return {} if found is None else {int(slice_): parts for slice_, parts in json.loads(found[0]).items()}
-
-    def _write_parts(self, parts: dict[int, int]) -> None:
-        self._parts.update((json.dumps(parts),))
 
     def _write(self, place: tuple[int, int, int], events: pa.Table, known: bool) -> None:
         before = self._read(place) if known else None
@@ -116,7 +87,7 @@ class HistoryState:
         batch = events.combine_chunks().to_batches()[0]
         if not self._schemas.containsKey((self._digest,)):
             self._schemas.updateValue((self._digest,), (self._schema.serialize().to_pybytes(),))
-        self._events.updateValue(place, (_numbers([self._digest]) + batch.serialize().to_pybytes(),))
+        self._events.updateValue(place, (numbers([self._digest]) + batch.serialize().to_pybytes(),))
 
     def _read(self, place: tuple[int, int, int]) -> pa.RecordBatch | None:
         found = self._events.getValue(place)
@@ -155,11 +126,3 @@ def aligned(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _digest(schema: pa.Schema) -> int:
     return int.from_bytes(hashlib.sha256(schema.serialize().to_pybytes()).digest()[:8], "little", signed=True)
-
-
-def _numbers(values: Sequence[int]) -> bytes:
-    return np.array(values, "<i8").tobytes()
-
-
-def _keys(data: bytes) -> list[Any]:
-    return [tuple(pair) for pair in np.frombuffer(data, "<i8").reshape(-1, 2).tolist()]

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from headrace.core.processor import StepClock
 from headrace.core.schema import TIMESTAMP
+from headrace.processors._agenda import Key
 from headrace.processors._firsts_work import times_of
-from headrace.processors._history_state import TIME, HistoryState, Key
+from headrace.processors._history_state import TIME, HistoryState
 from headrace.processors._keyed import HIGH, KEYLESS, LOW
 from headrace.processors._past import Numbers, Range, seen_by
 

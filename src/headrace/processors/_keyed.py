@@ -8,7 +8,7 @@ messages in the same order: they carry the task and the place they come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -36,6 +36,8 @@ _BUCKET = "_bucket"
 _PACKED = "bucket int, task int, place int, message binary"
 # few enough that a small batch does not cost a call for each, enough that a large state is read in parts
 _BUCKETS = 32
+# without state a part costs little, and its rows are in memory together
+_PARTS = 4096
 
 
 class KeyedWork(Protocol):
@@ -48,19 +50,59 @@ class KeyedWork(Protocol):
         """The rows of one bucket in one batch, in their order; gives those that come out."""
 
 
+class TimedWork(Protocol):
+    """Work that also goes on when no row of a bucket comes: because time does. Pickled to executors."""
+
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """Get hold of the state, as in other work."""
+
+    def take(self, rows: pa.Table, watermark: int) -> pa.Table:
+        """The rows of one bucket, perhaps none, in a batch with this watermark; gives those that come out."""
+
+    def due(self) -> int | None:
+        """The watermark at which the bucket is to be called again, later than the present one. In microseconds."""
+
+
 def keyed(rows: DataFrame, keys: Sequence[str], work: KeyedWork, output: pa.Schema) -> DataFrame:
     """The rows after some work with state, which is divided into buckets of keys."""
+    marked = _marked(rows, keys, _BUCKETS)
+    # no time mode: Spark's own would run empty batches for ever, and the work has its clock
+    return _stateful(marked, _Stateful(work, _carried(marked)), "None", output)
+
+
+def keyed_by_time(rows: DataFrame, keys: Sequence[str], work: TimedWork, output: pa.Schema) -> DataFrame:
+    """The same for work that goes on with time: a column of the rows has a watermark."""
+    marked = _marked(rows, keys, _BUCKETS)
+    return _stateful(marked, _Timed(work, _carried(marked)), "EventTime", output)
+
+
+def keyed_at_once(
+    rows: DataFrame, keys: Sequence[str], work: Callable[[pa.Table], pa.Table], output: pa.Schema
+) -> DataFrame:
+    """The same for work without state: all rows of a key are in this batch, and a worker gets a part of the keys."""
+    marked = _marked(rows, keys, _PARTS)
+    carried = _carried(marked)
+
+    def part(rows: pa.Table) -> pa.Table:
+        return work(rows.select(carried.names).cast(carried))
+
+    return marked.groupBy(_BUCKET).applyInArrow(part, to_ddl(output))
+
+
+def _marked(rows: DataFrame, keys: Sequence[str], buckets: int) -> DataFrame:
     high, low = _hashes(rows, keys)
     keyless = reduce(and_, (column(rows, key).isNull() for key in keys))
-    bucket = F.pmod(high, F.lit(_BUCKETS)).cast("int")
-    own = [bucket.alias(_BUCKET), high.alias(HIGH), low.alias(LOW), keyless.alias(KEYLESS)]
-    marked = rows.select("*", *own)
+    bucket = F.pmod(high, F.lit(buckets)).cast("int")
+    return rows.select("*", bucket.alias(_BUCKET), high.alias(HIGH), low.alias(LOW), keyless.alias(KEYLESS))
+
+
+def _carried(marked: DataFrame) -> pa.Schema:
+    return pa.schema([field for field in spark_schema(marked) if field.name != _BUCKET])
+
+
+def _stateful(marked: DataFrame, work: StatefulProcessor, time_mode: str, output: pa.Schema) -> DataFrame:
     packed = marked.mapInArrow(_pack, _PACKED)
-    carried = pa.schema([field for field in spark_schema(marked) if field.name != _BUCKET])
-    # no time mode: Spark's own would run empty batches for ever, and the work has its clock
-    stateful = packed.groupBy("bucket").transformWithStateInPandas(
-        _Stateful(work, carried), "message binary", "Append", "None"
-    )
+    stateful = packed.groupBy("bucket").transformWithStateInPandas(work, "message binary", "Append", time_mode)
     return stateful.mapInArrow(_Unpack(output), to_ddl(output))
 
 
@@ -111,14 +153,59 @@ class _Stateful(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        frame = pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
-        batches = [pa.ipc.read_record_batch(pa.py_buffer(message), self._schema) for message in frame["message"]]
-        made = self._work.take(pa.Table.from_batches(batches, self._schema).combine_chunks())
-        if made.num_rows:
-            yield pd.DataFrame({"message": [_message(batch) for batch in made.combine_chunks().to_batches()]})
+        yield from _packed_again(self._work.take(_unpacked(rows, self._schema)))
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+class _Timed(StatefulProcessor):
+    """The same for work that goes on with time: a timer of Spark's for each bucket that has something due."""
+
+    def __init__(self, work: TimedWork, schema: pa.Schema) -> None:
+        self._work = work
+        self._schema = schema
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._work.open(handle)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        return self._go(_unpacked(rows, self._schema), timerValues)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        return self._go(self._schema.empty_table(), timerValues)
+
+    def _go(self, rows: pa.Table, times: Any) -> Iterator[pd.DataFrame]:
+        made = self._work.take(rows, times.getCurrentWatermarkInMs() * 1000)
+        due = self._work.due()
+        if due is not None:
+            self._handle.registerTimer(-(-due // 1000))
+        yield from _packed_again(made)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _unpacked(rows: Iterator[pd.DataFrame], schema: pa.Schema) -> pa.Table:
+    frame = pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in frame["message"]]
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _packed_again(made: pa.Table) -> Iterator[pd.DataFrame]:
+    if made.num_rows:
+        yield pd.DataFrame({"message": [_message(batch) for batch in made.combine_chunks().to_batches()]})
 
 
 @dataclass

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import linecache
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +20,12 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.errors import Origin, ProjectError, did_you_mean
 
-_METHOD = "process"
+_PROCESS = {"process": "def process(self, batch: pa.RecordBatch) -> pa.RecordBatch"}
 
 
 @dataclass(frozen=True)
 class ProjectClass:
-    """One class with the method `process`."""
+    """One class with the methods that a step calls."""
 
     file: str
     """As written in the project file, or the installed module."""
@@ -33,7 +34,7 @@ class ProjectClass:
     text: str
     line: int
     pandas: bool
-    """Whether `process` takes pandas frames."""
+    """Whether its first method takes pandas frames."""
     columns: str | None
     keep: bool | None
 
@@ -45,10 +46,10 @@ class ProjectClass:
         except TypeError as error:
             raise self.error("python-step", f"cannot be made with these options: {error}") from error
 
-    def error(self, code: str, what: str, line: int | None = None) -> ProjectError:
+    def error(self, code: str, what: str, line: int | None = None, hint: str = "") -> ProjectError:
         """What is wrong with the class; the place is in the text too, as it comes from a task."""
         where = Origin(self.file, line or self.line, self.name)
-        return ProjectError(code, f"{self.name} ({self.file}:{line or self.line}) {what}", where=where)
+        return ProjectError(code, f"{self.name} ({self.file}:{line or self.line}) {what}", where=where, hint=hint)
 
     def failed(self, error: Exception) -> ProjectError:
         """What the class's own code raised, with the line."""
@@ -78,8 +79,11 @@ class ProjectClass:
         return module
 
 
-def find(reference: str, context: Context) -> ProjectClass:
-    """The class behind `processors/my.py:MyProcessor` or `package.module:MyProcessor`."""
+def find(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS) -> ProjectClass:
+    """The class behind `processors/my.py:MyProcessor` or `package.module:MyProcessor`.
+
+    `methods` says how those that it must have are written.
+    """
     file, _, name = reference.rpartition(":")
     path = _path(file, context)
     text = path.read_text(encoding="utf-8")
@@ -92,7 +96,7 @@ def find(reference: str, context: Context) -> ProjectClass:
     if name not in classes:
         hint = did_you_mean(name, classes, f"classes in {file}")
         raise ProjectError("python-step", f"there is no class '{name}' in {file}", where=Origin(file), hint=hint)
-    return _described(file, path, text, classes[name])
+    return _described(file, path, text, classes[name], methods)
 
 
 def _path(file: str, context: Context) -> Path:
@@ -111,18 +115,12 @@ def _path(file: str, context: Context) -> Path:
     return Path(spec.origin)
 
 
-def _described(file: str, path: Path, text: str, node: ast.ClassDef) -> ProjectClass:
-    where = Origin(file, node.lineno, node.name)
-    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-    method = methods.get(_METHOD)
-    if method is None:
-        hint = "def process(self, batch: pa.RecordBatch) -> pa.RecordBatch"
-        message = f"class '{node.name}' ({file}:{node.lineno}) has no method '{_METHOD}'"
-        raise ProjectError("python-step", message, where=where, hint=hint)
-    if len(method.args.args) != 2:
-        message = f"'{_METHOD}' of class '{node.name}' ({file}:{method.lineno}) must take one batch"
-        raise ProjectError("python-step", message, where=Origin(file, method.lineno, node.name))
-    given = method.args.args[1].annotation
+def _described(file: str, path: Path, text: str, node: ast.ClassDef, methods: Mapping[str, str]) -> ProjectClass:
+    found = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    for name, written in methods.items():
+        _check_method(file, node, name, found.get(name), written)
+    arguments = found[next(iter(methods))].args.args
+    given = arguments[1].annotation if len(arguments) > 1 else None
     pandas = given is not None and ast.unparse(given).strip("'\"").endswith("DataFrame")
     known = _constants(node)
     columns, keep = known.get("columns"), known.get("keep")
@@ -136,6 +134,15 @@ def _described(file: str, path: Path, text: str, node: ast.ClassDef) -> ProjectC
         columns if isinstance(columns, str) else None,
         keep if isinstance(keep, bool) else None,
     )
+
+
+def _check_method(file: str, node: ast.ClassDef, name: str, method: ast.FunctionDef | None, written: str) -> None:
+    if method is None:
+        message = f"class '{node.name}' ({file}:{node.lineno}) has no method '{name}'"
+        raise ProjectError("python-step", message, where=Origin(file, node.lineno, node.name), hint=written)
+    if len(method.args.args) != 1 + written.count(": "):
+        message = f"'{name}' of class '{node.name}' ({file}:{method.lineno}) has other arguments than it must take"
+        raise ProjectError("python-step", message, where=Origin(file, method.lineno, node.name), hint=written)
 
 
 def _constants(node: ast.ClassDef) -> dict[str, Any]:
