@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.sinks.archives import Lines, stage_lines
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
@@ -21,14 +22,12 @@ from headrace.core.statefiles import StatePath
 from headrace.sinks import archive as archive_module
 from headrace.sinks._archive_batch import Staged
 from headrace.sinks._archive_files import archive_root, ends, names_in, parts_of, sorted_out
-from headrace.sinks._archive_task import FILE, ArchiveWrite
 from headrace.sinks._refused import Report
 from headrace.sinks.archive import ArchiveSink
 from headrace.testing.services import S3
 
 DAY = "orders/dt=2026-01-31"
 NEXT = "orders/dt=2026-02-01"
-Lines = list[tuple[str, str, int]]
 
 
 def sink(**options: Any) -> ArchiveSink:
@@ -49,30 +48,13 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of lines instead of data frames: two tasks each, which do all that they do in Spark's workers."""
 
     def stage(self: ArchiveSink, rows: Lines, staging: StatePath, batch: Batch) -> list[Staged]:
-        report = Report.of(batch, self.label, self.on_error)
-        found = []
-        for task in range(2):
-            share = rows[task::2]
-            table = {
-                "folder": pa.array([folder for folder, _, _ in share], pa.string()),
-                "value": pa.array([value.encode() for _, value, _ in share], pa.binary()),
-                "partition": pa.array([task] * len(share), pa.int32()),
-                "offset": pa.array([number for _, _, number in share], pa.int64()),
-            }
-            place = staging / f"task{task}"
-            work = ArchiveWrite(place, self.compression, self.level, report)
-            for told in work(iter([pa.RecordBatch.from_pydict(table)])):
-                for row in told.to_pylist():
-                    assert row["outcome"] == FILE
-                    name = f"task{task}/{row['staged']}"
-                    runs = json.loads(row["positions"])
-                    found.append(Staged(row["folder"], name, row["rows"], row["bytes"], runs))
-        return found
+        return stage_lines(rows, staging, self.compression, Report.of(batch, self.label, self.on_error))
 
     monkeypatch.setattr(ArchiveSink, "_stage", stage)
     monkeypatch.setattr(archive_module, "drain", lambda rows: None)
     # hundreds of steps are tried: a call that is counted and does nothing is as good as one that waits for the disk
     monkeypatch.setattr(os, "fsync", lambda number: None)
+    monkeypatch.setattr(archive_module, "_PATIENCE", 300.0)
 
 
 def read(root: StatePath, folder: str) -> list[int]:
@@ -252,15 +234,15 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], pytest
 def test_a_crash_while_a_batch_is_written_loses_and_repeats_nothing(
     without_spark: None, tmp_path: Path, crash_at: Callable[[int], pytest.MonkeyPatch]
 ) -> None:
-    call, crashed = 0, True
+    before, given, after = (lines(*range(first, first + 10)) for first in (0, 10, 20))
+    one, call, crashed = sink(), 0, True
+    one.write_batch(before, batch(tmp_path / "0", 0))  # type: ignore[arg-type]
+    one.caught_up(Context(tmp_path / "0", "state"))  # so that the day has a mark, which has to go
     while crashed:
         call += 1
-        home = tmp_path / str(call)
+        home = shutil.copytree(tmp_path / "0", tmp_path / str(call))
         root = home / "archive"
         one = sink()
-        before, given, after = (lines(*range(first, first + 10)) for first in (0, 10, 20))
-        one.write_batch(before, batch(home, 0))  # type: ignore[arg-type]
-        one.caught_up(Context(home, "state"))  # so that the day has a mark, which has to go
         patch = crash_at(call)
         try:
             one.write_batch(given, batch(home, 1))  # type: ignore[arg-type]
@@ -288,14 +270,16 @@ def test_a_crash_while_a_batch_is_written_loses_and_repeats_nothing(
 def test_a_crash_while_a_day_is_finished_loses_and_repeats_nothing(
     without_spark: None, tmp_path: Path, crash_at: Callable[[int], pytest.MonkeyPatch]
 ) -> None:
-    call, crashed = 0, True
+    one, call, crashed = sink(), 0, True
+    for number in range(3):
+        some: Any = lines(*range(number * 10, number * 10 + 10))
+        one.write_batch(some, batch(tmp_path / "0", number))
     while crashed:
         call += 1
-        home = tmp_path / str(call)
+        home = shutil.copytree(tmp_path / "0", tmp_path / str(call))
         root = home / "archive"
         one = sink()
-        for number in range(3):
-            one.write_batch(lines(*range(number * 10, number * 10 + 10)), batch(home, number))  # type: ignore[arg-type]
+        one.write_batch([], batch(home, 3))  # type: ignore[arg-type]
         patch = crash_at(call)
         try:
             one.caught_up(Context(home, "state"))
@@ -305,7 +289,7 @@ def test_a_crash_while_a_day_is_finished_loses_and_repeats_nothing(
         patch.undo()
         assert read(root, DAY) == list(range(30)), f"what a reader sees after a crash at step {call}"
         one = sink()
-        one.write_batch([], batch(home, 3))  # type: ignore[arg-type]
+        one.write_batch([], batch(home, 4))  # type: ignore[arg-type]
         one.caught_up(Context(home, "state"))
         assert read(root, DAY) == list(range(30))
         found = mark(home, DAY)
@@ -321,16 +305,16 @@ def test_a_crash_while_a_day_is_finished_loses_and_repeats_nothing(
 def test_what_a_rewind_takes_back_goes_also_from_merged_files(
     without_spark: None, tmp_path: Path, crash_at: Callable[[int], pytest.MonkeyPatch]
 ) -> None:
-    call, crashed = 0, True
+    one, call, crashed = sink(), 0, True
+    for number in range(4):
+        some: Any = lines(*range(number * 10, number * 10 + 10))
+        one.write_batch(some, batch(tmp_path / "0", number))
+    one.caught_up(Context(tmp_path / "0", "state"))
+    one.write_batch(lines(50, folder=NEXT), batch(tmp_path / "0", 4))  # type: ignore[arg-type]
     while crashed:
         call += 1
-        home = tmp_path / str(call)
+        home = shutil.copytree(tmp_path / "0", tmp_path / str(call))
         root, context = home / "archive", Context(home, "state")
-        one = sink()
-        for number in range(4):
-            one.write_batch(lines(*range(number * 10, number * 10 + 10)), batch(home, number))  # type: ignore[arg-type]
-        one.caught_up(context)
-        one.write_batch(lines(50, folder=NEXT), batch(home, 4))  # type: ignore[arg-type]
         rewind = Rewind("backup", "files", context, ("g1", 1), 20)
         assert (
             one.rewind_effect(rewind, True) == "what later batches wrote goes, from 2 files; 20 records are read again"

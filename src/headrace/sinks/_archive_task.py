@@ -10,6 +10,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -80,8 +81,8 @@ class ArchiveWrite:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all lines, then tell of the files and of the rows that are no lines."""
-        with tempfile.TemporaryDirectory(prefix="headrace-archive-") as scratch:
-            files = _Files(self._drafts(Path(scratch)), self._codec())
+        with self._drafts() as drafts:
+            files = _Files(drafts, self._codec())
             try:
                 row = 0
                 for batch in batches:
@@ -93,13 +94,16 @@ class ArchiveWrite:
                 said = [(one["outcome"], one["rows"]) for told in self.report.batches() for one in told.to_pylist()]
             yield from self._summary(said, files)
 
-    def _drafts(self, scratch: Path) -> Path:
+    @contextmanager
+    def _drafts(self) -> Iterator[Path]:
         """Where files are written: in the staging folder itself, unless only whole objects can be put there."""
         if isinstance(self.staging, ObjectPath):
-            return scratch
+            with tempfile.TemporaryDirectory(prefix="headrace-archive-") as scratch:
+                yield Path(scratch)
+            return
         folder = self.staging / _attempt()
         folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        yield folder
 
     def _codec(self) -> pa.Codec | None:
         if self.compression == "none":
@@ -238,7 +242,8 @@ def _runs(rows: pa.RecordBatch) -> list[list[int]]:
     breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(partitions) != 0)) + 1
     starts = np.concatenate(([0], breaks))
     lengths = np.diff(np.concatenate((starts, [rows.num_rows])))
-    return np.stack((partitions[starts], offsets[starts], lengths), axis=1).tolist()
+    runs: list[list[int]] = np.stack((partitions[starts], offsets[starts], lengths), axis=1).tolist()
+    return runs
 
 
 def _goes_on(run: list[int], following: list[int]) -> bool:
