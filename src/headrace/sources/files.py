@@ -13,10 +13,11 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.places import Place
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource, RowSource
 from headrace.sources._lines import first_lines, number_lines
-from headrace.sources._paths import base_folder, is_glob, is_local, matching_files, partition_values
+from headrace.sources._paths import base_folder, folders_of, is_glob, is_local, matching_files, partition_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,11 @@ class FilesSource(RecordSource, RowSource):
         False, description="Lines only: the first line of the oldest file is a header; lines equal to it are dropped."
     )
     recursive: bool = Field(False, description="Read folders within folders too.")
+    missing: Literal["refuse", "wait"] = Field(
+        "refuse",
+        description="What to do when the path matches nothing yet: refuse to start, since the path may be wrong, or "
+        "wait for the first file, e.g. of another flow; a folder that is there is waited at in any case.",
+    )
     max_files_per_trigger: int = Field(1000, ge=1, description="At most this many new files per batch.")
     max_age: Duration | None = Field(
         None, description="Ignore files that are this much older than the newest. Default: never ignore a file."
@@ -75,6 +81,8 @@ class FilesSource(RecordSource, RowSource):
             raise ValueError("'columns' is for parquet and avro; the columns of lines belong to the stream's format")
         if self.header and self.contains != "lines":
             raise ValueError(f"'header' is for lines, not for {self.contains}")
+        if self.missing == "wait" and not is_glob(self.path):
+            raise ValueError("'missing: wait' needs a glob: Spark wants a plain folder to be there when it starts")
         return self
 
     @property
@@ -92,13 +100,21 @@ class FilesSource(RecordSource, RowSource):
         """The folder or glob, and what its files hold."""
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
 
+    def places(self, context: Context) -> tuple[Place, ...]:
+        """The folders in which its files are."""
+        return tuple(Place("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
+
     def check(self, context: Context) -> None:
         """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""
         path = context.path(self.path)
         if not is_local(path):
             return
         files = matching_files(path, self.recursive)
-        if not files and (is_glob(path) or not Path(path.removeprefix("file://")).is_dir()):
+        if (
+            not files
+            and self.missing == "refuse"
+            and (is_glob(path) or not Path(path.removeprefix("file://")).is_dir())
+        ):
             raise self._no_files(path)
         for file in files:
             if not os.access(file, os.R_OK):
