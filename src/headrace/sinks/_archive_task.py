@@ -239,7 +239,8 @@ def _runs(rows: pa.RecordBatch) -> list[list[int]]:
     if "offset" not in rows.schema.names or not rows.num_rows:
         return []
     partitions, offsets = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("partition", "offset"))
-    breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(partitions) != 0)) + 1
+    unknown = (offsets[1:] < 0) & (offsets[:-1] < 0)
+    breaks = np.flatnonzero(((np.diff(offsets) != 1) & ~unknown) | (np.diff(partitions) != 0)) + 1
     starts = np.concatenate(([0], breaks))
     lengths = np.diff(np.concatenate((starts, [rows.num_rows])))
     runs: list[list[int]] = np.stack((partitions[starts], offsets[starts], lengths), axis=1).tolist()
@@ -247,4 +248,4 @@ def _runs(rows: pa.RecordBatch) -> list[list[int]]:
 
 
 def _goes_on(run: list[int], following: list[int]) -> bool:
-    return run[0] == following[0] and run[1] + run[2] == following[1]
+    return run[0] == following[0] and (run[1] + run[2] == following[1] or run[1] == following[1] == -1)
