@@ -35,10 +35,10 @@ def line(document: Any) -> str:
 
 
 class Application:
-    """A copy of the application; what it has written is read from its files."""
+    """A copy of the application; what it has written with profile local is read from its files."""
 
-    def __init__(self, folder: Path, **variables: object) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, profile: str = "local", **variables: object) -> None:
+        self.folder, self.profile = folder, profile
         for part in APP.iterdir():
             if part.name in ("schemas", "sql", "functions"):
                 (folder / part.name).symlink_to(part)
@@ -68,8 +68,8 @@ class Application:
             assert one.caught_up, f"{one.plan.name} did not catch up in time"
 
     def project(self) -> Project:
-        """The project with profile local."""
-        return load(self.folder, profile="local", overrides=self.overrides)
+        """The project with its profile."""
+        return load(self.folder, profile=self.profile, overrides=self.overrides)
 
     def lines(self, topic: str) -> list[str]:
         """What was written to a topic, in any order."""
