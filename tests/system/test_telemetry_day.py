@@ -21,6 +21,7 @@ from tests.system.conftest import consume, produce
 
 from headrace.cli.main import main
 from headrace.core.errors import Exit, ProjectError
+from headrace.sinks import archive
 from headrace.sinks._archive_read import folders, located, read_parts
 from headrace.testing.services import Redis
 from headrace.testing.services.daemon import await_true
@@ -75,6 +76,8 @@ def test_a_day_of_an_operator(
     for name in (*names, f"again-{env}"):
         kafka.create_topic(name, 1)
     monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
+    # on a busy machine days take their time to be finished, and here it is waited for
+    monkeypatch.setattr(archive, "_PATIENCE", 300.0)
     app, root = Application(tmp_path, "kafka", env=env), tmp_path / "archive"
     given = ("-p", tmp_path, "--profile", "kafka", "--set", f"variables.env={env}")
     ingest, raw, unique = (f"{env}.telemetry.{name}" for name in ("ingest", "raw", "unique"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillAtWork
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.places import ANY, Place
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.core.statefiles import StatePath, write_first
 from headrace.sinks._archive_batch import ArchiveBatch, Staged, withdraw_mark
@@ -161,6 +162,11 @@ class ArchiveSink(Sink):
     def label(self) -> str:
         """What is written where."""
         return f"archive {self.path}"
+
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+        """The folders of the topics."""
+        root = archive_root(context.path(self.path), context.store)
+        return tuple(Place("files", f"{root}/{name}/*") for name in texts.get(self.topic, (ANY,)))
 
     @property
     def holds_back(self) -> bool:
