@@ -71,6 +71,7 @@ SECTIONS: dict[str, dict[str, Command]] = {
         "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
         "endpoints": Command("endpoints", "What is served, in which versions; switching and dropping them.", "app"),
         "tables": Command("tables", "The tables of a project: columns, rows, and how far they are.", "app"),
+        "archive": Command("archive", "What archives have, and replay of their days into a topic.", "app"),
         "late": Command("late", "Look at rows that came too late for their windows.", "app"),
     },
     "Environment": {
