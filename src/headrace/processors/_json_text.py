@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 # a string, or a number outside of any
 _TOKENS = re.compile(r'"(?:[^"\\]+|\\.)*"|-?[0-9][0-9.eE+-]*')
+_NULL = msgspec.Raw(b"null")
 _SEPARATOR = re.compile(r"(?<!\\)\.")
 
 Path = tuple[str, ...]
@@ -51,9 +53,29 @@ def read_any(text: str) -> msgspec.Raw:
 
 def written(value: Any) -> bytes:
     """A value, in which texts may be parts, as JSON on one line."""
-    made = _ENCODER.encode(value)
-    # only ever between tokens: strings have them escaped
-    return made.translate(None, b"\r\n") if b"\n" in made or b"\r" in made else made
+    return on_one_line(_ENCODER.encode(value))
+
+
+def on_one_line(text: bytes) -> bytes:
+    """JSON without line breaks, which are only ever between its tokens: strings have them escaped."""
+    return text.translate(None, b"\r\n") if b"\n" in text or b"\r" in text else text
+
+
+def elements(members: dict[str, Any], path: Path) -> list[msgspec.Raw] | None:
+    """The elements of the array at a path, each as its text; None when nothing, or null, is there."""
+    for name in path[:-1]:
+        if members.get(name, _NULL) == _NULL:
+            return None
+        if not _is_object(members[name]):
+            raise NotJsonError(f"'{name}' is no object")
+        members = _inside(members, name)
+    part = members.get(path[-1], _NULL)
+    if part == _NULL:
+        return None
+    try:
+        return _ARRAY.decode(part)
+    except msgspec.ValidationError:
+        raise NotJsonError(f"'{path[-1]}' is no array") from None
 
 
 def put(members: dict[str, Any], path: Path, value: Any) -> None:

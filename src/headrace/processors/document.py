@@ -14,8 +14,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from headrace.core.component import Options
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
-from headrace.core.schema import ddl_type
-from headrace.processors._columns import column_of, heads, type_of
+from headrace.processors._columns import check_document, column_of, heads, type_of
 from headrace.processors._json_text import (
     NotJsonError,
     Path,
@@ -85,9 +84,9 @@ class Document(ArrowProcessor):
     remove: list[str] = Field(default=[], description="Paths that go.", examples=[["edata.values", "uid"]])
     numbers: Literal["keep", "double"] = Field(
         "keep",
-        description="`keep` leaves numbers as they are written. `double` writes those of the document, of `json` and of "
-        "columns of type double as Java's Double.toString does (1.52906801609E12, 46.0), which loses digits beyond the "
-        "16th; other columns and constants keep their form.",
+        description="`keep` leaves numbers as they are written. `double` writes those of the document, of `json` and "
+        "of columns of type double as Java's Double.toString does (1.52906801609E12, 46.0), which loses digits beyond "
+        "the 16th; other columns and constants keep their form.",
     )
     invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
         "dead_letter",
@@ -123,12 +122,12 @@ class Document(ArrowProcessor):
 
     def output(self, given: pa.Schema) -> pa.Schema:
         """The same columns."""
-        _check_text(type_of(given, self.column, "document"), self.column)
+        check_document(given, self.column, "document")
         for part in self.set_.values():
             if part.column is not None:
                 type_of(given, part.column, "document")
             elif part.json_ is not None:
-                _check_text(type_of(given, part.json_, "document"), part.json_)
+                check_document(given, part.json_, "document")
         return given
 
     def work(self, given: pa.Schema, at: StepContext) -> Work:
@@ -139,15 +138,6 @@ class Document(ArrowProcessor):
 
     def _sources(self) -> list[str]:
         return [part.source for part in self.set_.values() if part.source is not None]
-
-
-def _check_text(kind: pa.DataType, name: str) -> None:
-    if not (pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ProjectError(
-            "step-type",
-            f"'document' takes '{name}' for JSON, but it is of type {ddl_type(kind)}",
-            hint="a document is a string: read the stream with format {type: raw, as: string}",
-        )
 
 
 @dataclass(frozen=True)
