@@ -106,9 +106,7 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def document_of(
-    reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()
-) -> Any:
+def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()) -> Any:
     """The document of a reply, Nothing or a Refusal."""
     status = reply.status
     if status in excluded:

@@ -23,10 +23,11 @@ class Http(HttpEnricher):
     """Adds columns with what an HTTP service answers about each row.
 
     Each Arrow batch asks once per distinct key, `capacity` requests at a time and per task; a row of which a column in
-    the request is NULL is not asked about and gets nulls. A 2xx answer is success; `exclude` names statuses that mean
-    "there is nothing" and give nulls, `accept` such as are success too. 408, 425, 429, 5xx, timeouts and broken connections are tried again `retries`
-    times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is degraded. 401 and 407 fail
-    the flow. Redirections are errors unless `redirects` is set, and never lead to another server.
+    the request is NULL is not asked about and gets nulls. A 2xx answer is success, and so is one of `accept`; `exclude`
+    names statuses that mean "there is nothing" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are
+    tried again `retries` times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is
+    degraded. 401 and 407 fail the flow. Redirections are errors unless `redirects` is set, and never lead to another
+    server.
     Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
     else. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of one
     Arrow batch are in memory at once.
