@@ -23,9 +23,9 @@ class Redis(Enricher):
     """Adds columns with what a Redis database holds about each row.
 
     GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
-    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else is an
-    error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it gives no
-    sign of life meanwhile, until `give_up`, while the flow is degraded.
+    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else
+    is an error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it
+    gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
     Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
     else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
     answers of one Arrow batch are in memory at once.
