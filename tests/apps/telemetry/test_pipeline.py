@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+
+def extractor(name: str) -> str:
+    return fixture(f"telemetry-extractor/{name}")
+
+
 FLOWS = ("ingest", "ingest_server_events", "extract", "redact", "preprocess", "olap")
 EVENTS = {
     number: fixture(f"pipeline-preprocessor/EVENT_{number}.json") for number in (1, 2, 3, 4, 5, 7, 8, 12, 13, 15, 16)
@@ -26,14 +31,10 @@ START = "START:21e01edc45ab176abfd316bc52a8a544"
 RESPONSE = "RESPONSE:4dd15933b5b8230deda7c4f67d8b61fc"
 ASSESS = "ASSESS:12159f2827880221eef12a6be9560379"
 QUESTIONS = [
-    line({"key": "do_21299582901864857613016", "question_type": "Registration"}),
-    line({"key": "do_312526125187809280139355"}),
+    line({"key": "do_21299582901864857613016", "value": extractor("contentCacheData1.json")}),
+    line({"key": "do_312526125187809280139355", "value": extractor("contentCacheData2.json")}),
 ]
 Topics = dict[str, list[dict[str, Any]]]
-
-
-def extractor(name: str) -> str:
-    return fixture(f"telemetry-extractor/{name}")
 
 
 def edited(text: str, **changes: Any) -> str:
@@ -47,7 +48,7 @@ def upstream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> T
     with_id = extractor("EVENT_WITH_MESSAGE_ID.json")
     rest = [extractor("EVENT_WITHOUT_MESSAGE_ID.json"), extractor("INVALID_BATCH_EVENT.invalid.txt")]
     app.give("telemetry.ingest", [with_id, with_id, *rest])
-    app.give("lookups/questions.jsonl", QUESTIONS)
+    app.give("lookups/contents.jsonl", QUESTIONS)
     app.give("telemetry.raw", [*EVENTS.values(), EVENTS[1]])
     valid, summary, invalid = (
         fixture(f"druid-events-validator/{name}_EVENT.json")
