@@ -57,19 +57,22 @@ class Merging:
 
     def send(self, connection: redis.Redis, portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
         """Change all keys of a portion in one transaction; gives back what cannot be, with the reason."""
+        refused: list[tuple[Entry, str]] = []
         if self.json:
             keys = [*dict.fromkeys(entry.key for entry in portion)]
+
+            def change(pipe: Any) -> None:
+                refused[:] = self._change_documents(pipe, keys, portion)
+
             # the server's own JSON has no exact numbers and no empty lists, so the client merges; a key that somebody
             # else changes meanwhile makes it begin again
-            told = connection.transaction(
-                lambda pipe: self._change_documents(pipe, keys, portion), *keys, value_from_callable=True
-            )
-            return list(told)
+            connection.transaction(change, *keys)
+            return refused
         with connection.pipeline(transaction=True) as pipe:
             for entry in portion:
                 self._change_hash(pipe, entry)
             pipe.execute()
-        return []
+        return refused
 
     def _change_hash(self, pipe: Any, entry: Entry) -> None:
         if entry.value is None:

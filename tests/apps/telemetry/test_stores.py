@@ -188,7 +188,7 @@ def stores(spark: SparkSession, http: str, tmp_path_factory: pytest.TempPathFact
         }
         application = Application(folder, "kafka", **variables)
         for topic, lines in INPUT.items():
-            application.give(topic, lines)
+            application.give(f"in/{topic}/0.jsonl", lines)
         _fill(cache)
         application.overrides += _with_files()
         application.run(spark, *FLOWS)
