@@ -108,6 +108,15 @@ def test_what_is_excluded_gives_nulls(answers: Answers, desk: StepDesk) -> None:
     assert desk.reasons == ["http-status-403"]
 
 
+def test_what_is_accepted_is_an_answer_too(answers: Answers, desk: StepDesk) -> None:
+    accepting = step(answers, accept="404,420", columns={"said": "$.error"})
+    rows = desk.run(accepting, {"id": ["missing-1", "status-420-1", "status-403-1", "a"]})
+    assert [row["said"] for row in rows] == ["told to say 404", "told to say 420", None]
+    assert desk.reasons == ["http-status-403"]
+    with pytest.raises(ValidationError, match="404 is in `exclude` and in `accept`"):
+        step(answers, accept="404", exclude="400-499")
+
+
 def test_on_error_null_and_fail(answers: Answers, desk: StepDesk) -> None:
     rows = desk.run(step(answers, on_error="null"), {"id": ["missing-1", "a"]})
     assert [row["name"] for row in rows] == [None, "name of a"]

@@ -50,6 +50,9 @@ def test_hashes_by_field_and_texts_whole(redis_server: Redis, database: Any, des
     assert desk.run(hashes, {"id": ["1"]}) == [{"id": "1", "name": "Ada", "n": 3, "raw": b"\xff\xfe", "x": None}]
     texts = step(redis_server, key="text:{id}", holds="text", columns={"said": "$"})
     assert desk.run(texts, {"id": ["1"]}) == [{"id": "1", "said": "hello"}]
+    database.sadd("set:1", "b", "a")
+    sets = step(redis_server, key="set:{id}", holds="set", columns={"all": {"path": "$", "type": "array<string>"}})
+    assert desk.run(sets, {"id": ["1", "2"]}) == [{"id": "1", "all": ["a", "b"]}, {"id": "2", "all": None}]
     assert desk.run(step(redis_server, key="hash:{id}"), {"id": ["1"]}) == []
     assert desk.reasons == ["wrong-type"]
 
@@ -89,6 +92,7 @@ def test_a_server_that_is_away_and_comes_back(redis_server: Redis, database: Any
         {"url": "http://a"},
         {"key": "a{"},
         {"holds": "text"},
+        {"holds": "set"},
         {"username": "a"},
         {"columns": {"a": "name"}},
         {"tls": {"certificate": "a", "key": "b"}},

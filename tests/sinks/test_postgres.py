@@ -41,7 +41,15 @@ def code_of(call: Any) -> str:
 
 
 def test_options_that_cannot_be() -> None:
-    for options in ({"url": "127.0.0.1:5432"}, {"sequence": "v"}, {"delete": "gone"}):
+    for options in (
+        {"url": "127.0.0.1:5432"},
+        {"sequence": "v"},
+        {"delete": "gone"},
+        {"merge": True},
+        {"keep": ["v"]},
+        {"key": ["id"], "delete": "gone", "merge": True},
+        {"key": ["id"], "keep": ["id"]},
+    ):
         with pytest.raises(ValidationError):
             sink(**options)
 
@@ -249,6 +257,32 @@ def test_one_row_per_key_the_newest(spark: Any, server: Postgres, held: Any, des
     ordered = spark.sql("SELECT * FROM VALUES (9, 'z', 'first'), (9, 'z', 'last') AS t(id, k, name)").coalesce(1)
     last.write_batch(ordered, desk.batch(sink="other"))
     assert rows_of(held, "SELECT name FROM orders WHERE id = 9") == [("last",)]
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_nulls_leave_what_is_there_and_what_came_first_stays(
+    spark: Any, server: Postgres, held: Any, desk: Desk
+) -> None:
+    held.execute("CREATE TABLE orders (id bigint PRIMARY KEY, at int, name text, tags text[], doc jsonb, first int)")
+    held.execute("INSERT INTO orders VALUES (1, 0, 'old', '{a}', '{}', NULL), (2, 5, 'two', NULL, NULL, 7)")
+    out = at(server, key=["id"], sequence="at", merge=True, keep=["first"])
+    rows = spark.sql(
+        "SELECT * FROM VALUES (1L, 2, NULL, array('x', 'y'), NULL, 20), (1L, 1, 'new', array('z'), '[1]', 10), "
+        "(1L, 3, NULL, NULL, NULL, NULL), (2L, 4, 'late', NULL, NULL, 8), (3L, 1, NULL, NULL, '1', NULL) "
+        "AS t(id, at, name, tags, doc, first)"
+    )
+    batch = desk.batch()
+    for _ in range(2):
+        out.write_batch(rows.repartition(2), batch)
+    assert rows_of(held) == [
+        (1, 3, "new", ["x", "y"], [1], 10),
+        (2, 5, "two", None, None, 7),
+        (3, 1, None, None, 1, None),
+    ]
+    out = at(server, key=["id"], keep=["first"])
+    out.write_batch(spark.sql("SELECT 2L AS id, CAST(NULL AS STRING) AS name, 9 AS first"), desk.batch(1))
+    assert rows_of(held, "SELECT name, first FROM orders WHERE id = 2") == [(None, 7)]
 
 
 @pytest.mark.spark

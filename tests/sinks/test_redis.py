@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -17,6 +18,8 @@ from tests.sinks.conftest import Desk
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
+from headrace.sinks._redis_entries import Entry
+from headrace.sinks._redis_merge import Merging, fields_of
 from headrace.sinks.redis import RedisSink
 from headrace.testing.services import Redis
 
@@ -164,3 +167,95 @@ def test_a_view_is_held_by_its_key(spark: Any, server: Redis, held: Any, desk: D
 
 def _amount(found: Any) -> Decimal | None:
     return None if found is None else Decimal(str(found))
+
+
+def test_changes_are_about_fields() -> None:
+    for options in (
+        {"value": "column", "column": "v", "merge": True},
+        {"column": "v"},
+        {"nulls": "delete"},
+        {"keep": ["v"]},
+        {"value": "hash", "unset": ["0"]},
+    ):
+        with pytest.raises(ValidationError):
+            sink(**options)
+    out = sink(value="hash", column="v", merge=True)
+    out.check_rows(HERE, ["id", "v"], "append", from_ddl("id int, v map<string,string>"))
+    wrong = from_ddl("id int, v string")
+    assert code_of(lambda: out.check_rows(HERE, wrong.names, "append", wrong)) == "sink-column-type"
+    assert code_of(lambda: out.of_view(["id"])) == "sink-view-option"
+
+
+def test_fields_of_documents_keep_their_text() -> None:
+    document = b'{"n": 12345678901234567890.50, "none": [], "x": null, "s": "\\u00e9"}'
+    assert fields_of(document) == {"n": b"12345678901234567890.50", "none": b"[]", "x": None, "s": b'"\\u00e9"'}
+    for text in (b"[1]", b"{", b'"x"'):
+        with pytest.raises(ValueError, match="not a JSON object"):
+            fields_of(text)
+
+
+CHANGES = "(1, map('seen', 'b', 'town', 'X'), 2), (1, map('seen', 'a', 'state', NULL), 1), (2, map('seen', 'c'), 1)"
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_hashes_are_changed_field_by_field(spark: Any, server: Redis, held: Any, desk: Desk) -> None:
+    held.hset("o:1", mapping={"seen": "0", "town": "W", "state": "S", "other": "kept"})
+    rows = spark.sql(f"SELECT * FROM VALUES {CHANGES} AS t(id, fields, at)").repartition(2)
+    options = {"value": "hash", "column": "fields", "merge": True, "sequence": "at", "nulls": "delete", "ttl": "1h"}
+    out = sink(url=f"redis://{server.address}/0", keep=["seen"], unset=["0"], **options)
+    for _ in range(2):
+        out.write_batch(rows, desk.batch())
+    assert held.hgetall("o:1") == {"seen": "a", "town": "X", "other": "kept"}
+    assert held.hgetall("o:2") == {"seen": "c"}
+    assert held.ttl("o:1") > 3_000
+    columns = spark.sql("SELECT 1 AS id, CAST(NULL AS STRING) AS town, 'later' AS seen, 7 AS n")
+    out = sink(url=f"redis://{server.address}/0", value="hash", merge=True, keep=["seen"])
+    out.write_batch(columns, desk.batch(1))
+    assert held.hgetall("o:1") == {"seen": "a", "town": "X", "other": "kept", "id": "1", "n": "7"}
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_documents_are_changed_field_by_field(spark: Any, server: Redis, held: Any, desk: Desk) -> None:
+    held.mset(
+        {"o:1": '{"n": 12345678901234567890, "none": [], "gone": 1, "first": null}', "o:3": "no JSON", "o:9": "{}"}
+    )
+    rows = spark.sql(
+        """SELECT * FROM VALUES (1, '{"gone": null, "a": 1.50, "first": 1}', 1, false),
+        (1, '{"a": {"deep": []}, "first": 2}', 2, false), (2, '{"b": null, "c": "x"}', 1, false),
+        (3, '{"a": 1}', 1, false), (4, '[]', 1, false), (9, '{"a": 1}', 1, true) AS t(id, patch, at, dead)"""
+    )
+    out = sink(
+        url=f"redis://{server.address}/0",
+        column="patch",
+        merge=True,
+        sequence="at",
+        delete="dead",
+        nulls="delete",
+        keep=["first"],
+    )
+    for _ in range(2):
+        out.write_batch(rows.repartition(2), desk.batch())
+    assert held.get("o:1") == '{"n":12345678901234567890,"none":[],"first":1,"a":{"deep": []}}'
+    assert held.mget("o:2", "o:3", "o:4", "o:9") == ['{"c":"x"}', "no JSON", None, None]
+    assert {(letter["reason"], letter["value"]) for letter in desk.letters()} == {
+        ("not-an-object", b'{"a":1}'),
+        ("not-an-object", b"[]"),
+    }
+
+
+@pytest.mark.service
+def test_a_document_that_somebody_else_changes_meanwhile(server: Redis, held: Any) -> None:
+    merging = Merging(json=True, delete_nulls=False, keep=frozenset(), unset=(), ttl_ms=None)
+    entry, change, others = Entry(0, "o:1", {"mine": b"1"}), merging._change_documents, iter(range(2))
+
+    def meddled(pipe: Any) -> Any:
+        told = change(pipe, ["o:1"], [entry])
+        for number in islice(others, 1):
+            held.set("o:1", f'{{"other{number}": 1}}')
+        return told
+
+    with client.Redis(port=server.port) as connection:
+        connection.transaction(meddled, "o:1", value_from_callable=True)
+    assert json.loads(held.get("o:1")) == {"other1": 1, "mine": 1}

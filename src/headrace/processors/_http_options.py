@@ -106,12 +106,12 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def document_of(reply: Reply, label: str, excluded: frozenset[int]) -> Any:
+def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()) -> Any:
     """The document of a reply, Nothing or a Refusal."""
     status = reply.status
     if status in excluded:
         return Nothing(failure_class(status))
-    if 200 <= status < 300:
+    if 200 <= status < 300 or status in accepted:
         return _decoded(reply)
     if status in (401, 407):
         raise not_let_in(label, reply.text)

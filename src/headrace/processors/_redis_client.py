@@ -17,7 +17,7 @@ from headrace.core.tls import TlsTexts
 from headrace.processors import _texts as texts
 from headrace.processors._asking import Nothing, Refusal, Service, timed_out, unreachable
 
-Holds = Literal["json", "hash", "text"]
+Holds = Literal["json", "hash", "text", "set"]
 
 # answers of a server that starts, moves its data or has no room just now
 _PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
@@ -52,9 +52,10 @@ class RedisService(Service):
         """All in one round trip."""
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
+                # not MGET: it has no word for a key that holds something else
+                get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
                 for key in questions:
-                    # not MGET: it has no word for a key that holds something else
-                    pipe.hgetall(key) if self.holds == "hash" else pipe.get(key)
+                    get(key)
                 found = await pipe.execute(raise_on_error=False)
         except redis.RedisError as error:
             return [self._refusal(error)] * len(questions)
@@ -100,11 +101,13 @@ class RedisService(Service):
             return self._refusal(found)
         if not found and not isinstance(found, bytes):
             return Nothing()
-        size = sum(map(len, (*found, *found.values()))) if isinstance(found, dict) else len(found)
+        size = _size(found)
         if size > self.max_response:
             return Refusal("response-too-large", f"the value has more than {self.max_response:,} bytes")
         if isinstance(found, dict):
             return {_text(name): _text(value) for name, value in found.items()}
+        if isinstance(found, set):
+            return [_text(one) for one in sorted(found)]
         if self.holds == "text":
             return _text(found)
         try:
@@ -127,6 +130,12 @@ class RedisService(Service):
         if said.startswith("WRONGTYPE"):
             return Refusal("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")
         return Refusal("redis-error", said, "other")
+
+
+def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:
+    if isinstance(found, dict):
+        return sum(map(len, (*found, *found.values())))
+    return sum(map(len, found)) if isinstance(found, set) else len(found)
 
 
 def _text(value: bytes) -> str | bytes:

@@ -23,10 +23,11 @@ class Http(HttpEnricher):
     """Adds columns with what an HTTP service answers about each row.
 
     Each Arrow batch asks once per distinct key, `capacity` requests at a time and per task; a row of which a column in
-    the request is NULL is not asked about and gets nulls. A 2xx answer is success; `exclude` names statuses that mean
-    "there is nothing" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are tried again `retries`
-    times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is degraded. 401 and 407 fail
-    the flow. Redirections are errors unless `redirects` is set, and never lead to another server.
+    the request is NULL is not asked about and gets nulls. A 2xx answer is success, and so is one of `accept`; `exclude`
+    names statuses that mean "there is nothing" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are
+    tried again `retries` times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is
+    degraded. 401 and 407 fail the flow. Redirections are errors unless `redirects` is set, and never lead to another
+    server.
     Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
     else. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of one
     Arrow batch are in memory at once.
@@ -52,6 +53,11 @@ class Http(HttpEnricher):
     exclude: Statuses = Field(
         "", description="Statuses that are no failures: the columns are null then.", examples=["400,404-499"]
     )
+    accept: Statuses = Field(
+        "",
+        description="Statuses besides 2xx whose answers are taken as such, for services that explain in them.",
+        examples=["400,404"],
+    )
     redirects: bool = Field(False, description="Whether redirections within the same server are followed.")
     health: str | None = Field(
         None,
@@ -63,6 +69,9 @@ class Http(HttpEnricher):
     @model_validator(mode="after")
     def _templates_are_right(self) -> Self:
         _ = self._path, self._query
+        both = statuses_of(self.exclude) & statuses_of(self.accept)
+        if both:
+            raise ValueError(f"{min(both)} is in `exclude` and in `accept`")
         for name, value in self.headers.items():
             try:
                 self._header(name, value)
@@ -100,6 +109,7 @@ class Http(HttpEnricher):
             headers=tuple(texts.Text.of(self._header(n, v), asked) for n, v in self.headers.items()),
             body=texts.Text.of(self._body, asked) if self.body is not None else None,
             excluded=statuses_of(self.exclude),
+            accepted=statuses_of(self.accept),
             redirects=_MOST_REDIRECTS if self.redirects else 0,
             health=self.health,
         )
@@ -143,6 +153,7 @@ class HttpService(Service):
     headers: tuple[texts.Text, ...] = field(repr=False)
     body: texts.Text | None = field(repr=False)
     excluded: frozenset[int]
+    accepted: frozenset[int]
     redirects: int
     health: str | None
 
@@ -171,7 +182,7 @@ class HttpService(Service):
                 return Refusal("redirected-elsewhere", f"HTTP {reply.status} to another server")
             request = Request(there, request.headers, request.body)
             reply = await self.client.send(request)
-        return reply if isinstance(reply, Refusal) else document_of(reply, self.label, self.excluded)
+        return reply if isinstance(reply, Refusal) else document_of(reply, self.label, self.excluded, self.accepted)
 
     async def probe(self) -> None:
         """HEAD of the root, or GET of the path for it."""

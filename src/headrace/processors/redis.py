@@ -22,10 +22,10 @@ from headrace.processors._outputs import Outputs
 class Redis(Enricher):
     """Adds columns with what a Redis database holds about each row.
 
-    GET (or HGETALL) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there gives
-    nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else is an
-    error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it gives no
-    sign of life meanwhile, until `give_up`, while the flow is degraded.
+    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
+    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else
+    is an error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it
+    gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
     Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
     else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
     answers of one Arrow batch are in memory at once.
@@ -47,11 +47,11 @@ class Redis(Enricher):
         description="Key to look for; {column} stands for a column's value, {{ for a brace.",
         examples=["customers:{customer_id}"],
     )
-    holds: Literal["json", "hash", "text"] = Field(
+    holds: Literal["json", "hash", "text", "set"] = Field(
         "json",
         description="What a key holds: `json` a JSON text, whose parts are taken by JSON path; `hash` a hash, whose "
-        "fields are taken by name; `text` a text, which is taken whole. The path `$` takes a whole answer: a document "
-        "or a hash as one JSON text, a text as it is.",
+        "fields are taken by name; `text` a text, `set` a set of texts in their order. The path `$` takes a whole "
+        "answer: a document or a hash as one JSON text, a text or a set as it is.",
     )
     batch_size: int = Field(500, gt=0, le=10_000, description="Keys per round trip.")
     capacity: int = Field(4, gt=0, le=100, description="Connections per task, each with one round trip at a time.")
@@ -65,8 +65,9 @@ class Redis(Enricher):
             raise ValueError("`username` needs `password`")
         if self.tls.certificate is not None:
             raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
-        if self.holds == "text" and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
-            raise ValueError("of a key that `holds: text` the path is `$`")
+        whole = self.holds in ("text", "set")
+        if whole and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
+            raise ValueError(f"of a key that `holds: {self.holds}` the path is `$`")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Of several rows of a batch with one key, the last."""
+"""Of several rows of a batch with one key: the last, or all in their order."""
 
 from __future__ import annotations
 
@@ -24,3 +24,16 @@ def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) 
     named = [part.alias(f"__key{number}") for number, part in enumerate(parts)]
     groups = numbered.groupBy(*named, missing.alias("__missing"))
     return groups.agg(F.max_by(whole, order).alias("__last")).select("__last.*")
+
+
+def in_order_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) -> DataFrame:
+    """All records, those of a key in one partition, in the order of `sequence` and then as they came.
+
+    The same whenever the batch is run again.
+    """
+    from pyspark.sql import functions as F
+
+    named = [f"`{name}`" for name in keys]
+    numbered = records.withColumn("__number", F.monotonically_increasing_id())
+    order = [*named, *([f"`{sequence}`"] if sequence else []), "__number"]
+    return numbered.repartition(*named).sortWithinPartitions(*order).drop("__number")

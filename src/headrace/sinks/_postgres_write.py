@@ -133,6 +133,10 @@ class Merge:
     key: tuple[str, ...]
     sequence: str | None
     deletes: bool
+    merges: bool = False
+    """Whether a null leaves its column as it is."""
+    keep: tuple[str, ...] = ()
+    """Columns that are set only where they are null."""
 
     def statement(self, staging: sql.Identifier) -> sql.Composed:
         """One statement that takes the attempts to merge as its parameter. Pure, so a test needs no server."""
@@ -142,8 +146,8 @@ class Merge:
             )
             return self._format(append, staging)
         last = (
-            "WITH last AS (SELECT DISTINCT ON ({key}) {columns}{gone} FROM {staging} WHERE {attempt} = ANY(%s) "
-            "ORDER BY {key}, {order}{task} DESC, {row} DESC)"
+            "WITH last AS (SELECT DISTINCT ON ({key}) {taken}{gone} FROM {staging} WHERE {attempt} = ANY(%s) "
+            "ORDER BY {key}, {newest})"
         )
         remove = ", removed AS (DELETE FROM {table} AS held USING last WHERE {same} AND last.{gone_name}{newer})"
         put = " INSERT INTO {table} AS held ({columns}) SELECT {columns} FROM last{alive} ON CONFLICT ({key}) DO "
@@ -165,17 +169,42 @@ class Merge:
             columns=identifiers(self.columns),
             key=identifiers(self.key),
             attempt=sql.Identifier(_ATTEMPT),
-            task=sql.Identifier(_TASK),
-            row=sql.Identifier(_ROW),
+            taken=sql.SQL(", ").join(self._taken(name) for name in self.columns),
+            newest=self._order("DESC"),
             gone=sql.SQL(", {}").format(sql.Identifier(GONE)) if self.deletes else sql.SQL(""),
             gone_name=sql.Identifier(GONE),
             alive=sql.SQL(" WHERE NOT {}").format(sql.Identifier(GONE)) if self.deletes else sql.SQL(""),
-            order=sql.SQL("{} DESC NULLS LAST, ").format(sequence) if self.sequence else sql.SQL(""),
             same=sql.SQL(" AND ").join(sql.SQL("held.{0} = last.{0}").format(sql.Identifier(n)) for n in self.key),
             newer=sql.SQL(" AND ") + newer.format(sequence, sql.SQL("last")) if self.sequence else sql.SQL(""),
             excluded_newer=newer.format(sequence, sql.SQL("excluded")) if self.sequence else sql.SQL(""),
-            changes=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(n)) for n in changed),
+            changes=sql.SQL(", ").join(self._changed(name) for name in changed),
         )
+
+    def _order(self, direction: str) -> sql.Composed:
+        """Which of the staged rows of a key comes first: the newest, or the oldest."""
+        nulls = "LAST" if direction == "DESC" else "FIRST"
+        parts = (
+            [sql.SQL(f"{{}} {direction} NULLS {nulls}").format(sql.Identifier(self.sequence))] if self.sequence else []
+        )
+        parts += [sql.SQL(f"{{}} {direction}").format(sql.Identifier(name)) for name in (_TASK, _ROW)]
+        return sql.SQL(", ").join(parts)
+
+    def _taken(self, name: str) -> sql.Composable:
+        """A column of the staged rows of a key: that of the newest row, or of the first or last that has a value."""
+        column = sql.Identifier(name)
+        if name in self.key or not (self.merges or name in self.keep):
+            return column
+        return sql.SQL("first_value({0}) OVER (PARTITION BY {1} ORDER BY {0} IS NULL, {2}) AS {0}").format(
+            column, identifiers(self.key), self._order("ASC" if name in self.keep else "DESC")
+        )
+
+    def _changed(self, name: str) -> sql.Composed:
+        value = "excluded.{0}"
+        if name in self.keep:
+            value = "COALESCE(held.{0}, excluded.{0})"
+        elif self.merges:
+            value = "COALESCE(excluded.{0}, held.{0})"
+        return sql.SQL("{0} = " + value).format(sql.Identifier(name))
 
 
 def make_marks(connection: Any, marks: sql.Identifier) -> None:

@@ -18,6 +18,8 @@ from headrace.core.services import not_let_in, not_trusted, service_away
 from headrace.core.tls import TlsTexts
 from headrace.sinks._chunks import chunks
 from headrace.sinks._patience import Patience
+from headrace.sinks._redis_entries import Entry
+from headrace.sinks._redis_merge import Merging, document_of, fields_of
 from headrace.sinks._refused import Report
 
 _MOST_BYTES = 8 << 20
@@ -86,34 +88,19 @@ class RedisClient:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One key and what it is to hold; None deletes it."""
-
-    row: int
-    key: str
-    value: bytes | dict[str, bytes] | None
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        value = self.value
-        if isinstance(value, dict):
-            return sum(len(name) + len(text) for name, text in value.items()) + len(self.key)
-        return len(value or b"") + len(self.key)
-
-
-@dataclass(frozen=True)
 class RedisWrite:
     """Writes the rows of one task; called by Spark with Arrow batches. Pickled to the workers.
 
-    Columns: `key`, `gone`, `value` and, for hashes, `field_N` for each of `fields`.
+    Columns: `key`, `gone`, `value` and, for hashes, `field_N` for each of `fields`, or the map `fields`.
     """
 
     client: RedisClient
     fields: tuple[str, ...] | None
+    """The fields of hashes; none when all of them are in the map, None when keys hold something else."""
     ttl_ms: int | None
     batch_size: int
     report: Report
+    merging: Merging | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows, then tell about them."""
@@ -128,43 +115,62 @@ class RedisWrite:
         number = 0
         for batch in batches:
             values = batch.column("value").to_pylist()
-            hashes = [batch.column(f"field_{index}").to_pylist() for index in range(len(self.fields or ()))]
+            hashes = None if self.fields is None else self._hashes(batch, self.fields)
             gone = batch.column("gone").to_pylist()
             for index, key in enumerate(batch.column("key").to_pylist()):
                 if key is None:
                     self.report.refused(number, "no-key", "a column of `key` is null", values[index])
                 elif gone[index]:
                     yield Entry(number, key, None)
-                elif self.fields is None:
-                    yield Entry(number, key, values[index])
+                elif hashes is not None:
+                    yield Entry(number, key, hashes[index])
                 else:
-                    pairs = zip(self.fields, (column[index] for column in hashes), strict=True)
-                    yield Entry(number, key, {name: value for name, value in pairs if value is not None})
+                    yield from self._document(number, key, values[index])
                 number += 1
+
+    def _hashes(self, batch: pa.RecordBatch, fields: tuple[str, ...]) -> list[dict[str, bytes | None]]:
+        if not fields:
+            return [dict(entries or ()) for entries in batch.column("fields").to_pylist()]
+        columns = [batch.column(f"field_{index}").to_pylist() for index in range(len(fields))]
+        return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _document(self, number: int, key: str, value: bytes) -> Iterator[Entry]:
+        if self.merging is None:
+            yield Entry(number, key, value)
+            return
+        try:
+            yield Entry(number, key, fields_of(value))
+        except ValueError as error:
+            self.report.refused(number, "not-an-object", str(error), value)
 
     def _write(self, portion: Sequence[Entry]) -> None:
         """One transaction per portion, so that nobody sees a hash between two versions of itself."""
-
-        def send(connection: redis.Redis) -> list[Any]:
-            with connection.pipeline(transaction=True) as pipe:
-                for entry in portion:
-                    self._put(pipe, entry)
-                return list(pipe.execute())
-
         try:
-            self.client.insist(send)
+            refused = self.client.insist(lambda connection: self._send(connection, portion))
         except redis.ResponseError as error:
             raise ProjectError(
                 "sink-refused", f"{self.client.label} refused what was sent: {error}", hint="look at the server's log"
             ) from error
-        self.report.written(len(portion))
+        for entry, why in refused:
+            self.report.refused(entry.row, "not-an-object", f"{entry.key}: {why}", document_of(entry))
+        self.report.written(len(portion) - len(refused))
+
+    def _send(self, connection: redis.Redis, portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
+        if self.merging is not None:
+            return self.merging.send(connection, portion)
+        with connection.pipeline(transaction=True) as pipe:
+            for entry in portion:
+                self._put(pipe, entry)
+            pipe.execute()
+        return []
 
     def _put(self, pipe: Any, entry: Entry) -> None:
         if isinstance(entry.value, dict):
             # all of it anew: fields of an older row, and a value of another type, go
             pipe.delete(entry.key)
-            if entry.value:
-                pipe.hset(entry.key, mapping=entry.value)
+            fields = {name: value for name, value in entry.value.items() if value is not None}
+            if fields:
+                pipe.hset(entry.key, mapping=fields)
                 if self.ttl_ms is not None:
                     pipe.pexpire(entry.key, self.ttl_ms)
         elif entry.value is None:

@@ -37,7 +37,7 @@ def view_key(sink: Sink, option: str, given: Sequence[str], key: Sequence[str]) 
 def refuse_options(sink: Sink, *options: str) -> None:
     """Refuse options that are about rows of which nobody knows what they do to those already there."""
     for option in options:
-        if getattr(sink, option) is not None:
+        if getattr(sink, option):
             raise ProjectError(
                 "sink-view-option",
                 f"sink {sink.label} holds a view, for which `{option}` has no meaning",

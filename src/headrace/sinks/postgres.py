@@ -35,7 +35,8 @@ class PostgresSink(Sink):
     Delivery: exactly once per generation of the flow. Tasks copy their rows into a staging table; one transaction then
     merges them and writes the mark of the batch (flow, sink, generation, batch) into the table headrace_marks.
     Order: none between rows; of several rows of a batch with one key the one with the greatest `sequence` is kept, else
-    the last; a row whose `sequence` is smaller than that in the table changes nothing. Scale: one connection per task
+    the last, or with `merge` of each column the last that is not null; a row whose `sequence` is smaller than that in
+    the table changes nothing. Scale: one connection per task
     while rows are copied; the merge of a batch is one statement on the server, so batches of up to some million rows.
     Types: arrays become arrays, nested ones, structs and maps jsonb. A rewind cannot take rows back.
     A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
@@ -75,6 +76,16 @@ class PostgresSink(Sink):
         description="Boolean column: true deletes the row with this key. It is not part of the table.",
         examples=["is_deleted"],
     )
+    merge: bool = Field(
+        False,
+        description="Whether a null leaves its column of a row that is there as it is, also between the rows of a "
+        "batch; else it becomes null.",
+    )
+    keep: list[str] = Field(
+        default=[],
+        description="Columns that are set only where they are null, so that what came first stays.",
+        examples=[["first_seen"]],
+    )
     create: bool = Field(False, description="Make the table from the rows' columns when it is missing.")
     work_schema: str | None = Field(
         None, description="Schema of staging tables and headrace_marks; that of the table if left out."
@@ -98,9 +109,13 @@ class PostgresSink(Sink):
 
     @model_validator(mode="after")
     def _for_a_key(self) -> Self:
-        for name in ("sequence", "delete"):
-            if getattr(self, name) is not None and not self.key:
+        for name in ("sequence", "delete", "merge", "keep"):
+            if getattr(self, name) and not self.key:
                 raise ValueError(f"`{name}` is about rows that are there already, so it needs `key`")
+        if self.delete and (self.merge or self.keep):
+            raise ValueError("`delete` takes whole rows, and `merge` and `keep` are about columns: two sinks do both")
+        if set(self.keep) & {*self.key, self.sequence}:
+            raise ValueError("columns of `key` and `sequence` cannot be in `keep`")
         return self
 
     @property
@@ -121,7 +136,7 @@ class PostgresSink(Sink):
 
     def of_view(self, key: Sequence[str]) -> PostgresSink:
         """One row per key of the view."""
-        refuse_options(self, "sequence", "delete")
+        refuse_options(self, "sequence", "delete", "merge", "keep")
         held = self.model_copy(update={"key": view_key(self, "key", self.key, key)})
         held._of_view = True
         return held
@@ -175,6 +190,7 @@ class PostgresSink(Sink):
         for option in ("sequence", "delete"):
             name = getattr(self, option)
             require_columns(self.label, option, [name] if name else [], top_level)
+        require_columns(self.label, "keep", self.keep, top_level)
         if schema is not None and not any("." in name for name in columns):
             self._check_types(context, schema)
 
@@ -272,8 +288,16 @@ class PostgresSink(Sink):
         require_fit(table, schema, self.key)
         schema_of_work = self.work_schema or table.schema
         marks = sql.Identifier(schema_of_work, MARKS)
-        deletes = self.delete is not None
-        merge = Merge(table, marks, tuple(schema.names), tuple(self.key), self.sequence, deletes)
+        merge = Merge(
+            table=table,
+            marks=marks,
+            columns=tuple(schema.names),
+            key=tuple(self.key),
+            sequence=self.sequence,
+            deletes=self.delete is not None,
+            merges=self.merge,
+            keep=tuple(self.keep),
+        )
         return BatchWrite(self.server(batch.context), batch, merge, schema_of_work, self._of_view and begins(batch))
 
     def _held(self, schema: pa.Schema) -> pa.Schema:

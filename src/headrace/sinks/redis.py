@@ -18,7 +18,7 @@ from headrace.core.sink import Delivery, Rewind, Sink
 from headrace.core.tls import ServiceTls
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
-from headrace.sinks._latest import last_of_each
+from headrace.sinks._latest import in_order_of_each, last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 
@@ -37,11 +37,12 @@ def _template(value: str) -> str:
 
 
 class RedisSink(Sink):
-    """Keys of a Redis database: the row as JSON, as a hash, or one column of it.
+    """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
     Delivery: idempotent; a batch that is run again sets the same keys to the same values, and a `ttl` begins anew.
     Order: of several rows of a batch with one key the last is written, by `sequence` if there is one; a later batch
-    replaces what an earlier one wrote, also when its `sequence` is smaller. Scale: one connection per task,
+    replaces what an earlier one wrote, also when its `sequence` is smaller. With `merge` all rows of a key are taken,
+    in that order: of each field the last one stays, or the first where `keep` says so. Scale: one connection per task,
     `batch_size` keys per transaction, a shuffle per batch; a single server or primary, not a Redis cluster.
     Of a view, `key` names all columns of its key, and a row that is deleted takes its key with it; rows that fill `key`
     alike share one.
@@ -70,7 +71,28 @@ class RedisSink(Sink):
         description="What a key holds: the row as a JSON text, a hash with one field per column (nulls left out, "
         "nested ones as JSON), or the text or bytes of `column`.",
     )
-    column: str | None = Field(None, description="Column with the value. A null deletes the key.", examples=["payload"])
+    column: str | None = Field(
+        None,
+        description="Column with the value. A null deletes the key. Of a hash it is a map, whose entries are the "
+        "fields; with `merge` of JSON the text of an object.",
+        examples=["payload"],
+    )
+    merge: bool = Field(
+        False,
+        description="Change what a key holds instead of replacing it: fields of the hash, or of the JSON object, that "
+        "the row does not have stay as they are.",
+    )
+    nulls: Literal["keep", "delete"] = Field(
+        "keep", description="With `merge`: whether a null leaves its field as it is, or takes it away."
+    )
+    keep: list[str] = Field(
+        default=[],
+        description="With `merge`: fields that are set only where there are none, so that what came first stays.",
+        examples=[["first_seen"]],
+    )
+    unset: list[str] = Field(
+        default=[], description="Values of fields in `keep` that count as none.", examples=[["", "0"]]
+    )
     sequence: str | None = Field(
         None, description="Column that tells the newer of two rows of a batch with one key.", examples=["updated_at"]
     )
@@ -89,8 +111,15 @@ class RedisSink(Sink):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (self.column is not None) != (self.value == "column"):
-            raise ValueError("`column` and `value: column` belong together")
+        if self.value == "column" and self.column is None:
+            raise ValueError("`value: column` needs `column`")
+        if self.value == "json" and self.column is not None and not self.merge:
+            raise ValueError("`column` is for `value: column`, for hashes, and for JSON with `merge`")
+        if self.merge and self.value == "column":
+            raise ValueError("`merge` is about fields: write `value: hash` or `value: json`")
+        for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
+            if given and not self.merge:
+                raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
         if self.username is not None and self.password is None:
             raise ValueError("`username` needs `password`")
         if self.tls.certificate is not None:
@@ -114,7 +143,7 @@ class RedisSink(Sink):
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
         """A key per row: the template has all columns of the view's key, and no others."""
-        refuse_options(self, "sequence", "delete", "ttl")
+        refuse_options(self, "sequence", "delete", "ttl", "merge")
         view_key(self, "key", [*dict.fromkeys(templates.columns_of(self.key))], key)
         return self
 
@@ -128,12 +157,16 @@ class RedisSink(Sink):
         for option in ("column", "sequence", "delete"):
             name = getattr(self, option)
             require_columns(self.label, option, [name] if name else [], columns)
-        if schema is not None and self.delete and not pa.types.is_boolean(schema.field(self.delete).type):
-            raise ProjectError(
-                "sink-column-type",
-                f"column '{self.delete}' of sink {self.label} is {schema.field(self.delete).type}",
-                hint="`delete` is a boolean: cast it in SQL",
-            )
+        if schema is None:
+            return
+        if self.delete and not pa.types.is_boolean(schema.field(self.delete).type):
+            self._refuse_type(schema, self.delete, "`delete` is a boolean: cast it in SQL")
+        if self.column and self._hash and not pa.types.is_map(schema.field(self.column).type):
+            self._refuse_type(schema, self.column, "the fields of a hash are a map, e.g. map('name', name)")
+
+    def _refuse_type(self, schema: pa.Schema, name: str, hint: str) -> None:
+        found = schema.field(name).type
+        raise ProjectError("sink-column-type", f"column '{name}' of sink {self.label} is {found}", hint=hint)
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
@@ -153,35 +186,48 @@ class RedisSink(Sink):
         )
 
     def entries(self, rows: DataFrame) -> DataFrame:
-        """One row per key: `key`, `gone`, `value`, and for hashes one column per field."""
+        """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""
         from pyspark.sql import functions as F
 
         columns = [name for name in rows.columns if name != self.delete]
         gone: Column = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)
+        value, fields = document(columns, nulls=True), []
         if self.column is not None:
             gone = gone | F.col(f"`{self.column}`").isNull()
+        if self._hash:
+            # of a hash the JSON is only needed for a dead letter
+            value = F.when(templates.filled(self.key).isNull(), value)
+            fields = self._fields(rows, columns)
+        elif self.column is not None:
             value = _text(rows, self.column)
-        else:
-            value = document(columns, nulls=True)
-        fields = [_text(rows, name).alias(f"field_{i}") for i, name in enumerate(columns)] if self._hash else []
         order = [F.col(f"`{self.sequence}`").alias("order")] if self.sequence else []
-        key = templates.filled(self.key)
-        # of a hash the JSON is only needed for a dead letter
-        kept = F.when(key.isNull(), value) if self._hash else value
-        made = rows.select(key.alias("key"), gone.alias("gone"), kept.alias("value"), *fields, *order)
-        return last_of_each(made, ["key"], "order" if self.sequence else None)
+        key = templates.filled(self.key).alias("key")
+        made = rows.select(key, gone.alias("gone"), value.alias("value"), *fields, *order)
+        return (in_order_of_each if self.merge else last_of_each)(made, ["key"], "order" if self.sequence else None)
+
+    def _fields(self, rows: DataFrame, columns: Sequence[str]) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        if self.column is not None:
+            texts = F.transform_values(F.col(f"`{self.column}`"), lambda _, value: value.cast("string").cast("binary"))
+            return [texts.alias("fields")]
+        return [_text(rows, name).alias(f"field_{number}") for number, name in enumerate(columns)]
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write all keys of the batch; again if it is run again."""
+        from headrace.sinks._redis_merge import Merging
         from headrace.sinks._redis_write import RedisWrite
 
-        columns = tuple(name for name in rows.columns if name != self.delete)
+        columns = tuple(name for name in rows.columns if name != self.delete) if self.column is None else ()
+        ttl_ms = round(self.ttl.total_seconds() * 1000) if self.ttl else None
+        merging = Merging(not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms)
         write = RedisWrite(
             client=self.client(batch.context),
             fields=columns if self._hash else None,
-            ttl_ms=round(self.ttl.total_seconds() * 1000) if self.ttl else None,
+            ttl_ms=ttl_ms,
             batch_size=self.batch_size,
             report=Report.of(batch, self.label, self.on_error),
+            merging=merging if self.merge else None,
         )
         told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
         count_up(batch, [(row["outcome"], row["rows"]) for row in told])
@@ -191,7 +237,9 @@ class RedisSink(Sink):
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Keys are set again."""
+        """Keys are set again, or changed again."""
+        if self.merge:
+            return f"{rewind.words}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""
         return f"{rewind.words}: their rows replace the values of the same keys{cannot}"
 

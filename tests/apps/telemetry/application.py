@@ -40,7 +40,7 @@ class Application:
     def __init__(self, folder: Path, profile: str = "local", **variables: object) -> None:
         self.folder, self.profile = folder, profile
         for part in APP.iterdir():
-            if part.name in ("schemas", "sql", "functions"):
+            if part.name in ("schemas", "sql", "functions", "processors"):
                 (folder / part.name).symlink_to(part)
             elif part.is_dir() and part.name == "flows":
                 shutil.copytree(part, folder / part.name)
