@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 
 from headrace.core.errors import RequestError
 from headrace.serve.front import Front
+from headrace.serve.ingest import Ingest
 from headrace.serve.problems import bug, problem
 from headrace.serve.rest import routes
 from headrace.serve.rows import Rows
@@ -49,6 +50,7 @@ class App:
         self._front = front
         self._router = router
         self._rows = Rows(front)
+        self._ingest = Ingest(front)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one WebSocket, or the life of the process."""
@@ -58,17 +60,18 @@ class App:
         began = time.perf_counter()
         found = self._rows.asked(scope)
         if found is None:
-            await self._routed(scope, receive, send, began)
+            app = self._ingest if scope["path"] in self._ingest.paths else self._router
+            await self._routed(app, scope, receive, send, began)
             return
         name, status, headers, body = found
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
         self._front.meters.count("rest", "get", name, status, time.perf_counter() - began)
 
-    async def _routed(self, scope: Scope, receive: Receive, send: Send, began: float) -> None:
+    async def _routed(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, began: float) -> None:
         seen = _Seen(send, head=scope["method"] == "HEAD")
         try:
-            await self._router(scope, receive, seen)
+            await app(scope, receive, seen)
         except asyncio.CancelledError:  # the caller has gone
             raise
         except Exception:
