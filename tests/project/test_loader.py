@@ -159,3 +159,13 @@ def test_named_sinks_and_bare_kinds_may_stand_in_a_flow(loaded: Any) -> None:
 def test_state_is_a_folder_of_the_project_unless_it_is_elsewhere(loaded: Any, tmp_path: Path) -> None:
     assert loaded("project: a").context.state == str(tmp_path / ".headrace")
     assert loaded("project: a\nstate: s3a://bucket/x").context.state == "s3a://bucket/x"
+
+
+def test_included_files_add_to_one_profile(loaded: Any, refused: Any) -> None:
+    first = "project: a\ninclude: [b.yaml]\nprofiles: {dev: {variables: {x: 1}}, none: {}}\n"
+    project = loaded(
+        first, {"b.yaml": "profiles: {dev: {variables: {y: 2}}, none: {spark: {memory: 2g}}}"}, profile="dev"
+    )
+    assert project.spec.variables == {"x": 1, "y": 2}
+    (error,) = refused(first, {"b.yaml": "profiles:\n  dev:\n    variables: {x: 3}"})
+    assert (error.code, str(error.where)) == ("duplicate-key", "b.yaml:3 (profiles.dev.variables.x)")

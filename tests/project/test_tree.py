@@ -111,3 +111,13 @@ def test_a_part_of_a_tree_can_be_laid_over_the_whole() -> None:
     found = merge(whole, subtree(whole, ("profiles", "dev")), at=("profiles", "dev"))
     assert found.data["a"] == {"x": 2, "y": {"z": 3}}
     assert (lines(found, "a"), lines(found, "a", "x"), lines(found, "a", "y", "z")) == (1, 5, 6)
+
+
+def test_a_component_of_another_type_is_replaced_whole() -> None:
+    base = tree("streams: {a: {source: {type: files, path: in}, format: raw}}\nvariables: {type: a, b: 1}\n")
+    over = tree("streams: {a: {source: {type: kafka, topic: t}}}\nvariables: {type: c}\n")
+    found = merge(base, over).data
+    assert found["streams"]["a"] == {"source": {"type": "kafka", "topic": "t"}, "format": "raw"}
+    assert found["variables"] == {"type": "c", "b": 1}
+    same = merge(base, tree("streams: {a: {source: {path: elsewhere}}}")).data["streams"]["a"]["source"]
+    assert same == {"type": "files", "path": "elsewhere"}

@@ -91,6 +91,8 @@ class Format(Component):
     family: ClassVar[str] = "formats"
     can_fail: ClassVar[bool] = True
     """Whether there are records it cannot decode."""
+    verbatim: ClassVar[bool] = False
+    """Whether the value of a record is its one column, a text or bytes, as it is: then no encoder is needed."""
     has_native_decoder: ClassVar[bool] = False
     """Whether `native_decode` gives a column: what real-time flows need."""
 

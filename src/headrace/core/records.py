@@ -49,6 +49,8 @@ def encode_rows(rows: DataFrame, format: Format, context: Context, keep: Sequenc
 
     columns = [name for name in rows.columns if name not in keep]
     kept = [F.col(f"`{name}`") for name in keep]
+    if format.verbatim and [dict(rows.dtypes)[name] for name in columns] in (["string"], ["binary"]):
+        return rows.select(F.col(f"`{columns[0]}`").cast("binary").alias("value"), *kept)
     native = format.native_encode(nested(columns))
     if native is not None:
         return rows.select(native.cast("binary").alias("value"), *kept)

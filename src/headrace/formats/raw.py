@@ -24,6 +24,7 @@ class RawFormat(Format):
 
     model_config = ConfigDict(populate_by_name=True)
     can_fail: ClassVar[bool] = False
+    verbatim: ClassVar[bool] = True
     has_native_decoder: ClassVar[bool] = True
 
     type: Literal["raw"] = "raw"

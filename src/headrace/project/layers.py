@@ -58,11 +58,23 @@ def _repeated(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Path_
     found: list[Path_] = []
     for section, entries in second.items():
         present = first.get(section)
-        if isinstance(present, dict) and isinstance(entries, dict):
+        if section == "profiles" and isinstance(present, dict) and isinstance(entries, dict):
+            found.extend(_repeated_in_profiles(present, entries))
+        elif isinstance(present, dict) and isinstance(entries, dict):
             found.extend((section, name) for name in sorted(set(present) & set(entries)))
         elif present is not None and entries is not None:
             found.append((section,))
     return found
+
+
+def _repeated_in_profiles(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Path_]:
+    """Each file may add its own streams and flows to one profile."""
+    return [
+        ("profiles", name, *path)
+        for name in sorted(set(first) & set(second))
+        if isinstance(first[name], dict) and isinstance(second[name], dict)
+        for path in _repeated(first[name], second[name])
+    ]
 
 
 def _place(tree: Tree, path: Path_) -> str:

@@ -212,7 +212,8 @@ class _Builder:
 def merge(base: Tree, over: Tree, at: Path_ = ()) -> Tree:
     """`base` with the values of `over` laid over it: mappings merge, everything else is replaced.
 
-    `at` is where the values of `over` stand among its origins.
+    A component of another `type` is replaced too: the options of a Kafka topic mean nothing to files. `at` is where
+    the values of `over` stand among its origins.
     """
     origins = dict(base.origins)
     data = _merge(base.data, over.data, (), over, origins, at)
@@ -220,7 +221,7 @@ def merge(base: Tree, over: Tree, at: Path_ = ()) -> Tree:
 
 
 def _merge(base: Any, over: Any, path: Path_, tree: Tree, origins: dict[Path_, Origin], at: Path_) -> Any:
-    if isinstance(base, dict) and isinstance(over, dict):
+    if isinstance(base, dict) and isinstance(over, dict) and not _another_kind(base, over, path):
         merged = dict(base)
         for key, value in over.items():
             merged[key] = _merge(base.get(key), value, (*path, key), tree, origins, at)
@@ -231,6 +232,11 @@ def _merge(base: Any, over: Any, path: Path_, tree: Tree, origins: dict[Path_, O
         if known[: len(at) + len(path)] == (*at, *path):
             origins[known[len(at) :]] = origin
     return over
+
+
+def _another_kind(base: dict[str, Any], over: dict[str, Any], path: Path_) -> bool:
+    """Whether both are components, of two kinds. A variable may well be called `type`."""
+    return path[:1] != ("variables",) and "type" in base and over.get("type", base["type"]) != base["type"]
 
 
 def subtree(tree: Tree, path: Path_) -> Tree:

@@ -33,15 +33,16 @@ def to_records(
     key_format: Format | None,
     beside: Mapping[str, str],
     context: Context,
+    left_out: Sequence[str] = (),
 ) -> DataFrame:
     """`beside` says which record columns (`headers`, `topic`) are taken from which columns of the flow.
 
-    Those leave the value; key columns stay in it.
+    Those leave the value, and so do those that are `left_out`; key columns stay in it otherwise.
     """
     from pyspark.sql.functions import col
 
     keyed = _with_key(rows, key, key_format, context)
-    own = [col(f"`{name}`") for name in rows.columns if name not in beside.values()]
+    own = [col(f"`{name}`") for name in rows.columns if name not in {*beside.values(), *left_out}]
     extra = [col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
     staged = keyed.select(*own, col(_KEY), *extra)
     encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in beside)])

@@ -72,6 +72,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
         "view's own.",
         examples=["order_id"],
     )
+    key_in_value: bool = Field(True, description="Whether the columns of the key are part of the value too.")
     key_format: AnyFormat | None = Field(
         None, description="How keys are laid out. Left out: one column as its bytes or text, several as a JSON object."
     )
@@ -139,6 +140,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
     def of_view(self, key: Sequence[str]) -> KafkaSink:
         """Records by the key of the view; only a journal of what happened can do without one."""
         refuse_options(self, "topic_column", "headers_column")
+        if not self.key_in_value:
+            raise ProjectError(
+                "sink-view-option",
+                f"sink {self.label} holds a view, whose rows are whole: `key_in_value` has no meaning",
+                hint="leave it out",
+            )
         update: dict[str, Any] = {}
         if key or self.changes == "upsert":
             update["key"] = view_key(self, "key", self.key_columns, key)
@@ -188,7 +195,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
                     hint=did_you_mean(name, columns, label="columns of the flow"),
                 )
         if schema is not None:
-            beside = self._beside().values()
+            beside = {*self._beside().values(), *self._left_out()}
             _check_format(self.format, context, [name for name in columns if name not in beside], schema)
             key_format = self._key_format()
             if key_format is not None:
@@ -200,7 +207,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
         from headrace.sinks._kafka_records import to_records
 
-        made = to_records(rows, self.format, self.key_columns, self._key_format(), self._beside(), context)
+        made = to_records(
+            rows, self.format, self.key_columns, self._key_format(), self._beside(), context, self._left_out()
+        )
         return made.withColumn("topic", coalesce("topic", lit(self.topic))) if self.topic_column else made
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
@@ -269,6 +278,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
     def _beside(self) -> dict[str, str]:
         asked = {"headers": self.headers_column, "topic": self.topic_column}
         return {name: column for name, column in asked.items() if column is not None}
+
+    def _left_out(self) -> list[str]:
+        return [] if self.key_in_value else self.key_columns
 
     def _key_format(self) -> Format | None:
         if self.key_format is None and len(self.key_columns) > 1:

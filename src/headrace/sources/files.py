@@ -64,6 +64,11 @@ class FilesSource(RecordSource, RowSource):
         False, description="Lines only: the first line of the oldest file is a header; lines equal to it are dropped."
     )
     recursive: bool = Field(False, description="Read folders within folders too.")
+    missing: Literal["refuse", "wait"] = Field(
+        "refuse",
+        description="What to do when the path matches nothing yet: refuse to start, since the path may be wrong, or "
+        "wait for the first file, e.g. of another flow; a folder that is there is waited at in any case.",
+    )
     max_files_per_trigger: int = Field(1000, ge=1, description="At most this many new files per batch.")
     max_age: Duration | None = Field(
         None, description="Ignore files that are this much older than the newest. Default: never ignore a file."
@@ -75,6 +80,8 @@ class FilesSource(RecordSource, RowSource):
             raise ValueError("'columns' is for parquet and avro; the columns of lines belong to the stream's format")
         if self.header and self.contains != "lines":
             raise ValueError(f"'header' is for lines, not for {self.contains}")
+        if self.missing == "wait" and not is_glob(self.path):
+            raise ValueError("'missing: wait' needs a glob: Spark wants a plain folder to be there when it starts")
         return self
 
     @property
@@ -98,7 +105,11 @@ class FilesSource(RecordSource, RowSource):
         if not is_local(path):
             return
         files = matching_files(path, self.recursive)
-        if not files and (is_glob(path) or not Path(path.removeprefix("file://")).is_dir()):
+        if (
+            not files
+            and self.missing == "refuse"
+            and (is_glob(path) or not Path(path.removeprefix("file://")).is_dir())
+        ):
             raise self._no_files(path)
         for file in files:
             if not os.access(file, os.R_OK):
