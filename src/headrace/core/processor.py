@@ -134,6 +134,11 @@ class Processor(Component):
         return ()
 
     @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Of columns that it makes: all texts that they may hold, where its options name them, e.g. of topics."""
+        return {}
+
+    @property
     def kept(self) -> Mapping[str, Any]:
         """The options on which depends what it keeps: a change of them needs a new generation. Default: all."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude={"type"})

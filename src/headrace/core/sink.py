@@ -11,9 +11,10 @@ from headrace.core.component import Component
 from headrace.core.context import Batch, Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.kinds import kinds
+from headrace.core.places import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -104,6 +105,13 @@ class Sink(Component):
     def lake_path(self) -> str | None:
         """The lake table other flows can read this sink's rows from, if it keeps one."""
         return None
+
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+        """Where its rows can be read as a stream. `texts` has what columns may hold, of columns of which it is known.
+
+        A flow that reads there runs until it has caught up with those that write there.
+        """
+        return ()
 
     @property
     def endpoint(self) -> str | None:

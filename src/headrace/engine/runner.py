@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.objects import StoreError
 from headrace.engine.backfill import finish, progress
+from headrace.engine.chains import Chain
 from headrace.engine.failures import fault_of, from_query
 from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun, Trouble
@@ -72,6 +73,7 @@ class Runner:
         self.health = Health(self.starter.project, self.starter.state)
         self._orders = Orders(self.starter.state)
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._chain = Chain.of(self.plan, self.starter) if self.starter.until_caught_up else Chain({}, {})
         self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
 
     def run(
@@ -168,7 +170,8 @@ class Runner:
 
     def _over(self, run: FlowRun) -> bool:
         """Whether it will not go on by itself, nor because somebody asks for it."""
-        return run.done and (run.stop is None or self.starter.until_caught_up)
+        asked = run.stop is not None and not self.starter.until_caught_up
+        return run.done and not asked and not self._chain.is_fed(run)
 
     def _renew(self, run: FlowRun, plan: FlowPlan) -> None:
         """Start a flow anew on its own checkpoint, when its running batch is done."""
@@ -203,7 +206,7 @@ class Runner:
         if run.stop is not None:
             self._hold(run)
             return
-        if run.done:
+        if run.done and not self._chain.is_fed(run):
             return
         if run.renewal is not None:
             self._renew(run, run.renewal)
@@ -229,6 +232,7 @@ class Runner:
             self._tell(run, report)
         if reports:
             run.busy_since = None
+            self._chain.takes(run.plan.name, reports)
             self._look_at_history(run)
             show_if_caught_up(run, self._starter(run), self.notes, reports)
         return bool(reports)
@@ -260,6 +264,7 @@ class Runner:
         run.become("degraded" if run.trouble else "starting")
         run.busy_since = run.look = None
         run.look_due = 0.0
+        self._chain.begins(run.plan.name)
         run.query = self._started(run)
         run.generation = self._starter(run).state.current(run.plan.name).id
         self._look_at_history(run)
@@ -277,8 +282,10 @@ class Runner:
             raise from_query(flow, error) from error
 
     def _ready(self, flow: FlowPlan) -> bool:
-        """A flow that reads another's lake table waits for it; until caught up, for its end. So does one that reads
-        tables for what their sources have."""
+        """A flow that reads another's lake table waits for it; until caught up, for its end, and also for that of flows
+        that write to topics or files that it reads. So does one that reads tables for what their sources have."""
+        if self._chain.is_waiting(flow.name, self.runs):
+            return False
         if flow.tables() and self.starter.until_caught_up and not all_captured(flow, self.starter.project.context):
             return False
         for one in flow.inputs:

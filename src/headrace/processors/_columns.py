@@ -63,6 +63,17 @@ def with_type(given: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
     return given.append(field) if index < 0 else given.set(index, field)
 
 
+def check_document(given: pa.Schema, name: str, step: str) -> None:
+    """Refuse a column that cannot hold JSON."""
+    kind = type_of(given, name, step)
+    if not (pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise ProjectError(
+            "step-type",
+            f"'{step}' takes '{name}' for JSON, but it is of type {ddl_type(kind)}",
+            hint="a document is a string: read the stream with format {type: raw, as: string}",
+        )
+
+
 def check_key(kind: pa.DataType, name: str, step: str) -> None:
     """Refuse a key of a type that Spark has no hash for."""
     if pa.types.is_map(kind):

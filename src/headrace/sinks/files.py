@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.places import Place
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
@@ -57,6 +58,10 @@ class FilesSink(Sink):
     def label(self) -> str:
         """What is written where."""
         return f"{self.contains} files in {self.path}"
+
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+        """The folder."""
+        return (Place("files", str(self._folder(context))),)
 
     def check(self, context: Context) -> None:
         """Refuse a place that is no local folder, or may not be written."""

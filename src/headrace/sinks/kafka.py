@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Format
 from headrace.core.kafka import KafkaConnection, refused
 from headrace.core.kinds import KindOf, kinds
+from headrace.core.places import ANY, Place
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
 from headrace.sinks._views import refuse_options, view_key
 
@@ -131,6 +132,11 @@ class KafkaSink(KafkaConnection, StreamingSink):
     def label(self) -> str:
         """Topic and cluster."""
         return f"kafka {self.topic} at {self.cluster}"
+
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+        """The topic, and those that the column may name."""
+        named = () if self.topic_column is None else texts.get(self.topic_column, (ANY,))
+        return tuple(Place(f"kafka {self.cluster}", topic) for topic in (self.topic, *named))
 
     @property
     def key_columns(self) -> list[str]:

@@ -35,6 +35,19 @@ def matching_files(path: str, recursive: bool) -> list[Path]:
     return sorted((file for file in files if not _hidden(file)), key=lambda file: (file.stat().st_mtime_ns, file))
 
 
+def folders_of(path: str, recursive: bool) -> list[str]:
+    """The folders, or patterns of folders, whose files a path may mean: itself, or what stands before its last name."""
+    found = []
+    for one in _without_braces(path.removeprefix("file://")):
+        parent, _, name = one.rpartition("/")
+        found.append(one)
+        if is_glob(name) or Path(one).is_file():
+            found.append(parent)
+        if recursive:
+            found.append(f"{one}/*")
+    return found
+
+
 def partition_values(file: str, base: str) -> dict[str, str]:
     """The values in folder names such as `dt=2026-01-31` between the base folder and the file."""
     folders = file[len(base) :].split("/")[:-1] if file.startswith(base) else []

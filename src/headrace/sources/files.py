@@ -13,10 +13,11 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.places import Place
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource, RowSource
 from headrace.sources._lines import first_lines, number_lines
-from headrace.sources._paths import base_folder, is_glob, is_local, matching_files, partition_values
+from headrace.sources._paths import base_folder, folders_of, is_glob, is_local, matching_files, partition_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +99,10 @@ class FilesSource(RecordSource, RowSource):
     def reads(self) -> str:
         """The folder or glob, and what its files hold."""
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
+
+    def places(self, context: Context) -> tuple[Place, ...]:
+        """The folders in which its files are."""
+        return tuple(Place("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
 
     def check(self, context: Context) -> None:
         """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""

@@ -1,0 +1,257 @@
+"""What was decided about a document, written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from headrace.core.component import Options
+from headrace.core.errors import ProjectError
+from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
+from headrace.processors._columns import check_document, column_of, heads, type_of
+from headrace.processors._json_text import (
+    NotJsonError,
+    Path,
+    java_double,
+    path_of,
+    put,
+    read_any,
+    read_object,
+    remove,
+    with_doubles,
+    written,
+)
+
+_DESCRIPTION = "What to do with a row whose document, or whose `json` column, is not what it should be: "
+
+
+class Part(Options):
+    """What is put at one path of a document: a column, the JSON in a column, or a constant."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    column: str | None = Field(None, description="The column, or field of a struct, whose value it is.")
+    json_: str | None = Field(None, alias="json", description="The column whose text, which is JSON, it is.")
+    value: Any = Field(None, description="A constant: a text, number, true, false, null, list or mapping.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Part:
+        if len(self.model_fields_set) != 1 or (self.column is self.json_ is None and "value" not in self.given):
+            raise ValueError("needs one of 'column', 'json' and 'value'")
+        return self
+
+    @property
+    def given(self) -> set[str]:
+        """Which of them it is."""
+        return self.model_fields_set
+
+    @property
+    def source(self) -> str | None:
+        """The column that it comes from."""
+        return self.column if self.column is not None else self.json_
+
+
+class Document(ArrowProcessor):
+    r"""Puts columns and constants into a JSON document, and takes parts out of it.
+
+    A path is names joined by dots, `context.channel`; `\.` is a dot within a name. First the paths of `remove` go,
+    then those of `set` are written, in their order. Objects on the way to a path are made, also where something that
+    is no object stands. A column that is null sets nothing. What is not named stays as it is written, digit by digit,
+    in its order; new names come at the end, of a name that is there twice the last one counts, and line breaks between
+    the parts go. Numbers, truth values, structs, maps and arrays are written as such, times as ISO texts, bytes as
+    base64; a null in a struct or map is left out, and a number that JSON has not, such as NaN, is null. A wide
+    struct costs less as a text made by `to_json` in SQL, put in by `json`.
+
+    The reason of a dead letter is `not-json`. What comes out depends on the row alone, so a batch that runs again gives
+    the same. Order and number of rows stay, but for dead letters. Scale: only the objects on the way to a path are
+    taken apart; one document of each row is in memory at a time.
+    """
+
+    type: Literal["document"] = "document"
+    column: str = Field("value", description="The column with the document; the result takes its place.")
+    set_: dict[str, Part] = Field(
+        default={},
+        alias="set",
+        description="What is put where.",
+        examples=[{"flags.checked": {"value": True}, "channel": {"column": "channel"}, "error": {"json": "error"}}],
+    )
+    remove: list[str] = Field(default=[], description="Paths that go.", examples=[["edata.values", "uid"]])
+    numbers: Literal["keep", "double"] = Field(
+        "keep",
+        description="`keep` leaves numbers as they are written. `double` writes those of the document, of `json` and "
+        "of columns of type double as Java's Double.toString does (1.52906801609E12, 46.0), which loses digits beyond "
+        "the 16th; other columns and constants keep their form.",
+    )
+    invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
+        "dead_letter",
+        description=_DESCRIPTION
+        + "`dead_letter` keeps it as such, `keep` lets the row through unchanged, `skip` drops "
+        "it (a dead letter that counts, without the row), `fail` stops the flow.",
+    )
+
+    @field_validator("set_", "remove")
+    @classmethod
+    def _paths(cls, value: Any) -> Any:
+        for path in value:
+            path_of(path)
+        return value
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Document:
+        if not self.set_ and not self.remove and self.numbers == "keep":
+            raise ValueError("needs 'set', 'remove' or 'numbers: double'")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What is done to the document."""
+        done = [f"set {', '.join(self.set_)}"] if self.set_ else []
+        done += [f"remove {', '.join(self.remove)}"] if self.remove else []
+        return f"document {self.column}: {'; '.join(done) or 'numbers as doubles'}"
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The document and what is put into it."""
+        own = heads([self.column, *self._sources()])
+        return None if wanted is None else wanted | own
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The same columns."""
+        check_document(given, self.column, "document")
+        for part in self.set_.values():
+            if part.column is not None:
+                type_of(given, part.column, "document")
+            elif part.json_ is not None:
+                check_document(given, part.json_, "document")
+        return given
+
+    def work(self, given: pa.Schema, at: StepContext) -> Work:
+        """One document after the other."""
+        puts = [_Put.of(path_of(path), part, given, self.numbers == "double") for path, part in self.set_.items()]
+        removed = [path_of(path) for path in self.remove]
+        return _Write(self.column, puts, removed, self.numbers == "double", self.invalid, at.letters)
+
+    def _sources(self) -> list[str]:
+        return [part.source for part in self.set_.values() if part.source is not None]
+
+
+@dataclass(frozen=True)
+class _Put:
+    """What is put at one path. Pickled to executors."""
+
+    path: Path
+    source: str | None
+    constant: Any
+    read: Callable[[Any], Any] | None
+    """What makes a value of the column a part of a document; None: it is one."""
+
+    @staticmethod
+    def of(path: Path, part: Part, given: pa.Schema, doubles: bool) -> _Put:
+        if part.source is None:
+            return _Put(path, None, read_any(written(part.value).decode()), None)
+        if part.json_ is not None:
+            return _Put(path, part.source, None, partial(_read_json, part.source, doubles))
+        return _Put(path, part.source, None, _reader(type_of(given, part.source, "document"), doubles))
+
+    def values(self, rows: pa.RecordBatch) -> Sequence[Any]:
+        """One for each row."""
+        if self.source is None:
+            return [self.constant] * rows.num_rows
+        return _python(column_of(rows, self.source))
+
+
+def _python(values: pa.Array) -> list[Any]:
+    try:
+        return list(values.to_pylist(maps_as_pydicts="lossy"))
+    except (OverflowError, ValueError):
+        # Python has no times before year 1 and after 9999
+        return list(values.cast(pa.string()).to_pylist())
+
+
+def _read_json(column: str, doubles: bool, text: str) -> Any:
+    try:
+        return read_any(with_doubles(text) if doubles else text)
+    except NotJsonError as error:
+        raise NotJsonError(f"'{column}': {error}") from None
+
+
+def _reader(kind: pa.DataType, doubles: bool) -> Callable[[Any], Any] | None:
+    if doubles and pa.types.is_floating(kind):
+        return _java_number
+    return _without_nulls if pa.types.is_nested(kind) else None
+
+
+def _java_number(value: float) -> Any:
+    return read_any(java_double(value, "null") if value == value else "null")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A struct, or what has structs inside, without the fields that are null."""
+    match value:
+        case dict():
+            return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+        case list():
+            return [_without_nulls(part) for part in value]
+    return value
+
+
+@dataclass
+class _Write:
+    """What a task does."""
+
+    column: str
+    puts: list[_Put]
+    removed: list[Path]
+    doubles: bool
+    invalid: str
+    letters: StepLetters
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            yield self._one(batch)
+
+    def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        place = batch.schema.get_field_index(self.column)
+        # bytes: a text that is not UTF-8 would stop the whole batch
+        given = batch.column(place).cast(pa.binary()).to_pylist()
+        parts = [put.values(batch) for put in self.puts]
+        made: list[bytes | None] = []
+        dropped: list[int] = []
+        for row, text in enumerate(given):
+            try:
+                made.append(self._written(text, row, parts))
+            except NotJsonError as error:
+                made.append(text)
+                if self.invalid != "keep":
+                    self._refuse(batch, row, str(error))
+                    dropped.append(row)
+        texts = pa.array(made, pa.binary()).cast(pa.string())
+        batch = batch.set_column(place, self.column, texts)
+        return batch if not dropped else batch.filter(_all_but(dropped, batch.num_rows))
+
+    def _written(self, text: bytes | None, row: int, parts: Sequence[Sequence[Any]]) -> bytes:
+        if text is None:
+            raise NotJsonError("there is no text")
+        told = text.decode(errors="replace")
+        members = read_object(with_doubles(told) if self.doubles else told)
+        for path in self.removed:
+            remove(members, path)
+        for one, values in zip(self.puts, parts, strict=True):
+            value = values[row]
+            if value is not None:
+                put(members, one.path, value if one.read is None else one.read(value))
+        return written(members)
+
+    def _refuse(self, rows: pa.RecordBatch, row: int, detail: str) -> None:
+        if self.invalid == "fail":
+            raise ProjectError("invalid-row", f"'{self.column}' of a row is no JSON document: {detail}")
+        self.letters.keep(rows, row, "not-json", detail, whole=self.invalid == "dead_letter")
+
+
+def _all_but(dropped: list[int], count: int) -> pa.Array:
+    return pc.invert(pc.is_in(pa.array(range(count)), pa.array(dropped)))

@@ -1,0 +1,135 @@
+"""The elements of an array inside a document, as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from headrace.core.errors import ProjectError
+from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
+from headrace.processors._columns import check_document, with_type
+from headrace.processors._json_text import NotJsonError, Path, elements, on_one_line, path_of, read_object
+
+# batches of documents with many elements come out in parts of about this size
+_MOST_BYTES = 8 << 20
+
+
+class Explode(ArrowProcessor):
+    r"""One row for each element of an array inside a JSON document; the other columns are repeated.
+
+    An element is the text that stands in the document, digit by digit, without line breaks; a text has its quotes. A
+    path is names joined by dots, `batch.events`; `\.` is a dot within a name. Where the array is absent, null or empty
+    there is no row, or with `outer` one without element. A document that is no JSON object, or has something else than
+    an array there, is a dead letter with reason `not-json`.
+
+    What comes out depends on the row alone, so a batch that runs again gives the same. Order: by rows, then as in the
+    array. Scale: one document of each task is taken apart at a time. The columns beside it are copied for each element:
+    a document that goes on under its own name as well (`into` another column) is copied so often.
+    """
+
+    type: Literal["explode"] = "explode"
+    column: str = Field("value", description="The column with the document.")
+    path: str = Field(description="Where the array is.", examples=["events", "batch.events"])
+    into: str | None = Field(None, description="The column of the elements. Default: that of the document.")
+    position: str | None = Field(None, description="A column for the number of the element, from 0.", examples=["n"])
+    outer: bool = Field(False, description="Whether a row without elements comes out once, its element null.")
+    invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
+        "dead_letter",
+        description="What to do with a row whose document is not as it should be: `dead_letter` keeps it as such, "
+        "`keep` lets it through once, its element null, `skip` drops it (a dead letter that counts, without the row), "
+        "`fail` stops the flow.",
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, value: str) -> str:
+        path_of(value)
+        return value
+
+    @property
+    def label(self) -> str:
+        """What is taken apart."""
+        return f"explode {self.column}: {self.path}" + ("" if self.into is None else f" as {self.into}")
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The document."""
+        return None if wanted is None else wanted - {self.into, self.position} | {self.column}
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The element and its number."""
+        check_document(given, self.column, "explode")
+        made = with_type(given, self.into or self.column, pa.string())
+        return made if self.position is None else with_type(made, self.position, pa.int32())
+
+    def work(self, given: pa.Schema, at: StepContext) -> Work:
+        """One document after the other."""
+        return _Split(self, path_of(self.path), self.output(given), at.letters)
+
+
+@dataclass
+class _Part:
+    """Elements that come out together."""
+
+    rows: list[int] = field(default_factory=list)
+    texts: list[bytes | None] = field(default_factory=list)
+    numbers: list[int | None] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, row: int, text: bytes | None, number: int | None) -> None:
+        self.rows.append(row)
+        self.texts.append(text)
+        self.numbers.append(number)
+        self.size += 0 if text is None else len(text)
+
+
+@dataclass
+class _Split:
+    """What a task does."""
+
+    step: Explode
+    path: Path
+    output: pa.Schema
+    letters: StepLetters
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            part = _Part()
+            for row, text in enumerate(batch.column(self.step.column).cast(pa.binary()).to_pylist()):
+                self._take_apart(batch, row, text, part)
+                if part.size >= _MOST_BYTES:
+                    yield self._rows(batch, part)
+                    part = _Part()
+            yield self._rows(batch, part)
+
+    def _take_apart(self, batch: pa.RecordBatch, row: int, text: bytes | None, part: _Part) -> None:
+        try:
+            if text is None:
+                raise NotJsonError("there is no text")
+            found = elements(read_object(text.decode(errors="replace")), self.path)
+        except NotJsonError as error:
+            self._refuse(batch, row, str(error), part)
+            return
+        if not found and self.step.outer:
+            part.add(row, None, None)
+        for number, element in enumerate(found or ()):
+            part.add(row, on_one_line(bytes(element)), number)
+
+    def _refuse(self, batch: pa.RecordBatch, row: int, detail: str, part: _Part) -> None:
+        if self.step.invalid == "keep":
+            part.add(row, None, None)
+        elif self.step.invalid == "fail":
+            raise ProjectError("invalid-row", f"'{self.step.column}' of a row cannot be taken apart: {detail}")
+        else:
+            self.letters.keep(batch, row, "not-json", detail, whole=self.step.invalid == "dead_letter")
+
+    def _rows(self, batch: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
+        made = {
+            self.step.into or self.step.column: pa.array(part.texts, pa.binary()).cast(pa.string()),
+            self.step.position: pa.array(part.numbers, pa.int32()),
+        }
+        rows = pa.array(part.rows, pa.int32())
+        columns = [made[name] if name in made else batch.column(name).take(rows) for name in self.output.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)

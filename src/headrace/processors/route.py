@@ -1,0 +1,142 @@
+"""Where a row goes, by conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, PrivateAttr, field_validator
+
+from headrace.core.component import Options
+from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
+from headrace.core.records import spark_schema
+from headrace.core.schema import quoted, to_ddl
+from headrace.processors._columns import with_type
+from headrace.processors._queries import ROWS, check_columns, condition, view, words
+from headrace.sql.query import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FOUND = "_routes"
+
+
+class Route(Options):
+    """One place, and which rows go there."""
+
+    to: str = Field(min_length=1, description="The value of the column, a topic for instance.")
+    when: str | None = Field(
+        None, description="The condition, in Spark SQL. Default: every row.", examples=["eid <> 'LOG'"]
+    )
+
+    @field_validator("when")
+    @classmethod
+    def _is_a_condition(cls, value: str | None) -> str | None:
+        if value is not None:
+            condition(value)
+        return value
+
+
+class RouteStep(Processor):
+    """Says in a column where a row goes: one row comes out for each route whose condition is true.
+
+    Several may be: the row then comes out several times, in the order of the routes. A row for which none is true goes
+    where `otherwise` says; without that it becomes a dead letter with reason `no-route`. A condition that is null is
+    not true; one that cannot be computed for a row fails the flow: write try_cast. The sinks kafka (`topic_column`) and
+    files (`folder_column`) write a row to where the column says.
+
+    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Native with
+    `otherwise`; without it rows take a way through Python, where letters are written.
+    """
+
+    type: Literal["route"] = "route"
+    column: str = Field("topic", min_length=1, description="The column that says where; made, or replaced.")
+    routes: list[Route] = Field(
+        min_length=1,
+        description="The routes.",
+        examples=[[{"to": "orders.large", "when": "amount > 100"}, {"to": "orders.all"}]],
+    )
+    otherwise: str | None = Field(
+        None, min_length=1, description="Where a row goes that has no route. Default: it is a dead letter."
+    )
+
+    _sql: str = PrivateAttr("")
+
+    @property
+    def label(self) -> str:
+        """The places."""
+        places = [route.to for route in self.routes] + ([] if self.otherwise is None else [self.otherwise])
+        return f"route by {self.column} to {', '.join(dict.fromkeys(places))}"
+
+    def bound(self, project: Surroundings) -> RouteStep:
+        """With functions of the library written out."""
+        made = self.model_copy()
+        made._sql = project.written_out(self._query())
+        return made
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What Spark runs."""
+        return (self._sql,) if self._sql else ()
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The columns of the conditions."""
+        if wanted is None:
+            return None
+        conditions = [words(condition(route.when)) for route in self.routes if route.when is not None]
+        return (wanted - {self.column}).union(*conditions)
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """A text more."""
+        check_columns(parse(self._query()), given)
+        return with_type(given, self.column, pa.string())
+
+    def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """The places of a row as an array, then a row for each."""
+        from pyspark.sql import functions as F
+
+        with view(rows):
+            found = rows.sparkSession.sql(self._sql or self._query())
+        places = F.col(_FOUND)
+        if self.otherwise is not None:
+            places = F.when(F.size(places) == 0, F.array(F.lit(self.otherwise))).otherwise(places)
+        routed = found.withColumn(_FOUND, F.explode_outer(places))
+        names = [F.col(quoted(name)) for name in rows.columns if name != self.column]
+        if self.column in rows.columns:
+            names.insert(rows.columns.index(self.column), F.col(_FOUND).alias(self.column))
+        else:
+            names.append(F.col(_FOUND).alias(self.column))
+        routed = routed.select(*names)
+        if self.otherwise is not None:
+            return routed
+        return routed.mapInArrow(_Sort(self.column, at.letters), to_ddl(spark_schema(routed)))
+
+    def _query(self) -> str:
+        from sqlglot import exp
+
+        places = (
+            f"CASE WHEN (\n{'true' if route.when is None else route.when}\n) THEN "
+            f"{exp.Literal.string(route.to).sql('spark')} END"
+            for route in self.routes
+        )
+        return f"SELECT *, array_compact(array({', '.join(places)})) AS {_FOUND} FROM {ROWS}"
+
+
+@dataclass
+class _Sort:
+    """What a task does: rows that go nowhere are kept apart."""
+
+    column: str
+    letters: StepLetters
+
+    def __call__(self, batches: Batches) -> Batches:
+        try:
+            for batch in batches:
+                lost = pc.is_null(batch.column(self.column))
+                for index in pc.indices_nonzero(lost).to_pylist():
+                    self.letters.keep(batch, index, "no-route", "no condition is true")
+                yield batch.filter(pc.invert(lost))
+        finally:
+            self.letters.flush()
