@@ -15,7 +15,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.places import Place
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
-from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
+from headrace.sinks._publish import Publication, forget_others, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class FilesSink(Sink):
     """
 
     reads_all: ClassVar[bool] = True
+    takes_reports: ClassVar[bool] = True
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
@@ -98,6 +99,11 @@ class FilesSink(Sink):
             size = publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
             batch.tally.add_bytes(batch.flow, batch.sink, size)
         publication.finish()
+
+    def write_report(self, rows: DataFrame, batch: Batch) -> None:
+        """One file, after whose appearance those of earlier runs go."""
+        self.write_batch(rows.coalesce(1), batch)
+        forget_others(self._folder(batch.context), batch.flow, batch.sink, batch.generation, batch.batch_id)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """New files beside the old ones; with `replace` those of later batches are deleted."""
