@@ -141,6 +141,28 @@ def test_refusals_have_the_form_of_the_project(api: Callable[..., Api]) -> None:
     }
 
 
+SCHEMA = {"type": "object", "required": ["mid"], "properties": {"ets": {"type": "number"}}}
+
+
+@pytest.mark.parametrize("mode", ["report", "refuse"])
+def test_documents_are_checked_and_those_with_something_wrong_named(
+    api: Callable[..., Api], tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas/start.json").write_text(json.dumps(SCHEMA))
+    validation = {"mode": mode, "schemas": "schemas", "schema": "{eid}.json", "documents": "events", "id": "mid"}
+    one = api(validation=validation)
+    good, bad = {"eid": "START", "mid": "a", "ets": 1}, {"eid": "START", "mid": "b", "ets": "x"}
+    assert one.post({"events": [good]}).json() == {"position": 1}
+    answer = one.post({"events": [good, bad, {"eid": "STOP"}, 7]})
+    errors = {error["document"]: error for error in answer.json()["errors"]}
+    assert (answer.status_code, len(one.there())) == ((200, 2) if mode == "report" else (400, 1))
+    assert errors[1]["id"] == "b"
+    assert (errors[1]["errors"][0]["keyword"], errors[1]["errors"][0]["path"]) == ("type", "/ets")
+    assert [error["errors"][0]["keyword"] for error in errors.values()] == ["type", "schema", "type"]
+    assert one.post({"events": 1}).json()["errors"][0]["errors"][0]["path"] == "/events"
+
+
 def test_a_request_that_comes_again_adds_nothing_whatever_the_clock_says(api: Callable[..., Api]) -> None:
     one = api(fields=FIELDS)
     assert one.post({"a": 1}, idempotency_key="k").json() == {"position": 1}

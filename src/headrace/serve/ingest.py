@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from headrace.serve.grants import Grant
 from headrace.serve.problems import problem
 from headrace.serve.replies import body_of, check_json, coding_of, require_type
 from headrace.serve.settings import Settings
+from headrace.serve.validation import Checker
 from headrace.sources._http_fields import SMALLER, inflated, record_of
 from headrace.sources._http_replies import refusal, reply
 from headrace.sources.http import HttpSource
@@ -65,6 +67,9 @@ class _Gate(Desk):
         super().__init__(name, source.inbox(front.settings.log))
         self._source = source
         self._front = front
+        checked = source.validation
+        self._checker = None if checked is None else Checker(checked, front.settings.root)
+        self._refuses = checked is not None and checked.mode == "refuse"
         self._unread = 0
         self._look_due = 0.0
         self._alone = threading.Lock()
@@ -79,28 +84,35 @@ class _Gate(Desk):
                 raise RequestError(
                     "method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {_METHODS}"
                 )
-            body = msgspec.json.encode(await self._taken(request))
-            return Response(body, headers=_open_to(origin), media_type=JSON)
+            return await self._answer(request, origin)
         except RequestError as error:
             return self._refused(error, origin)
 
-    async def _taken(self, request: Request) -> object:
+    async def _answer(self, request: Request, origin: str | None) -> Response:
         self._check(self._front.grant(request))
         require_type(request)
         check_json(request)
         await self._require_room()
         body = await body_of(request, self._source.max_body, SMALLER)
-        if len(body) < _LARGE:
-            pushed = self._pushed(request, body)
+        if len(body) < _LARGE and self._checker is None:
+            pushed, errors = self._pushed(request, body)
         else:
-            pushed = await asyncio.to_thread(self._pushed, request, body)
-        return reply(self._source.reply, await self.take(pushed))
+            pushed, errors = await asyncio.to_thread(self._pushed, request, body)
+        if errors and self._refuses:
+            count = f"{len(errors)} document{'' if len(errors) == 1 else 's'}"
+            hint = "the answer names them, with what is wrong; nothing of the request was taken"
+            return self._refused(RequestError("invalid-documents", f"{count} not valid", hint=hint), origin, errors)
+        said = reply(self._source.reply, await self.take(pushed), errors)
+        return Response(msgspec.json.encode(said), headers=_open_to(origin), media_type=JSON)
 
-    def _pushed(self, request: Request, body: bytes) -> Pushed:
+    def _pushed(self, request: Request, body: bytes) -> tuple[Pushed, list[dict[str, Any]]]:
+        """What a request adds, and what is wrong with the documents in it."""
         plain, key = inflated(body, coding_of(request), self._source.max_body), _key(request)
-        entry = Entry(Op.UPSERT, record_of(plain, self._source.fields, request.headers))
+        record = record_of(plain, self._source.fields, request.headers)
+        errors = [] if self._checker is None else self._checker.errors(record)
         # the body and not the record: what the clock or chance has set is another one when a request comes again
-        return Pushed([entry], None if key is None else id_of(key, plain, request=True))
+        id = None if key is None else id_of(key, plain, request=True)
+        return Pushed([Entry(Op.UPSERT, record)], id), errors
 
     def _check(self, grant: Grant) -> None:
         grant.check("write")
@@ -139,13 +151,15 @@ class _Gate(Desk):
         with self._alone:
             self._unread = self._inbox.unread()
 
-    def _refused(self, error: RequestError, origin: str | None) -> Response:
+    def _refused(self, error: RequestError, origin: str | None, errors: Sequence[Any] = ()) -> Response:
         status, headers, body = problem(error)
+        if errors:
+            body = msgspec.json.encode({**msgspec.json.decode(body), "errors": errors})
         named = {name.decode(): value.decode() for name, value in headers}
         if error.status == 405:
             named["allow"] = _METHODS
         if self._source.refusal is not None:
-            body, named["content-type"] = msgspec.json.encode(refusal(self._source.refusal, error)), JSON
+            body, named["content-type"] = msgspec.json.encode(refusal(self._source.refusal, error, errors)), JSON
         return Response(body, status, {**named, **_open_to(origin)})
 
     def _origin(self, request: Request) -> str | None:

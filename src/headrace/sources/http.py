@@ -16,6 +16,7 @@ from headrace.core.statefiles import StatePath
 from headrace.log.inbox import Inbox
 from headrace.sources._http_fields import FieldFrom
 from headrace.sources._http_replies import REFUSAL_WORDS, REPLY_WORDS, require_words
+from headrace.sources._http_validation import HttpValidation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +66,11 @@ class HttpSource(RecordSource):
         default=[],
         description='Origins of pages that may send from a browser, with any header; ["*"] is all of them.',
         examples=[["*"], ["https://learn.example.org"]],
+    )
+    validation: HttpValidation | None = Field(
+        None,
+        description="Check documents against JSON Schemas before the answer; default: not at all.",
+        examples=[{"schemas": "schemas", "schema": "{eid}.json", "documents": "events"}],
     )
     reply: Any = Field(
         None,
