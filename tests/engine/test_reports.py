@@ -1,4 +1,4 @@
-"""Reports: each run reads tables as they stand and replaces the result of the last, and again after a crash the same."""
+"""Reports: each run reads tables as they stand and replaces the result of the last; after a crash, the same again."""
 
 from __future__ import annotations
 
