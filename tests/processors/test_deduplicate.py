@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ flows:
   clicked:
     sql: SELECT id, page FROM clicks
     after: [{type: deduplicate, key: [id], ttl: 1h}]
+    sinks: [console]
+  marked:
+    sql: SELECT id, page FROM clicks
+    after: [{type: deduplicate, key: [id], ttl: 1h, mark: repeat, when: page <> 'z' -- not these}]
     sinks: [console]
 """
 
@@ -133,6 +138,39 @@ def test_keys_are_looked_for_and_must_have_a_hash() -> None:
     assert caught.value.code == "step-type"
 
 
+def test_repeats_may_be_marked_and_some_rows_left_alone() -> None:
+    from headrace.processors._firsts_work import FirstsWork
+    from headrace.processors._keyed import HIGH, KEYLESS, LOW
+
+    def batch(keys: list[int], considered: list[bool]) -> pa.Table:
+        return pa.table(
+            {"n": list(range(len(keys))), "repeat": ["old"] * len(keys), "c": considered,
+             HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64()), KEYLESS: [key == 0 for key in keys]}
+        )  # fmt: skip
+
+    work = FirstsWork(10, None, StepClockAt(), "c", "repeat")
+    work.open(MemoryHandle())  # type: ignore[arg-type]
+    made = work.take(batch([1, 1, 2, 1, 0, 0], [False, True, True, True, True, False]))
+    assert made.column_names == ["n", "repeat"]
+    assert made["n"].to_pylist() == list(range(6))
+    # a row that is not looked at makes no other a repeat, and one without a key is none
+    assert made["repeat"].to_pylist() == [None, False, False, True, False, None]
+    assert work.take(batch([1, 2, 3, 2], [True, False, True, True]))["repeat"].to_pylist() == [True, None, False, True]
+
+
+def test_the_condition_and_the_mark_are_checked() -> None:
+    step = Deduplicate(key=["id"], ttl=timedelta(hours=1), mark="repeat", when="app IN ('a', 'b')")
+    given = pa.schema([("id", pa.string()), ("app", pa.string())])
+    assert step.output(given) == given.append(pa.field("repeat", pa.bool_()))
+    assert {"id", "app", "x"} <= (step.uses(frozenset({"repeat", "x"})) or set())
+    assert step.label == "deduplicate by id for 1h when app IN ('a', 'b'), marked as repeat"
+    with pytest.raises(ProjectError) as caught:
+        step.output(pa.schema([("id", pa.string())]))
+    assert caught.value.code == "unknown-column"
+    with pytest.raises(ValueError, match="not a condition"):
+        Deduplicate(key=["id"], ttl=timedelta(hours=1), when="app IN (")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "headrace.yaml").write_text(PROJECT)
@@ -206,10 +244,19 @@ def test_windows_after_it_count_each_key_once_also_after_a_restart(project: Path
 def test_after_the_sql_by_the_time_of_batches(project: Path, spark: Any) -> None:
     with ProjectHarness(project, spark) as harness:
         harness.feed("clicks", [{"id": n % 4, "page": "a"} for n in range(8)] + [{"page": "b"}, {"page": "c"}])
-        harness.run("clicked")
+        harness.run("clicked", "marked")
         harness.restart()
-        harness.feed("clicks", [{"id": 3, "page": "z"}, {"id": 9, "page": "z"}])
-        harness.run("clicked")
+        harness.feed("clicks", [{"id": 3, "page": "z"}, {"id": 9, "page": "z"}, {"id": 3, "page": "q"}])
+        harness.run("clicked", "marked")
+        marks = Counter((row["page"], row["repeat"]) for row in harness.rows("marked"))
+        assert marks == {
+            ("a", False): 4,
+            ("a", True): 4,
+            ("b", False): 1,
+            ("c", False): 1,
+            ("z", None): 2,
+            ("q", True): 1,
+        }
         rows = sorted((row["id"] is None, row["id"], row["page"]) for row in harness.rows("clicked") if row["id"])
         assert rows == [(False, 1, "a"), (False, 2, "a"), (False, 3, "a"), (False, 9, "z")]
         assert sorted(row["page"] for row in harness.rows("clicked") if row["id"] is None) == ["b", "c"]

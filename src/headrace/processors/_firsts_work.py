@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.processor import StepClock
 from headrace.core.schema import TIMESTAMP
-from headrace.processors._firsts import Seen, firsts
+from headrace.processors._firsts import Flags, Seen, firsts
 from headrace.processors._keyed import HIGH, KEYLESS, LOW
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ class FirstsWork:
     ttl: int
     time: str | None
     clock: StepClock
+    considered: str | None = None
+    """The column that says which rows are looked at at all; None: all are."""
+    mark: str | None = None
+    """The column for whether a row is a repeat; None: repeats are dropped."""
     _list: ListState | None = field(default=None, repr=False)
 
     def open(self, handle: StatefulProcessorHandle) -> None:
@@ -33,16 +37,25 @@ class FirstsWork:
         self._list = handle.getListState("seen", "entries binary")
 
     def take(self, rows: pa.Table) -> pa.Table:
-        """The rows that are no repeats."""
+        """The rows that are no repeats, or all of them with a mark."""
         assert self._list is not None, "opened before it is used"
         given = Seen(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), times_of(rows, self.time, self.clock))
         parts = [Seen.from_bytes(bytes(part[0])) for part in self._list.get()]
         known = Seen.of(parts)
-        passed = firsts(given, known, self.ttl)
-        keyless = rows[KEYLESS].to_numpy()
-        self._remember(known, len(parts), given.where(passed & ~keyless))
-        own = [name for name in rows.column_names if name not in (HIGH, LOW, KEYLESS)]
-        return rows.select(own).take(pa.array(np.flatnonzero(passed | keyless)))
+        judged = np.flatnonzero(self._considered(rows) & ~rows[KEYLESS].to_numpy())
+        passed = np.ones(len(given), np.bool_)
+        passed[judged] = firsts(given.where(judged), known, self.ttl)
+        self._remember(known, len(parts), given.where(judged[passed[judged]]))
+        own = rows.select([name for name in rows.column_names if name not in (HIGH, LOW, KEYLESS, self.considered)])
+        return own.take(pa.array(np.flatnonzero(passed))) if self.mark is None else self._marked(own, rows, passed)
+
+    def _considered(self, rows: pa.Table) -> Flags:
+        return np.ones(rows.num_rows, np.bool_) if self.considered is None else rows[self.considered].to_numpy()
+
+    def _marked(self, own: pa.Table, rows: pa.Table, passed: Flags) -> pa.Table:
+        mark = pa.array(~passed, mask=~self._considered(rows))
+        place = own.schema.get_field_index(self.mark)
+        return own.append_column(self.mark, mark) if place < 0 else own.set_column(place, self.mark, mark)
 
     def _remember(self, known: Seen, parts: int, new: Seen) -> None:
         assert self._list is not None

@@ -6,15 +6,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
-from headrace.core.processor import Processor, StepContext
+from headrace.core.processor import Processor, StepContext, Surroundings
 from headrace.core.records import spark_schema
-from headrace.processors._columns import check_key, heads, type_of
+from headrace.processors._columns import check_key, heads, type_of, with_type
+from headrace.processors._queries import ROWS, check_columns, condition, view, words
+from headrace.sql.query import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_CONSIDERED = "_considered"
 
 
 class Deduplicate(Processor):
@@ -25,6 +30,9 @@ class Deduplicate(Processor):
     and begins anew. Within a batch rows are taken in the order of their event times. A row that is up to `ttl` behind
     the watermark is judged as exactly as one in time; an even later one may come through although it is a repeat, and
     windows after this step treat it as late. Rows whose keys are all null are no repeats of each other.
+
+    With `mark` repeats come through too, told by a column, and with `when` rows that do not fulfil a condition are not
+    looked at: they come through, are remembered by nobody, and their mark is null.
 
     Delivery: what has been seen is part of the flow's checkpoint, so a batch that runs again drops the same rows. Order
     is not kept: rows are brought together by key. Scale: 24 bytes per key and time, in RocksDB, forgotten after `ttl`
@@ -40,6 +48,27 @@ class Deduplicate(Processor):
     ttl: Duration = Field(
         description="For how long after the first row of a key its repeats are dropped.", examples=["1h"]
     )
+    mark: str | None = Field(
+        None,
+        min_length=1,
+        description="A column that says whether a row is a repeat (true or false). Default: repeats are dropped.",
+        examples=["repeat"],
+    )
+    when: str | None = Field(
+        None,
+        description="A condition, in Spark SQL: rows for which it is not true come through as they are. Default: all "
+        "rows are looked at.",
+        examples=["producer IN ('portal', 'desktop')"],
+    )
+
+    _sql: str = PrivateAttr("")
+
+    @field_validator("when")
+    @classmethod
+    def _is_a_condition(cls, value: str | None) -> str | None:
+        if value is not None:
+            condition(value)
+        return value
 
     @property
     def remembers(self) -> str:
@@ -49,17 +78,34 @@ class Deduplicate(Processor):
     @property
     def label(self) -> str:
         """Keys and time."""
-        return f"deduplicate by {', '.join(self.key)} for {format_duration(self.ttl)}"
+        when = "" if self.when is None else f" when {' '.join(self.when.split())}"
+        mark = "" if self.mark is None else f", marked as {self.mark}"
+        return f"deduplicate by {', '.join(self.key)} for {format_duration(self.ttl)}{when}{mark}"
+
+    def bound(self, project: Surroundings) -> Deduplicate:
+        """With functions of the library written out."""
+        made = self.model_copy()
+        made._sql = "" if self.when is None else project.written_out(_query(self.when))
+        return made
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What Spark runs."""
+        return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The keys too."""
-        return None if wanted is None else wanted | heads(self.key)
+        """The keys and the columns of the condition too."""
+        if wanted is None:
+            return None
+        return wanted - {self.mark} | heads(self.key) | (words(condition(self.when)) if self.when else frozenset())
 
     def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
+        """The same columns, and the mark."""
         for name in self.key:
             check_key(type_of(given, name, "deduplicate"), name, "deduplicate")
-        return given
+        if self.when is not None:
+            check_columns(parse(condition(self.when)), given)
+        return given if self.mark is None else with_type(given, self.mark, pa.bool_())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """Keys in buckets, each with a list of what it has seen."""
@@ -68,5 +114,13 @@ class Deduplicate(Processor):
 
         schema = self.output(spark_schema(rows))
         time = at.event_time if at.event_time in schema.names else None
-        work = FirstsWork(self.ttl // timedelta(microseconds=1), time, at.clock)
+        considered = None if self.when is None else _CONSIDERED
+        if self.when is not None:
+            with view(rows):
+                rows = rows.sparkSession.sql(self._sql or _query(self.when))
+        work = FirstsWork(self.ttl // timedelta(microseconds=1), time, at.clock, considered, self.mark)
         return keyed(rows, self.key, work, schema)
+
+
+def _query(when: str) -> str:
+    return f"SELECT *, coalesce((\n{when}\n), false) AS {_CONSIDERED} FROM {ROWS}"
