@@ -134,11 +134,17 @@ def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: 
         return _timed_steps(rows, one, reading, state)
     if source.yields_rows:
         frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
-    rows = _decoded_natively(frame, one, form) if reading.realtime else _decoded(frame, one, form, reading, state)
+    native = reading.realtime or _is_verbatim(one, form, reading)
+    rows = _decoded_natively(frame, one, form) if native else _decoded(frame, one, form, reading, state)
     if one.name in reading.history:
         letters = _letters(one, reading, state)
         rows = with_history(rows, one, state.current(reading.flow), _gate(one, reading, state), letters)
     return _timed_steps(rows, one, reading, state)
+
+
+def _is_verbatim(one: StreamInput, form: Format, reading: Reading) -> bool:
+    """Whether records are taken as they are: nothing to decode, no event time to look at, so no way through Python."""
+    return form.verbatim and one.event_time is None and one.name not in reading.history
 
 
 def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading, state: StateDir) -> DataFrame:
@@ -164,7 +170,10 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
 
 
 def _decoded_natively(frame: DataFrame, one: StreamInput, form: Format) -> DataFrame:
-    """Decoding by Spark's own expressions, for real-time flows. A bad record is skipped or fails the flow."""
+    """Decoding by Spark's own expressions, for real-time flows and for records that cannot be bad.
+
+    A bad record is skipped or fails the flow.
+    """
     from pyspark.sql import functions as F
 
     schema = one.wanted.append(pa.field(_CORRUPT, pa.string())) if form.can_fail else one.wanted

@@ -54,8 +54,8 @@ class RawFormat(Format):
         """A struct of the value."""
         from pyspark.sql import functions as F
 
-        columns = [value.cast("string" if self.as_ == "string" else "binary").alias(name) for name in schema.names]
-        return F.struct(*columns)
+        taken = F.make_valid_utf8(value.cast("string")) if self.as_ == "string" else value.cast("binary")
+        return F.struct(*(taken.alias(name) for name in schema.names))
 
 
 class _RawDecoder(Decoder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -67,8 +68,13 @@ class RouteStep(Processor):
     @property
     def label(self) -> str:
         """The places."""
+        return f"route by {self.column} to {', '.join(self.texts[self.column])}"
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """The places."""
         places = [route.to for route in self.routes] + ([] if self.otherwise is None else [self.otherwise])
-        return f"route by {self.column} to {', '.join(dict.fromkeys(places))}"
+        return {self.column: tuple(dict.fromkeys(places))}
 
     def bound(self, project: Surroundings) -> RouteStep:
         """With functions of the library written out."""

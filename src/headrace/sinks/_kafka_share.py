@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.core.sizes import binary_bytes
@@ -67,8 +68,12 @@ def send_all(producer: Producer, topic: str, share: Share) -> tuple[int, int]:
 
 def _send(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
     """Queue the rows of a batch in their order; the transaction tells later whether they arrived."""
-    if "headers" in batch.schema.names or "topic" in batch.schema.names:
+    if "headers" in batch.schema.names:
         _send_one_by_one(producer, topic, batch)
+    elif "topic" in batch.schema.names:
+        named = pc.fill_null(batch.column("topic"), topic)
+        for name in pc.unique(named).to_pylist():
+            _send_together(producer, name, batch.filter(pc.equal(named, name)))
     else:
         _send_together(producer, topic, batch)
 

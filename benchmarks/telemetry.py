@@ -1,0 +1,201 @@
+"""`python -m benchmarks.telemetry`: the telemetry application over Kafka and Redis, stage by stage.
+
+Events of 1 kB, in batches as devices send them, go through extraction, validation, deduplication, denormalisation and
+routing; every stage reads a topic and writes its topics exactly once. CPU seconds count the JVM and all Python
+processes of the engine, not Kafka and Redis. After the run every event is looked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apps.telemetry.generator import Batch, Generator, lookups
+
+from benchmarks.meter import Meter
+from headrace.testing.services import Kafka, Redis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.project.loader import Project
+
+APP = Path(__file__).parents[1] / "apps" / "telemetry"
+STAGES = ("extract", "redact", "preprocess", "denormalise", "olap")
+CACHES = ("CONTENT_REDIS", "DEVICE_REDIS", "USER_REDIS", "DIALCODE_REDIS")
+DATABASES = (5, 2, 12, 6)
+TOPICS = (
+    "telemetry.ingest", "telemetry.redact", "telemetry.raw", "telemetry.failed", "telemetry.duplicate",
+    "telemetry.error", "telemetry.audit", "telemetry.cb.audit", "telemetry.unique", "telemetry.unique.primary",
+    "telemetry.unique.secondary", "telemetry.extractor.failed", "telemetry.extractor.duplicate",
+    "telemetry.assess.raw", "telemetry.denorm", "druid.events.telemetry", "druid.events.summary", "druid.events.log",
+    "druid.events.error",
+)  # fmt: skip
+PARTITIONS = 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.telemetry", description=__doc__)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--warm-up", type=int, default=40_000, help="events of the run that is not measured")
+    parser.add_argument("--size", type=int, default=20, help="events per batch")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, Kafka() as kafka, Redis() as redis:
+        os.environ["KAFKA_BROKERS"] = kafka.address
+        for name, database in zip(CACHES, DATABASES, strict=True):
+            os.environ[name] = f"redis://{redis.address}/{database}"
+        fill(redis)
+        spark = session(Path(scratch))
+        run(Path(scratch), "warm", kafka, spark, options.warm_up, options.size)
+        report = run(Path(scratch), "bench", kafka, spark, options.events, options.size)
+        spark.stop()
+    print(json.dumps(report) if options.json else table(report))
+
+
+def session(scratch: Path) -> SparkSession:
+    from headrace.engine.session import start_session
+    from headrace.project.model import SparkSpec
+
+    return start_session(SparkSpec(master="local[2]", memory="2g"), "telemetry", scratch / "spark")
+
+
+def fill(redis: Redis) -> None:
+    """What is known about devices, users and contents."""
+    from redis import Redis as Client
+
+    pipes = {database: Client(host="127.0.0.1", port=redis.port, db=database).pipeline() for database in DATABASES}
+    for database, key, value in lookups():
+        if isinstance(value, str):
+            pipes[database].set(key, value)
+        else:
+            pipes[database].hset(key, mapping=dict(value))
+    for pipe in pipes.values():
+        pipe.execute()
+
+
+def run(folder: Path, env: str, kafka: Kafka, spark: SparkSession, events: int, size: int) -> dict[str, Any]:
+    """All stages over fresh topics, one after the other."""
+    from headrace.project.loader import load
+
+    for topic in TOPICS:
+        kafka.create_topic(f"{env}.{topic}", PARTITIONS)
+    batches = Generator(seed=len(env), size=size).batches(events // size)
+    sent, average = produce(kafka, f"{env}.telemetry.ingest", batches)
+    project = load(APP, profile="kafka", overrides=[f"variables.env={env}", f"state={folder / env}"])
+    load_before = os.getloadavg()[0]
+    stages = [stage(project, spark, name) for name in STAGES if name in project.spec.flows]
+    found = Counter({topic: size_of(kafka, f"{env}.{topic}") for topic in TOPICS})
+    check(sent, found, denormalised="denormalise" in project.spec.flows)
+    seconds, cpu = sum(one["seconds"] for one in stages), sum(one["cpu_s"] for one in stages)
+    return {
+        "events": sent.total(),
+        "event_bytes": average,
+        "stages": stages,
+        "seconds": round(seconds, 1),
+        "events_per_s": round(sent.total() / seconds),
+        "cpu_s": round(cpu, 1),
+        "events_per_cpu_s": round(sent.total() / cpu),
+        "cpus": os.cpu_count(),
+        "load_before": round(load_before, 1),
+        "topics": {topic: count for topic, count in found.items() if count},
+    }
+
+
+def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter[str], int]:
+    """How many events of each fate were sent, and their mean size."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": kafka.address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+    )
+    fates: Counter[str] = Counter()
+    size = 0
+    for batch in batches:
+        fates.update(fate for _, fate in batch.sent)
+        size += len(batch.text)
+        producer.produce(topic, batch.text)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    return fates, size // max(fates.total(), 1)
+
+
+def stage(project: Project, spark: SparkSession, name: str) -> dict[str, Any]:
+    """One flow until it has caught up."""
+    from headrace.engine.flow import FlowStarter
+    from headrace.engine.runner import Runner
+    from headrace.engine.state import StateDir
+    from headrace.plan.planner import make_plan
+
+    state = StateDir.of(project.context)
+    plan = make_plan(project, [name])
+    meter = Meter()
+    before, began = meter.cpu_seconds(), time.monotonic()
+    (done,) = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=1800)
+    seconds, used = time.monotonic() - began, meter.cpu_seconds() - before
+    meter.close()
+    if done.error is not None:
+        raise done.error
+    rows = done.rows_in
+    told = {"stage": name, "records": rows, "seconds": round(seconds, 2), "cpu_s": round(used, 2)}
+    return {**told, "records_per_cpu_s": round(rows / used), "peak_mb": round(meter.peak_mb)}
+
+
+def size_of(kafka: Kafka, topic: str) -> int:
+    """How many committed records a topic has."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"bootstrap.servers": kafka.address, "group.id": "bench", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    count = ended = 0
+    while ended < PARTITIONS:
+        for message in consumer.consume(10_000, 60):
+            if message.error() is None:
+                count += 1
+            else:
+                ended += 1
+    consumer.close()
+    return count
+
+
+def check(sent: Counter[str], found: Counter[str], denormalised: bool) -> None:
+    """Every event is somewhere, once."""
+    log = sent["log"] + found["telemetry.ingest"]
+    assert found["druid.events.log"] == log, f"{found['druid.events.log']} of {log} LOG events"
+    items = found["telemetry.unique.primary"] + found["telemetry.unique.secondary"] - found["telemetry.cb.audit"]
+    assert found["telemetry.unique"] == items, f"{found['telemetry.unique']} of {items} events that are kept"
+    assert found["telemetry.failed"] == sent["failed"], f"{found['telemetry.failed']} of {sent['failed']} bad events"
+    if denormalised:
+        unique = found["telemetry.unique.primary"] + found["telemetry.unique.secondary"]
+        assert found["telemetry.denorm"] <= unique
+        assert found["druid.events.telemetry"] == found["telemetry.denorm"]
+
+
+def table(report: dict[str, Any]) -> str:
+    """For people."""
+    lines = [
+        f"{report['events']:,} events of {report['event_bytes']} bytes, {report['cpus']} cores, load before "
+        f"{report['load_before']}",
+        "",
+        "| stage | records in | seconds | CPU s | records per CPU s | peak MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one['stage']} | {one['records']:,} | {one['seconds']} | {one['cpu_s']} | {one['records_per_cpu_s']:,} | "
+        f"{one['peak_mb']:,} |"
+        for one in report["stages"]
+    ]
+    whole = f"{report['events_per_s']:,} events/s, {report['events_per_cpu_s']:,} events per CPU second"
+    return "\n".join([*lines, "", f"all stages: {report['seconds']} s, {report['cpu_s']} CPU s: {whole}"])
+
+
+if __name__ == "__main__":
+    main()
