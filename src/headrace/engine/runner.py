@@ -67,10 +67,13 @@ class Runner:
     notes: Notes = field(default_factory=Notes)
     schemas: SchemaWatch | None = None
     scheduled: bool = True
-    """Whether flows with a schedule wait for their time; otherwise they run now, once."""
+    """Whether flows with a schedule wait for their time, for which there is none until caught up; otherwise they run
+    now, once."""
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.scheduled and self.starter.until_caught_up:
+            self.plan = self.plan.without_schedules()
         self.runs = self.runs or runs_of(self.starter, self.plan, self.notes)
         self.health = Health(self.starter.project, self.starter.state)
         self._orders = Orders(self.starter.state)

@@ -218,6 +218,10 @@ class Plan:
     project: str
     flows: tuple[FlowPlan, ...]
 
+    def without_schedules(self) -> Plan:
+        """Without the flows that run at times of their own."""
+        return replace(self, flows=tuple(flow for flow in self.flows if flow.spec.schedule is None))
+
     def flow(self, name: str) -> FlowPlan:
         """The plan of one flow."""
         return next(flow for flow in self.flows if flow.name == name)

@@ -224,7 +224,7 @@ class FlowSpec(Options):
     schedule: ScheduleSpec | None = Field(
         None,
         description="Of mode batch: when it runs by itself, as a text for cron or with a time zone. A run that was "
-        "missed is made up for, once. `headrace run FLOW` runs it at once.",
+        "missed is made up for, once. `headrace run FLOW` runs it at once, `--until-caught-up` alone does not.",
         examples=["30 0 * * *", {"cron": "30 0 * * *", "zone": "Asia/Kolkata"}],
     )
     key: str | list[str] = Field(
