@@ -108,6 +108,17 @@ def test_what_all_flows_have_read_is_let_go_when_it_is_old_enough(tmp_path: Path
     assert known.resolve(Earliest(), at(1), Scope()) == at(4)
 
 
+def test_an_inbox_with_less_than_was_read_is_refused(tmp_path: Path) -> None:
+    from headrace.sources._posted import Posts, _StreamReader
+
+    posted(tmp_path, 1)
+    reader = _StreamReader(Posts(SOURCE, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry"), 2))
+    assert reader.latestOffset(at(1), reader.getDefaultReadLimit()) == at(2)
+    with pytest.raises(ProjectError) as refused:
+        reader.latestOffset(at(9), reader.getDefaultReadLimit())
+    assert refused.value.code == "http-inbox-lost"
+
+
 def test_a_sample_is_read_without_spark(tmp_path: Path) -> None:
     posted(tmp_path, 1, 2)
     assert SOURCE.sample(Context(tmp_path, str(tmp_path / "state")), 1) == [b'{"n":1}']

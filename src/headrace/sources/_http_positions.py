@@ -105,6 +105,16 @@ class HttpPositions(Positions):
                 after = segments[-1].position
 
 
+def lost(path: str, read: int, there: int) -> ProjectError:
+    """A flow has read more than there is: another inbox is in the place of the one that it knows."""
+    return ProjectError(
+        "http-inbox-lost",
+        f"the inbox of {path} has {there} commits, and the flow has read {read}: it was emptied or brought back older",
+        hint="bring back the inbox that belongs to the flow's state, or headrace rewind --to earliest",
+        exit_code=Exit.CONFLICT,
+    )
+
+
 @contextmanager
 def inbox_errors(path: str) -> Iterator[None]:
     """What can be wrong with an inbox, in words."""

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from headrace.core.context import ReadContext
 from headrace.log.inbox import Inbox, count
 from headrace.log.log import Segment
-from headrace.sources._http_positions import inbox_errors
+from headrace.sources._http_positions import inbox_errors, lost
 from headrace.sources.http import HttpSource
 
 _REGISTRATIONS = itertools.count()
@@ -86,7 +86,7 @@ class Posts:
             records, size = records + count(one), size + one.bytes
             if size >= _BATCH_BYTES or records >= (self.context.max_records or records + 1):
                 return one.position
-        return max(after, bound)
+        return bound
 
     def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
         """The records of a run."""
@@ -174,6 +174,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         after = self._position(start)
         bound = self._posts.inbox.end() if self._bound is None else self._bound
+        if after > bound:
+            raise lost(self._posts.source.path, after, bound)
         return self._offset(self._posts.up_to(after, bound))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
