@@ -84,7 +84,7 @@ def run(
     with state.lock(), stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
-        check_services(loaded, plan if flows else plan.without_schedules())
+        check_services(loaded, plan)
         given = Given(path, profile, tuple(overrides or ()))
         with ExitStack() as stack:
             kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def check_services(project: Project, plan: Plan) -> None:
     """Ask every source, table and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at
-    once. Tables that none of the flows reads may be away."""
+    once. What only flows with a schedule use, or nobody, may be away: it is needed when its time has come."""
     parts: dict[tuple[str | int, ...], Source | TableSource | Processor | Sink] = {}
-    for flow in plan.flows:
+    for flow in plan.without_schedules().flows:
         read = [one.name for one in flow.inputs if isinstance(one, TableInput | StandingInput)]
         tables = {name: project.spec.tables[name] for name in read if name in project.spec.tables}
         parts |= {("tables", name, "source"): table.source for name, table in tables.items()}
