@@ -116,7 +116,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple
             query.awaitTermination()
     logs = Settings.of(project).logs
     return {name: read(folder / "reports" / name) for name in (*FIRST, "course_progress")}, {
-        name: logs.log(name, 1).endpoint.key for name in ("active_users", "course_progress")
+        name: logs.open(name, 1).endpoint.key for name in ("active_users", "course_progress")
     }
 
 
