@@ -32,8 +32,8 @@ class HttpSource(RecordSource):
     that come at the same time share one commit. One that comes again with the same `Idempotency-Key` within `max_age`
     gets an answer and adds nothing. Order: as answered, within one API process. What all flows of the project have
     read is kept for `retention` more, so that they can be rewound. When more than `max_backlog` waits to be read,
-    callers get a 503 and come back later. Scale: some thousand requests per second and node; commits, not records,
-    are counted by positions.
+    callers get a 503 and come back later. Scale: a commit is a few flushes of the disk, shared by all requests that
+    wait for it; each API process holds the idempotency keys of `max_age` in memory. Positions count commits.
     """
 
     metadata: ClassVar[dict[str, str]] = {"_commit": "bigint", "_number": "int", "_timestamp": "timestamp"}
