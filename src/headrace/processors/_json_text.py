@@ -101,15 +101,18 @@ def _is_object(part: Any) -> bool:
 
 
 def _inside(members: dict[str, Any], name: str) -> dict[str, Any]:
-    part = members.get(name)
-    if not isinstance(part, dict):
-        part = members[name] = _OBJECT.decode(part) if _is_object(part) else {}
-    return part
+    part: Any = members.get(name)
+    if isinstance(part, dict):
+        return part
+    made: dict[str, Any] = _OBJECT.decode(part) if _is_object(part) else {}
+    members[name] = made
+    return made
 
 
 def with_doubles(text: str) -> str:
     """The text with every number as Java writes a double. What is no JSON stays so."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     while found := _NUMBER.match(text, at):
         parts += text[at : found.start(1)], java_double(float(found[1]), found[1])
         at = found.end()
