@@ -88,7 +88,7 @@ def run(
         given = Given(path, profile, tuple(overrides or ()))
         with ExitStack() as stack:
             kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
-            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept)
+            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
     _finish(runs, loaded, json)
 
 
@@ -125,6 +125,7 @@ def _run(
     patience: float,
     json: bool,
     kept: Sequence[Kept] = (),
+    scheduled: bool = True,
 ) -> list[FlowRun]:
     from headrace.engine.flow import FlowStarter
     from headrace.engine.reporting import Reporting
@@ -141,7 +142,8 @@ def _run(
     try:
         starter = FlowStarter(project, state, spark, until_caught_up)
         schemas = SchemaWatch(project, state, starter.probe)
-        runner = Runner(starter, _with_newest(schemas, plan), stopping, stop_seconds=patience, schemas=schemas)
+        newest = _with_newest(schemas, plan)
+        runner = Runner(starter, newest, stopping, stop_seconds=patience, schemas=schemas, scheduled=scheduled)
         for one in kept:
             one.note = runner.notes.add
         with Reporting(project, state, runner, http=not until_caught_up) as reporting:

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def wants_serving(project: Project, plan: Plan) -> bool:
-    """Whether a flow that runs writes an endpoint, or a table is pushed to, and the project wants it served."""
+    """Whether a flow that runs writes an endpoint, or a table or stream is sent to, and the project wants it served."""
     from headrace.serve.settings import Settings
 
     sinks = (step.sink for flow in plan.flows for step in flow.sinks)
-    asked = any(sink.endpoint is not None for sink in sinks)
-    return project.spec.serve.enabled and (asked or bool(Settings.of(project).tables))
+    settings = Settings.of(project)
+    asked = any(sink.endpoint is not None for sink in sinks) or bool(settings.tables or settings.streams)
+    return project.spec.serve.enabled and asked
 
 
 class Serving(Kept):

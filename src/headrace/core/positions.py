@@ -35,10 +35,14 @@ class Split:
     """How long the oldest unread record has been waiting; 0 when there is none."""
     counts_records: bool = True
     """Whether offsets count records: the difference of two versions of a table says nothing about its rows."""
+    unread: int | None = None
+    """How many records are still to be read, where the source knows it and offsets do not say it."""
 
     @property
     def lag(self) -> int | None:
         """How many records are still to be read."""
+        if self.unread is not None:
+            return self.unread
         if self.position is None or not (self.counts_records or self.position >= self.end):
             return None
         return max(0, self.end - self.position)
@@ -197,6 +201,8 @@ class Positions:
 
     comparable = False
     """Whether `reached` can tell which of two readers is further."""
+    releases = False
+    """Whether the source keeps records until all flows have read them, and `release` lets them go."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -244,6 +250,9 @@ class Positions:
 
     def publish(self, group: str, position: Position) -> None:
         """Tell the system behind the source where the flow is, for the tools that its operators have."""
+
+    def release(self, reached: Sequence[Position | None]) -> None:
+        """All flows that read the source have come this far; None: one has not begun. What is before may go."""
 
     def close(self) -> None:
         """Let go of what was kept."""

@@ -90,6 +90,9 @@ class Sink(Component):
     takes_changes: ClassVar[bool] = False
     """Whether it can hold a view: rows that are inserted, updated and deleted by key (`of_view`, `write_changes`)."""
 
+    takes_reports: ClassVar[bool] = False
+    """Whether it can hold a report: rows all of which replace those of the run before (`write_report`)."""
+
     @property
     def guarantee(self) -> Delivery:
         """How often a row arrives, whatever happens on the way."""
@@ -179,6 +182,10 @@ class Sink(Component):
     def write_few(self, changes: pa.Table, key: Sequence[str], batch: Batch) -> bool:
         """The same with changes that the driver has, for a sink that is quicker without Spark. False: it is not."""
         return False
+
+    def write_report(self, rows: DataFrame, batch: Batch) -> None:
+        """Put the rows of one run of a report in the place of those of all runs before; twice is as good as once."""
+        raise NotImplementedError(f"{self.kind()} takes no reports")
 
     def caught_up(self, context: Context) -> None:
         """Show what was held back, now that the flow has read all there is. Needs no Spark; it may be called while a

@@ -10,7 +10,7 @@ from headrace.core.records import spark_schema
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.core.tables import TableSource
-from headrace.plan.model import FlowPlan, Plan
+from headrace.plan.model import FlowPlan, Plan, StandingInput, TableInput
 from headrace.project.loader import Project
 from headrace.sql.dialect.dotted import check_dotted_columns
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 def check_services(project: Project, plan: Plan) -> None:
     """Ask every source, table and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at
-    once."""
+    once. What only flows with a schedule use, or nobody, may be away: it is needed when its time has come."""
     parts: dict[tuple[str | int, ...], Source | TableSource | Processor | Sink] = {}
-    parts |= {("tables", name, "source"): table.source for name, table in project.spec.tables.items()}
-    for flow in plan.flows:
+    for flow in plan.without_schedules().flows:
+        read = [one.name for one in flow.inputs if isinstance(one, TableInput | StandingInput)]
+        tables = {name: project.spec.tables[name] for name in read if name in project.spec.tables}
+        parts |= {("tables", name, "source"): table.source for name, table in tables.items()}
         parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
         parts |= {("flows", step.of or flow.name, *step.path): step.processor for step in flow.steps()}
         parts |= {("flows", flow.name, "sinks", i): step.sink for i, step in enumerate(flow.sinks)}

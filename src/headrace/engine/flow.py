@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
+from headrace.core.records import spark_schema
 from headrace.core.sink import Side, StreamingSink
 from headrace.core.statefiles import spark_path
 from headrace.core.tally import ENGINE, Tally
@@ -22,6 +23,7 @@ from headrace.engine.functions import register_for
 from headrace.engine.generations import Generation
 from headrace.engine.inputs import Reading, processed, register
 from headrace.engine.progress import OUTPUT
+from headrace.engine.reports import ReportWriter, runs_of
 from headrace.engine.rewind import finish_take_back
 from headrace.engine.sqlerrors import from_analysis
 from headrace.engine.state import StateDir
@@ -72,7 +74,8 @@ class FlowStarter:
         check_topics(flow, generation, self.project.context)
         self._forget_batch_in_flight(flow.name, generation)
         try:
-            query = self._start(flow, self._view(flow, generation) if flow.tables() else self._flow(flow, generation))
+            make = self._report if flow.is_report else self._view if flow.tables() else self._flow
+            query = self._start(flow, make(flow, generation))
             began(generation, query.id)
             return query
         except AnalysisException as refusal:
@@ -101,6 +104,14 @@ class FlowStarter:
         check_schema(self.project, written, writer.maintained.schema)
         return feed(session, flow, context).writeStream.foreachBatch(writer)
 
+    def _report(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        session = view_session(self.spark, flow)
+        register_for(session, flow, self.project)
+        context = self.project.context
+        writer = ReportWriter(flow, generation, session, context, self.state.fence.check)
+        check_schema(self.project, flow, spark_schema(writer.now()), "append")
+        return runs_of(session, flow, context).writeStream.foreachBatch(writer)
+
     def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:
         writer = self._triggered(writer, flow).queryName(flow.name)
         checkpoint = spark_path(self.state.current(flow.name).checkpoint_folder)
@@ -110,7 +121,7 @@ class FlowStarter:
         """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
         from pyspark.errors import AnalysisException
 
-        if flow.tables():
+        if flow.tables() or flow.is_report:
             return
         try:
             check_rows(self.project, flow, self.rows(flow))

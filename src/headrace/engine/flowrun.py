@@ -86,6 +86,8 @@ class FlowRun:
     building: Building | None = None
     """The generation that is built beside it."""
     is_candidate: bool = False
+    schedule: Mapping[str, Any] | None = None
+    """When it last ran and runs next, for one that runs by a schedule."""
     log: Observer | None = None
     """Who is told of its batches instead of the runner's observers."""
     _seen_batch: int = -1
@@ -173,7 +175,8 @@ class FlowRun:
 
     def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
         """A report with what Spark does not see of a view: the rows of its batch and what it keeps."""
-        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])} if self.plan.tables() else report
+        said = self.plan.tables() or self.plan.is_report
+        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])} if said else report
 
     def take_status(self) -> bool:
         """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""

@@ -68,6 +68,7 @@ class Reading:
             root=self.context.root,
             state=self.context.state,
             store=self.context.store,
+            log=self.context.log,
             stream=stream,
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,

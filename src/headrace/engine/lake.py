@@ -12,6 +12,13 @@ def is_table(path: str) -> bool:
     return bool(DeltaTable.is_deltatable(path))
 
 
+def newest_version(path: str) -> int:
+    """The newest version of a Delta table."""
+    from deltalake import DeltaTable
+
+    return int(DeltaTable(path).version())
+
+
 def starting_options(path: str, start: Position | None) -> dict[str, str]:
     """What Delta's streaming reader is told so that it begins at a position; nothing for the whole table."""
     from deltalake import DeltaTable

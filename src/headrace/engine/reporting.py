@@ -12,6 +12,7 @@ from headrace.engine.http import StatusServer
 from headrace.engine.meters import ClosedLetters, FileCounter, LagMeter
 from headrace.engine.metrics import Metrics
 from headrace.engine.positions import PositionLog
+from headrace.engine.releasing import Releaser
 from headrace.engine.runner import FlowRun, Runner
 from headrace.engine.sidework import Periodic
 from headrace.engine.state import StateDir
@@ -45,6 +46,8 @@ class Reporting:
         runner.observers = [*runner.observers, self._metrics, PositionLog(state), groups, Housekeeper(state)]
         if project.spec.tables:
             runner.observers = [*runner.observers, TableFolder(runner.starter.spark, state, project)]
+        if Releaser.wanted(project):
+            runner.observers = [*runner.observers, Releaser(project, state)]
         self._states: list[str] = []
 
     def __enter__(self) -> Reporting:

@@ -21,16 +21,16 @@ from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun, Trouble
 from headrace.engine.handover import Building, runs_of
 from headrace.engine.health import Health
-from headrace.engine.lake import is_table
 from headrace.engine.observers import Observer
 from headrace.engine.orders import Orders
+from headrace.engine.readiness import inputs_ready
+from headrace.engine.schedules import Timetable
 from headrace.engine.schemawatch import SchemaWatch
 from headrace.engine.session import is_lost
 from headrace.engine.showing import show_if_caught_up
 from headrace.engine.sidework import Notes, Teller, ask
 from headrace.engine.stopping import count_on, stop_flow
-from headrace.engine.tablelogs import all_captured
-from headrace.plan.model import FlowPlan, LakeInput, Plan
+from headrace.plan.model import FlowPlan, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -66,14 +66,20 @@ class Runner:
     stop_seconds: float = 30.0
     notes: Notes = field(default_factory=Notes)
     schemas: SchemaWatch | None = None
+    scheduled: bool = True
+    """Whether flows with a schedule wait for their time, for which there is none until caught up; otherwise they run
+    now, once."""
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.scheduled and self.starter.until_caught_up:
+            self.plan = self.plan.without_schedules()
         self.runs = self.runs or runs_of(self.starter, self.plan, self.notes)
         self.health = Health(self.starter.project, self.starter.state)
         self._orders = Orders(self.starter.state)
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
         self._chain = Chain.of(self.plan, self.starter) if self.starter.until_caught_up else Chain({}, {})
+        self._timetable = Timetable(self.starter.state, self.scheduled and not self.starter.until_caught_up)
         self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
 
     def run(
@@ -203,6 +209,9 @@ class Runner:
         return True
 
     def _tend(self, run: FlowRun) -> None:
+        run.schedule = self._timetable.told(run.plan)
+        if run.error is not None and self._timetable.holds(run.plan) and self._timetable.is_due(run.plan):
+            self._want_again(run)
         if run.stop is not None:
             self._hold(run)
             return
@@ -265,6 +274,7 @@ class Runner:
         run.busy_since = run.look = None
         run.look_due = 0.0
         self._chain.begins(run.plan.name)
+        self._timetable.begins(run.plan)
         run.query = self._started(run)
         run.generation = self._starter(run).state.current(run.plan.name).id
         self._look_at_history(run)
@@ -282,27 +292,11 @@ class Runner:
             raise from_query(flow, error) from error
 
     def _ready(self, flow: FlowPlan) -> bool:
-        """A flow that reads another's lake table waits for it; until caught up, for its end, and also for that of flows
-        that write to topics or files that it reads. So does one that reads tables for what their sources have."""
-        if self._chain.is_waiting(flow.name, self.runs):
+        """Whether it is time for a flow, and what it reads is there; until caught up, flows that write to topics or
+        files that it reads have ended."""
+        if not self._timetable.is_due(flow) or self._chain.is_waiting(flow.name, self.runs):
             return False
-        if flow.tables() and self.starter.until_caught_up and not all_captured(flow, self.starter.project.context):
-            return False
-        for one in flow.inputs:
-            if isinstance(one, LakeInput):
-                upstream = next((run for run in self.runs if run.plan.name == one.name), None)
-                if upstream is not None and self.starter.until_caught_up and not upstream.done:
-                    return False
-                if not is_table(one.path):
-                    if upstream is None or self._over(upstream):
-                        raise ProjectError(
-                            "lake-missing",
-                            f"flow '{flow.name}' reads the lake table of '{one.name}', which is not there",
-                            hint=f"run '{one.name}' first",
-                            exit_code=Exit.NOT_FOUND,
-                        )
-                    return False
-        return True
+        return inputs_ready(flow, self.runs, self.starter, self._over)
 
     def _watch(self, run: FlowRun) -> None:
         """An active flow: is it getting on? If not, a side thread looks why."""
@@ -355,7 +349,10 @@ class Runner:
         elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
             run.caught_up = True
             show_if_caught_up(run, self._starter(run), self.notes)
-            run.become("stopped")
+            self._timetable.ends(run.plan)
+            count_on(run, self._starter(run))
+            run.trouble = None
+            run.become("waiting" if self._timetable.holds(run.plan) else "stopped")
         else:
             message = f"flow '{run.plan.name}' ended, and Spark does not say why"
             hint = "the whole story is in logs/engine.log of the state folder"
@@ -368,6 +365,7 @@ class Runner:
             self.starter.careful.add(run.plan.name)
         if self.starter.until_caught_up or fault == "own":
             run.fail(error)
+            self._timetable.ends(run.plan)
             return
         policy = self.starter.project.spec.restart
         attempts = run.trouble.attempts + 1 if run.trouble else 0
@@ -398,6 +396,7 @@ class Runner:
             return
         if not trouble.outside and not self._forgiven(run.plan.name, now):
             run.fail(trouble.error)
+            self._timetable.ends(run.plan)
             return
         run.restarts += 1
         try:

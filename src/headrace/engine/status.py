@@ -81,7 +81,7 @@ class Board:
 
     def not_ready(self) -> list[dict[str, Any]]:
         """The required flows that keep the engine from being ready, and why."""
-        required = [run for run in self.runs if run.plan.spec.required and run.state in _NOT_READY]
+        required = [run for run in self.runs if run.plan.spec.required and _not_ready(run)]
         return [{"flow": run.plan.name, "state": run.state, "text": self.redact(_why(run))} for run in required]
 
     def _problem(self, run: FlowRun) -> dict[str, Any]:
@@ -120,6 +120,7 @@ class Board:
             "stop": run.stop and {"by": run.stop.by, "at": run.stop.at},
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
+            "schedule": run.schedule,
             "generation": run.generation,
             "candidate": None if run.building is None else self._candidate(run.building),
             "rows_in": numbers.rows_in if run.has_run else None,
@@ -197,6 +198,12 @@ class Board:
         found = self.lags.measured.get(run.plan.name)
         records = found.lag.records if found else None
         return run.caught_up if records is None else records == 0 and run.caught_up is not False
+
+
+def _not_ready(run: FlowRun) -> bool:
+    """A flow that waits for its time is as ready as it can be."""
+    waits = run.state == "waiting" and run.schedule is not None and run.schedule["next"] is not None
+    return run.state in _NOT_READY and not waits
 
 
 def _why(run: FlowRun) -> str:

@@ -13,7 +13,7 @@ from headrace.core.positions import Position, Positions, Reached, Split
 from headrace.core.statefiles import StatePath
 from headrace.log.tables import TableLog, TableSegment, table_log
 from headrace.log.tablestatus import read_group, tables_folder
-from headrace.plan.model import FlowPlan
+from headrace.plan.model import FlowPlan, StandingInput
 
 Reach = Mapping[str, int]
 """By log, the commit up to which it was read; 0 is before the first."""
@@ -31,7 +31,7 @@ class TableFiles:
 
 @dataclass(frozen=True)
 class FlowTables:
-    """The tables of one view, by the groups they are read with. Pickled to the process that asks for offsets."""
+    """The tables of one view or report, by the groups they are read with. Pickled to whoever asks for offsets."""
 
     context: Context
     groups: Mapping[str, tuple[str, ...]]
@@ -40,11 +40,13 @@ class FlowTables:
 
     @staticmethod
     def of(flow: FlowPlan, context: Context) -> FlowTables:
-        """The tables that a view reads."""
+        """The tables that a view or a report reads."""
         groups: dict[str, tuple[str, ...]] = {}
-        for one in flow.tables():
-            group = one.spec.source.group
-            groups[group] = (*groups.get(group, ()), one.name)
+        standing = [one for one in flow.inputs if isinstance(one, StandingInput)]
+        specs = {one.name: one.spec for one in flow.tables()}
+        specs |= {one.name: one.table for one in standing if one.table is not None}
+        for name, spec in specs.items():
+            groups[spec.source.group] = (*groups.get(spec.source.group, ()), name)
         return FlowTables(context, groups)
 
     def start(self) -> dict[str, int]:
@@ -61,9 +63,17 @@ class FlowTables:
         The first batch takes each table as it stands, so it waits until all of them have come whole.
         """
         if not any(start.values()):
-            ready = all(set(tables) <= self._log(group).complete() for group, tables in self.groups.items())
-            return (dict(last) if last is not None else self.ends()) if ready else dict(start)
+            return (dict(last) if last is not None else self.ends()) if self.whole() else dict(start)
         return {group: self._up_to(group, start.get(group, 0), most, last) for group in self.groups}
+
+    def whole(self) -> bool:
+        """Whether all tables have come whole."""
+        return all(set(tables) <= self._log(group).complete() for group, tables in self.groups.items())
+
+    def standing(self, table: str, at: Reach) -> list[StatePath]:
+        """The files that hold a table as it was at these commits."""
+        group = next(group for group, tables in self.groups.items() if table in tables)
+        return list(self._log(group).state(table, at[group]))
 
     def _up_to(self, group: str, start: int, most: int, last: Reach | None) -> int:
         log, rows, reached = self._log(group), 0, start

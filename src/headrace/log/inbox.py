@@ -1,9 +1,10 @@
-"""The inbox of a table that is pushed to: what was accepted and is not yet taken into the table's log.
+"""An inbox: what was accepted over HTTP or gRPC and is not yet taken. A table that is pushed to has one, and a stream.
 
-Any number of processes add to it at the same time, one reader takes from it. A segment is one step for all requests in
-it. Whoever adds has read all that is there before, and its segment counts only if nobody was faster: so a request that
-comes again, to whichever process, is found by its id and adds nothing. Ids outlive the segments they came with: before
-the reader cuts segments off, it puts their ids into `ids/<position>-<time of the newest>.json`.
+Any number of processes add to it at the same time; what all readers have taken is cut off. A segment is one step for
+all requests in it. Whoever adds has read all that is there before, and its segment counts only if nobody was faster:
+so a request that comes again, to whichever process, is found by its id and adds nothing. Ids outlive the segments they
+came with: before segments are cut off, their ids are put into `ids/<position>-<time of the newest>.json`. `read.json`
+says up to which position all readers of a stream have read: what is after it takes up room.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -24,11 +25,14 @@ from headrace.core.endpoints import OP, Endpoint, Op
 from headrace.core.statefiles import StatePath, write_atomically
 from headrace.log._commits import sealed, unsealed
 from headrace.log.files import FileLog
-from headrace.log.log import LogCutError, Mark, Segment
+from headrace.log.log import LogCutError, Mark, Part, Segment
+from headrace.log.parts import task_of
 
 _COLUMNS = pa.schema([("row", pa.binary()), ("id", pa.binary())])
 _NAME_BYTES, _CONTENT_BYTES = 16, 8
 _AT_ONCE = 256
+_ROWS, _IDS = 0, 1
+"""Ids are a piece of their own: whoever adds has to know all of them, and need not read the rows."""
 _KEPT = re.compile(r"(\d{12})-(\d+)\.json")
 
 
@@ -61,15 +65,17 @@ def id_of(name: str, content: bytes, *, request: bool) -> bytes:
 
 
 class Inbox:
-    """One table's inbox. An object is for one thread at a time."""
+    """The inbox of one table or stream. An object is for one thread at a time."""
 
-    def __init__(self, root: StatePath, table: str, max_age: timedelta) -> None:
-        folder = root / ".inbox" / table  # no endpoint's log has a name like that
-        self._log = FileLog(folder, Endpoint(table, _COLUMNS))
+    def __init__(self, root: StatePath, name: str, max_age: timedelta) -> None:
+        folder = root / ".inbox" / name  # no endpoint's log has a name like that
+        self._log = FileLog(folder, Endpoint(name, _COLUMNS))
         self._kept = folder / "ids"
+        self._read = folder / "read.json"
         self._max_age = max_age
         self._known = _Known(max_age)
         self._position = 0
+        self._sizes: deque[tuple[int, int]] = deque()
 
     # --- who adds
 
@@ -82,11 +88,25 @@ class Inbox:
             if not entries and not ids:
                 return found
             # the mark makes it fail if anybody else has committed since: then there may be ids to look at
-            segment = self._log.commit(Mark("push", "", position), [_batch(entries, ids)])
+            mark, named = Mark("push", "", position), [*ids, *_ids(entries)]
+            staging = self._log.staging(mark)
+            parts = staging.stage(_ROWS, [_rows_batch(entries)]) + staging.stage(_IDS, [_ids_batch(named)])
+            segment = self._log.commit_parts(mark, parts)
             if segment is not None:
-                self._known.add(segment.at, position, [*ids, *_ids(entries)])
-                self._position = position
+                self._known.add(segment.at, position, named)
+                self._reach(segment)
                 return found
+
+    def unread(self) -> int:
+        """Bytes that some reader of the stream has not read yet, as far as this object has seen."""
+        read = self.read()
+        while self._sizes and self._sizes[0][0] <= read:
+            self._sizes.popleft()
+        return sum(size for _, size in self._sizes)
+
+    def _reach(self, segment: Segment) -> None:
+        self._position = segment.position
+        self._sizes.append((segment.position, segment.bytes))
 
     def _new(
         self, requests: Sequence[Pushed], position: int
@@ -132,7 +152,7 @@ class Inbox:
                 continue
             for segment in segments:
                 self._known.add(segment.at, segment.position, self._ids_in(segment))
-                self._position = segment.position
+                self._reach(segment)
             if len(segments) < _AT_ONCE:
                 return
 
@@ -146,7 +166,8 @@ class Inbox:
         self._position = max(self._position, cut)
 
     def _ids_in(self, segment: Segment) -> list[bytes]:
-        return [id for batch in self._log.changes(segment) for id in batch["id"].drop_null().to_pylist()]
+        named = replace(segment, parts=_parts(segment, _IDS))
+        return [id for batch in self._log.changes(named) for id in batch["id"].to_pylist()]
 
     # --- who takes
 
@@ -162,10 +183,38 @@ class Inbox:
         """The segments after a position with their changes. LogCutError when they are gone."""
         for segment in self._log.after(position, _AT_ONCE):
             changes: list[tuple[Op, bytes]] = []
-            for batch in self._log.changes(segment):
+            for batch in self.batches(segment):
                 pairs = zip(batch[OP].to_pylist(), batch["row"].to_pylist(), strict=True)
-                changes += [(Op(op), row) for op, row in pairs if row is not None]
+                changes += [(Op(op), row) for op, row in pairs]
             yield segment, changes
+
+    def segments(self, position: int, limit: int = _AT_ONCE) -> list[Segment]:
+        """The segments after a position; LogCutError when they are gone."""
+        return self._log.after(position, limit)
+
+    def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        """What a segment holds, with a column `row`."""
+        return self._log.changes(replace(segment, parts=_parts(segment, _ROWS)))
+
+    def read(self) -> int:
+        """The position up to which all readers of the stream have read."""
+        try:
+            return int(unsealed(self._read.read_bytes(), self._read.name)["position"])
+        except FileNotFoundError:
+            return 0
+
+    def release(self, position: int, keep: timedelta) -> None:
+        """All readers have read up to a position; let go of what is older than that and than `keep`."""
+        if position != self.read():
+            write_atomically(self._read, sealed({"position": position}))
+        oldest, reached = datetime.now(UTC) - keep, self.begin()
+        old = reached
+        while old == reached < position:
+            segments = [one for one in self._log.after(reached, _AT_ONCE) if one.position <= position]
+            reached = segments[-1].position
+            old = max((one.position for one in segments if one.at < oldest), default=old)
+        if old > self.begin():
+            self.cut(old)
 
     def cut(self, position: int) -> None:
         """Let go of all up to a position that is durable elsewhere; ids are kept as long as they may come again."""
@@ -219,14 +268,26 @@ def _ids(entries: Sequence[Entry]) -> list[bytes]:
     return [entry.id for entry in entries if entry.id is not None]
 
 
-def _batch(entries: Sequence[Entry], ids: Sequence[bytes]) -> pa.RecordBatch:
-    """Changes, then the ids of whole requests, which have no row."""
-    columns = {
-        OP: pa.array([int(entry.op) for entry in entries] + [int(Op.UPSERT)] * len(ids), pa.int8()),
-        "row": pa.array([entry.row for entry in entries] + [None] * len(ids), pa.binary()),
-        "id": pa.array([entry.id for entry in entries] + list(ids), pa.binary()),
-    }
-    return pa.RecordBatch.from_pydict(columns)
+def count(segment: Segment) -> int:
+    """How many rows a segment holds."""
+    return sum(part.rows for part in _parts(segment, _ROWS))
+
+
+def _parts(segment: Segment, task: int) -> tuple[Part, ...]:
+    return tuple(part for part in segment.parts if task_of(part.name) == task)
+
+
+def _rows_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
+    return _batch([int(entry.op) for entry in entries], [entry.row for entry in entries], [None] * len(entries))
+
+
+def _ids_batch(ids: Sequence[bytes]) -> pa.RecordBatch:
+    return _batch([int(Op.UPSERT)] * len(ids), [None] * len(ids), list(ids))
+
+
+def _batch(ops: list[int], rows: list[bytes | None], ids: list[bytes | None]) -> pa.RecordBatch:
+    arrays = [pa.array(ops, pa.int8()), pa.array(rows, pa.binary()), pa.array(ids, pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=[OP, *_COLUMNS.names])
 
 
 def _read_ids(file: StatePath) -> list[tuple[int, bytes]]:

@@ -18,7 +18,7 @@ from headrace.log.log import LogDamagedError, Mark, Part
 
 _PART_BYTES = 16_000_000
 _ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
-_NAME = re.compile(r"(?P<series>.+)-(?P<batch>\d+)-\d+-\d+-[0-9a-f]+\.arrow")
+_NAME = re.compile(r"(?P<series>.+)-(?P<batch>\d+)-(?P<task>\d+)-\d+-[0-9a-f]+\.arrow")
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,9 @@ def place_of(name: str) -> tuple[str, int] | None:
     """The series and batch that a piece is of; None for another file."""
     found = _NAME.fullmatch(name)
     return (found["series"], int(found["batch"])) if found else None
+
+
+def task_of(name: str) -> int | None:
+    """The task that wrote a piece; None for another file."""
+    found = _NAME.fullmatch(name)
+    return int(found["task"]) if found else None

@@ -7,7 +7,17 @@ from typing import Any
 
 from headrace.core.durations import format_duration
 from headrace.plan.compare import Verdict
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, TableInput
+from headrace.plan.model import (
+    FlowInput,
+    FlowPlan,
+    Input,
+    LakeInput,
+    Plan,
+    ProcessorStep,
+    StandingInput,
+    StreamInput,
+    TableInput,
+)
 
 
 def to_json(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
@@ -68,6 +78,8 @@ def _input_json(one: Input) -> dict[str, Any]:
                 "inputs": [_input_json(i) for i in one.inputs],
                 "before": _steps_json((*one.after, *one.before)),
             }
+        case StandingInput():
+            return {"name": one.name, "kind": "flow" if one.table is None else "table", "through": "as it stands"}
         case TableInput():
             return {
                 "name": one.name,
@@ -123,8 +135,10 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
     """The plan line by line."""
     for flow in plan.flows:
         state = f", state: {', '.join(flow.state)}" if flow.state else ", a view" if flow.tables() else ", stateless"
+        if flow.is_report:
+            state = ", a report"
         pace = (
-            "once"
+            (f"at {flow.spec.schedule.cron}" if flow.spec.schedule else "once")
             if flow.spec.mode == "batch"
             else "in real time"
             if flow.spec.mode == "realtime"
@@ -178,6 +192,8 @@ def _input_text(one: Input, indent: str) -> Iterator[str]:
             for inner in one.inputs:
                 yield from _input_text(inner, indent + "  ")
             yield from _steps_text((*one.after, *one.before), indent + "  ")
+        case StandingInput():
+            yield f"{indent}◂ {one.name}: {'lake table' if one.table is None else 'table'}, as it stands"
         case TableInput():
             key = f"; key {', '.join(one.shape.key)}" if one.shape is not None and one.shape.key else ""
             yield f"{indent}◂ {one.name}: table, {one.spec.source.label}{key}"

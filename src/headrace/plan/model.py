@@ -120,7 +120,20 @@ class TableInput:
     event_time: EventTime | None = None
 
 
-Input = StreamInput | LakeInput | FlowInput | TableInput
+@dataclass(frozen=True)
+class StandingInput:
+    """A lake table, by its path, or a captured table, as it stands when a report is made."""
+
+    name: str
+    path: str | None = None
+    table: TableSpec | None = None
+    shape: TableShape | None = None
+    """Of a captured table; None until its source has been asked."""
+    before: tuple[ProcessorStep, ...] = ()
+    event_time: EventTime | None = None
+
+
+Input = StreamInput | LakeInput | FlowInput | TableInput | StandingInput
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,11 @@ class FlowPlan:
         """The tables it reads: then it is a view, and reads nothing else."""
         return tuple(one for one in self.inputs if isinstance(one, TableInput))
 
+    @property
+    def is_report(self) -> bool:
+        """Whether each run reads tables as they stand and replaces the result of the last."""
+        return self.spec.over == "all"
+
     def steps(self) -> Iterator[ProcessorStep]:
         """All processors its rows go through, in that order, also those of flows that are part of it."""
         yield from _steps(self.inputs)
@@ -199,6 +217,10 @@ class Plan:
 
     project: str
     flows: tuple[FlowPlan, ...]
+
+    def without_schedules(self) -> Plan:
+        """Without the flows that run at times of their own."""
+        return replace(self, flows=tuple(flow for flow in self.flows if flow.spec.schedule is None))
 
     def flow(self, name: str) -> FlowPlan:
         """The plan of one flow."""

@@ -13,6 +13,7 @@ from headrace.core.processor import LakeTable
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
+from headrace.plan.asked import check_asked
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
 from headrace.plan.processing import (
@@ -27,6 +28,7 @@ from headrace.plan.processing import (
     used_through,
 )
 from headrace.plan.realtime import realtime_obstacles
+from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
 from headrace.plan.sinkids import repeated_endpoints, sink_steps
@@ -61,7 +63,7 @@ def make_plan(
     `schema_of` may know more than the files say, e.g. from a sample of the data; so may `shape_of` of tables.
     """
     for name in only:
-        _check_asked(project, name)
+        check_asked(project, name)
     planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(kept_shape, project))
     planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
@@ -73,18 +75,6 @@ def make_plan(
     flows = [flow for flow in planner.plans.values() if flow is not None]
     runnable = [flow for flow in flows if flow.sinks and (not only or flow.name in only)]
     return Plan(project.spec.project, tuple(runnable))
-
-
-def _check_asked(project: Project, name: str) -> None:
-    if name not in project.spec.flows:
-        raise unknown_flow(name, project.spec.flows)
-    if not project.spec.flows[name].sinks:
-        raise ProjectError(
-            "no-sinks",
-            f"flow '{name}' has no sinks, so there is nothing to run",
-            where=project.origin("flows", name),
-            hint="give it a sink, e.g. sinks: [console], or run a flow that reads it",
-        )
 
 
 @dataclass
@@ -127,6 +117,8 @@ class _Planner:
     def _flow(self, name: str, spec: FlowSpec) -> FlowPlan | None:
         try:
             query = self.queries[name] = parse(self.project.sql_of(name))
+            if spec.over == "all":
+                return self._report(name, spec, query)
         except SqlError as error:
             self._fail_sql(error, name)
             return None
@@ -148,6 +140,14 @@ class _Planner:
         self._check_streaming(flow, query)
         self._check_sinks(flow)
         self.check_settings(spec.spark, "flows", name, "spark")
+        return flow
+
+    def _report(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
+        """The plan of a flow that reads tables as they stand."""
+        expanded = expand(query, self.functions)
+        flow, problems = report_of(name, expanded, self._sinks(name, spec), self.project, self.shape_of)
+        for error, place in problems:
+            self._fail(error, name, *place)
         return flow
 
     def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:

@@ -17,7 +17,17 @@ from sqlglot import exp
 
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, ProcessorStep, SinkStep, StreamInput, TableInput
+from headrace.plan.model import (
+    FlowInput,
+    FlowPlan,
+    Input,
+    LakeInput,
+    ProcessorStep,
+    SinkStep,
+    StandingInput,
+    StreamInput,
+    TableInput,
+)
 from headrace.plan.settings import meaningful
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
@@ -31,7 +41,7 @@ VERSION = 1
 
 def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The shape of a flow, run with these Spark settings of the user. Pure: needs no Spark and no service."""
-    if flow.tables():
+    if flow.tables() or flow.is_report:
         return _view_shape(flow, settings or {})
     query = parse(flow.sql)
     given = _given(flow.inputs)
@@ -124,7 +134,7 @@ def _given_input(one: Input) -> Given:
         case StreamInput():
             known = one.schema
             return Leaf(one.name, None if known is None else (*known.names, *one.metadata))
-        case LakeInput() | TableInput():
+        case LakeInput() | TableInput() | StandingInput():
             return Leaf(one.name)
 
 
@@ -153,8 +163,8 @@ def _time(event_time: EventTime | None) -> str | None:
     return event_time.column if event_time.unit == "ms" else f"{event_time.column} in {event_time.unit}"
 
 
-def _read(one: StreamInput | LakeInput | TableInput) -> dict[str, str]:
-    if isinstance(one, LakeInput):
+def _read(one: StreamInput | LakeInput | TableInput | StandingInput) -> dict[str, str]:
+    if isinstance(one, LakeInput | StandingInput):
         return {"kind": "flow", "reads": f"its lake table {one.path}"}
     if isinstance(one, TableInput):
         return {"kind": one.spec.source.kind(), "reads": f"{one.name}, {one.spec.source.label}"}

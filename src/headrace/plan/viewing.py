@@ -45,7 +45,7 @@ class Reads:
         inputs: dict[str, TableInput] = {}
         views: dict[str, str] = {}
         others = []
-        for name in _names(query):
+        for name in names_in(query):
             if name in known:
                 table = known[name]
                 inputs[table] = TableInput(table, tables[table], shape_of(table, tables[table]))
@@ -73,10 +73,10 @@ def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan
         planned = plan(flows[name]) if name in flows else None
         return planned is not None and bool(planned.tables())
 
-    return bool(tables) and any(name in tables or is_view(name) for name in _names(query))
+    return bool(tables) and any(name in tables or is_view(name) for name in names_in(query))
 
 
-def _names(query: Query) -> list[str]:
+def names_in(query: Query) -> list[str]:
     """What a query reads, in lower case, also through table functions such as TUMBLE(orders, at, '5 minutes')."""
     return list(dict.fromkeys(name.lower() for table in query.inputs for name in _named(table)))
 

@@ -17,6 +17,7 @@ from headrace.core.objectstore import ObjectStore
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.project.schedules import ScheduleSpec
 from headrace.project.serving import ServeSpec
 from headrace.project.tables import TableSpec
 from headrace.sources._ranges import parse_ranges
@@ -215,10 +216,21 @@ class FlowSpec(Options):
         default=[], description="Where the rows go. A flow without sinks can only be read by other flows."
     )
     mode: Mode = Field("micro_batch", description="batch: run once. micro_batch: default. realtime: milliseconds.")
+    over: Literal["new", "all"] = Field(
+        "new",
+        description="Of mode batch. new: each run takes what came since the last. all: a report; each run reads lake "
+        "tables and tables as they stand, and its result replaces that of the last run.",
+    )
+    schedule: ScheduleSpec | None = Field(
+        None,
+        description="Of mode batch: when it runs by itself, as a text for cron or with a time zone. A run that was "
+        "missed is made up for, once. `headrace run FLOW` runs it at once, `--until-caught-up` alone does not.",
+        examples=["30 0 * * *", {"cron": "30 0 * * *", "zone": "Asia/Kolkata"}],
+    )
     key: str | list[str] = Field(
         default=[],
-        description="Of a flow over tables: the column(s) of its result that identify a row. Default: found from the "
-        "keys of the tables and the SQL.",
+        description="Of a flow over tables, or a report: the column(s) of its result that identify a row. Default: of "
+        "a flow over tables, found from the keys of the tables and the SQL.",
         examples=["region", ["region", "day"]],
     )
     output: Output = Field(
@@ -242,6 +254,11 @@ class FlowSpec(Options):
     def _column_alone(cls, value: Any) -> Any:
         return {"column": value} if isinstance(value, str) else value
 
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _cron_alone(cls, value: Any) -> Any:
+        return {"cron": value} if isinstance(value, str) else value
+
     @field_validator("spark", mode="before")
     @classmethod
     def _settings(cls, value: Any) -> Any:
@@ -256,6 +273,9 @@ class FlowSpec(Options):
     def _one_query(self) -> FlowSpec:
         if (self.sql is None) == (self.sql_file is None):
             raise ValueError("needs exactly one of 'sql' and 'sql_file'")
+        for name, given in (("schedule", self.schedule is not None), ("over: all", self.over == "all")):
+            if given and self.mode != "batch":
+                raise ValueError(f"'{name}' needs 'mode: batch': a flow of mode {self.mode} always runs")
         return self
 
 

@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 
 from headrace.core.errors import RequestError
 from headrace.serve.front import Client, Front
+from headrace.serve.ingest import Ingest
 from headrace.serve.problems import Headers, bug, problem
 from headrace.serve.rest import routes
 from headrace.serve.rows import Reply, Rows
@@ -53,6 +54,7 @@ class App:
         self._rows = Rows(front)
         self._under_way = 0
         self._most = _AT_ONCE + front.settings.spec.limits.subscribers
+        self._ingest = Ingest(front)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one WebSocket, or the life of the process."""
@@ -61,7 +63,9 @@ class App:
             return
         reply = self._rows.asked(scope)
         if reply is None:
-            await self._routed(scope, receive, send)
+            await self._routed(
+                self._ingest if scope["path"] in self._ingest.paths else self._router, scope, receive, send
+            )
         else:
             await _send(reply, send)
 
@@ -69,7 +73,7 @@ class App:
         """The answer to a GET of a path without parameters, if it is for one row."""
         return self._rows.told(path, headers, client)
 
-    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _routed(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         seen = _Seen(send, head=scope["method"] == "HEAD")
         self._under_way += 1
@@ -77,7 +81,7 @@ class App:
             if self._under_way > self._most:
                 await _send(problem(_busy(self._most)), seen)
             else:
-                await self._router(scope, receive, seen)
+                await app(scope, receive, seen)
         except asyncio.CancelledError:  # the caller has gone
             raise
         except Exception:

@@ -18,6 +18,7 @@ from headrace.serve.schemas import (
     row_schema,
     value_schema,
 )
+from headrace.sources.http import HttpSource
 
 Document = dict[str, Any]
 
@@ -51,6 +52,7 @@ _PROBLEMS = {
     "429": "Too many requests; Retry-After says when to come back.",
     "503": "The endpoint cannot answer yet; Retry-After says when to ask again.",
 }
+_AGAIN = "Sent again with the same, a request changes nothing."
 _HEADERS: Document = {
     "version": {"description": "The endpoint's version that answered.", "schema": {"type": "string"}},
     "etag": {"description": "The state of the row, for If-None-Match.", "schema": {"type": "string"}},
@@ -65,6 +67,7 @@ def document(
     limits: Limits,
     *,
     tables: Mapping[str, TableShape] | None = None,
+    streams: Mapping[str, HttpSource] | None = None,
     auth: bool,
 ) -> Document:
     """The whole document."""
@@ -91,6 +94,8 @@ def document(
     for name, shape in (tables or {}).items():
         found["paths"][f"/tables/{name}"] = {"post": _push(name)}
         found["components"]["schemas"][f"tables_{name}"] = changes_schema(shape)
+    for name, source in (streams or {}).items():
+        found["paths"][source.path] = {"post": _post(name, source)}
     if auth:
         found["components"]["securitySchemes"] = _SECURITY
         found["security"] = [{"bearer": []}, {"key": []}]
@@ -235,15 +240,42 @@ def _push(table: str) -> Document:
         "description": "They are durable, and will be in the table soon.",
         "content": {"application/json": {"schema": {**answer, "required": ["accepted", "position"]}}},
     }
-    header = _parameter("Idempotency-Key", "Sent again with the same, a request changes nothing.", {"type": "string"})
     return {
         "operationId": f"push_{table}",
         "tags": [f"tables/{table}"],
         "summary": f"Insert, update and delete rows of the table {table}, all or nothing",
-        "parameters": [{**header, "in": "header"}],
+        "parameters": [_header("Idempotency-Key", _AGAIN)],
         "requestBody": {**_body(f"tables_{table}"), "required": True},
         "responses": {"200": said, **{one: {"$ref": f"#/components/responses/{one}"} for one in refused}},
     }
+
+
+def _post(stream: str, source: HttpSource) -> Document:
+    """A record of a stream, in the form that the project wants."""
+    refused = ("400", "401", "403", "408", "413", "415", "422", "429", "503")
+    taken = {"description": "The record is durable.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    named = [one.header for one in source.fields.values() if one.header is not None]
+    return {
+        "operationId": f"post_{stream}",
+        "tags": [stream],
+        "summary": f"Add a record to the stream {stream}; its body may be compressed with gzip or deflate",
+        "parameters": [
+            _header("Idempotency-Key", _AGAIN),
+            *(_header(name, "Becomes part of the record.") for name in dict.fromkeys(named)),
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+        "responses": {"200": taken, **{one: _refused(source, one) for one in refused}},
+    }
+
+
+def _refused(source: HttpSource, status: str) -> Document:
+    if source.refusal is None:
+        return {"$ref": f"#/components/responses/{status}"}
+    return {"description": _PROBLEMS[status], "content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+def _header(name: str, text: str) -> Document:
+    return {**_parameter(name, text, {"type": "string"}), "in": "header"}
 
 
 def _body(name: str) -> Document:

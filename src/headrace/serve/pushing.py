@@ -1,14 +1,8 @@
-"""Changes of tables that callers push: checked, made durable together, and answered then.
-
-While one commit is under way, what comes meanwhile waits for the next: many requests share one, and a single one waits
-for nobody.
-"""
+"""Changes of tables that callers push: checked, made durable, and answered then."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,16 +11,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.log.inbox import Inbox, Pushed, RepeatedIdError
+from headrace.log.inbox import Inbox, Pushed
+from headrace.serve.desks import Desk
 from headrace.serve.front import Front
 from headrace.serve.grants import Grant
-from headrace.serve.replies import json_body
+from headrace.serve.replies import json_body, require_type
 from headrace.serve.settings import Settings
 from headrace.tables._push_rows import PushRows, decode
 
-_LOG = logging.getLogger(__name__)
-_TOGETHER = 20_000
-"""Changes of one commit, more or less."""
 _FEW = 200
 """Changes that are looked at on the event loop: what takes longer must not hold up other callers."""
 
@@ -66,14 +58,12 @@ class Pushing:
         return self._desks[name]
 
 
-class _Desk:
+class _Desk(Desk):
     """Where the changes of one table are taken."""
 
     def __init__(self, rows: PushRows, inbox: Inbox) -> None:
+        super().__init__(rows.table, inbox)
         self._rows = rows
-        self._inbox = inbox
-        self._waiting: list[tuple[Pushed, asyncio.Future[int]]] = []
-        self._work: asyncio.Task[None] | None = None
 
     async def checked(self, document: Any, key: str | None) -> Pushed:
         """What a request adds."""
@@ -82,48 +72,6 @@ class _Desk:
             return await asyncio.to_thread(self._rows.pushed, document, key)
         return self._rows.pushed(document, key)
 
-    async def take(self, pushed: Pushed) -> int:
-        """The position at which it is, when it is durable."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((pushed, future))
-        if self._work is None:
-            self._work = asyncio.create_task(self._commit())
-        position: int = await future
-        return position
-
-    async def _commit(self) -> None:
-        try:
-            while self._waiting:
-                await self._commit_some(self._next())
-        finally:
-            self._work = None
-
-    def _next(self) -> list[tuple[Pushed, asyncio.Future[int]]]:
-        count, changes = 0, 0
-        for pushed, _ in self._waiting:
-            count, changes = count + 1, changes + len(pushed.entries)
-            if changes >= _TOGETHER:
-                break
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        return taken
-
-    async def _commit_some(self, taken: list[tuple[Pushed, asyncio.Future[int]]]) -> None:
-        found: Sequence[int | Exception]
-        try:
-            found = await asyncio.to_thread(self._inbox.add, [pushed for pushed, _ in taken])
-        except OSError as error:
-            _LOG.warning("changes of '%s' could not be made durable: %s", self._rows.table, error)
-            found = [_unavailable() for _ in taken]
-        except Exception as error:
-            found = [error for _ in taken]
-        for (_, future), outcome in zip(taken, found, strict=True):
-            if future.done():  # the caller has gone
-                continue
-            if isinstance(outcome, int):
-                future.set_result(outcome)
-            else:
-                future.set_exception(_reused() if isinstance(outcome, RepeatedIdError) else outcome)
-
 
 def routes(front: Front, pushing: Pushing) -> list[BaseRoute]:
     """The route of REST."""
@@ -131,9 +79,7 @@ def routes(front: Front, pushing: Pushing) -> list[BaseRoute]:
     async def push(request: Request) -> Response:
         """Take changes of a table."""
         grant = front.grant(request)
-        # a page from elsewhere may send without asking what has no type of its own
-        if "content-type" not in request.headers:
-            raise RequestError("not-json", "the body has no type", status=415, hint="Content-Type: application/json")
+        require_type(request)
         name = request.path_params["name"]
         document = await json_body(request, front.settings.spec.limits.body, decode)
         if name in pushing.names(grant):
@@ -142,21 +88,3 @@ def routes(front: Front, pushing: Pushing) -> list[BaseRoute]:
         return front.answer(request, msgspec.json.encode(answer))
 
     return [Route("/tables/{name}", push, methods=["POST"])]
-
-
-def _reused() -> RequestError:
-    return RequestError(
-        "idempotency-key-reused",
-        "this key, or the id of a change, came before with other changes",
-        status=422,
-        hint="the same key is for the same request sent again; take a new one for other changes",
-    )
-
-
-def _unavailable() -> RequestError:
-    return RequestError(
-        "inbox-unavailable",
-        "the changes could not be made durable",
-        status=503,
-        hint="send them again with the same idempotency key; the log of the node says what failed",
-    )

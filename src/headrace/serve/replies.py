@@ -50,12 +50,12 @@ def compressed(body: bytes, name: str | None) -> tuple[bytes, str | None]:
 
 async def json_body(request: Request, most: int, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
     """The JSON that a request brings; nothing at all is an empty object."""
-    _check_head(request, most)
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            body = await _read(request, most)
-    except TimeoutError:
-        raise RequestError("body-timeout", f"the body did not arrive within {_BODY_SECONDS} s", status=408) from None
+    check_json(request)
+    if coding_of(request) != "identity":
+        raise RequestError(
+            "compressed-body", "bodies are not taken compressed", status=415, hint="leave out Content-Encoding"
+        )
+    body = await body_of(request, most, "'serve.limits.body' sets the limit")
     if not body.strip():
         return {}
     try:
@@ -66,18 +66,9 @@ async def json_body(request: Request, most: int, decode: Callable[[bytes], Any] 
         raise RequestError("bad-json", f"the body is not JSON: {error}", hint="check quotes and commas") from None
 
 
-async def _read(request: Request, most: int) -> bytes:
-    found = bytearray()
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > most:
-            raise _too_large(most)
-    return bytes(found)
-
-
-def _check_head(request: Request, most: int) -> None:
-    headers = {name: value.decode("latin-1") for name, value in request.scope["headers"]}
-    kind = headers.get(b"content-type", "application/json").partition(";")[0].strip().lower()
+def check_json(request: Request) -> None:
+    """A RequestError if a body is said to be something else."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestError(
             "not-json",
@@ -85,22 +76,38 @@ def _check_head(request: Request, most: int) -> None:
             status=415,
             hint="send 'Content-Type: application/json'; with curl: --json '{…}'",
         )
-    if headers.get(b"content-encoding", "identity").strip().lower() != "identity":
-        raise RequestError(
-            "compressed-body", "bodies are not taken compressed", status=415, hint="leave out Content-Encoding"
-        )
-    length = headers.get(b"content-length", "")
+
+
+def require_type(request: Request) -> None:
+    """A RequestError if a body has no type: a page from elsewhere may send such a one without asking."""
+    if "content-type" not in request.headers:
+        raise RequestError("not-json", "the body has no type", status=415, hint="Content-Type: application/json")
+
+
+def coding_of(request: Request) -> str:
+    """The compression that a body is said to have."""
+    return request.headers.get("content-encoding", "identity").strip().lower()
+
+
+async def body_of(request: Request, most: int, hint: str) -> bytes:
+    """What a request brings, as it is sent: not more than that, and not later than it may come."""
+    length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
-        raise _too_large(most)
+        raise _too_large(most, hint)
+    found = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > most:
+                    raise _too_large(most, hint)
+    except TimeoutError:
+        raise RequestError("body-timeout", f"the body did not arrive within {_BODY_SECONDS} s", status=408) from None
+    return bytes(found)
 
 
-def _too_large(most: int) -> RequestError:
-    return RequestError(
-        "body-too-large",
-        f"the body has more than {most:,} bytes",
-        status=413,
-        hint="'serve.limits.body' sets the limit",
-    )
+def _too_large(most: int, hint: str) -> RequestError:
+    return RequestError("body-too-large", f"the body has more than {most:,} bytes", status=413, hint=hint)
 
 
 def _weighted(header: str) -> Iterator[tuple[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -16,12 +16,14 @@ from headrace.core.errors import RequestError
 from headrace.serve import docspage, live, openapi, pushing
 from headrace.serve.access import Door
 from headrace.serve.front import Front, check_accept
+from headrace.serve.ingest import may_post
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
 from headrace.serve.sql import routes as sql
 from headrace.serve.sql.pool import Answerers
 from headrace.serve.texts import endpoint_name
 from headrace.store.query import Page
+from headrace.sources.http import HttpSource
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
@@ -85,8 +87,8 @@ class Rest:
     async def openapi(self, request: Request) -> Response:
         """The OpenAPI document of what the caller may see."""
         grant = self._front.grant(request)
-        tables = self._tables.names(grant)
-        if not tables:
+        tables, streams = self._tables.names(grant), may_post(self._front.settings, grant)
+        if not tables and not streams:
             grant.check("read")
         found = []
         for name in self._front.doors.names(grant) if grant.allows("read") else ():
@@ -95,7 +97,7 @@ class Rest:
             except RequestError as error:
                 if error.status != 503:  # one that cannot answer yet has no schema yet
                     raise
-        return self._json(request, self._described(found, tables))
+        return self._json(request, self._described(found, tables, streams))
 
     async def describe(self, request: Request) -> Response:
         """The OpenAPI document of one endpoint."""
@@ -156,13 +158,14 @@ class Rest:
         request.scope["headrace.endpoint"] = door.endpoint.name
         return door
 
-    def _described(self, doors: Iterable[Door], tables: Iterable[str] = ()) -> dict[str, Any]:
+    def _described(
+        self, doors: Iterable[Door], tables: Iterable[str] = (), streams: Mapping[str, HttpSource] | None = None
+    ) -> dict[str, Any]:
         settings = self._front.settings
         shown = [door.endpoint for door in doors]
         written = {name: settings.tables[name].declared for name in tables}
-        return openapi.document(
-            shown, settings.project, settings.spec.limits, tables=written, auth=self._front.callers.wanted
-        )
+        wanted, limits = self._front.callers.wanted, settings.spec.limits
+        return openapi.document(shown, settings.project, limits, tables=written, streams=streams, auth=wanted)
 
     def _json(self, request: Request, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
         return self._front.answer(request, msgspec.json.encode(value), headers, status)

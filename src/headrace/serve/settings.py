@@ -14,6 +14,7 @@ from headrace.log.folder import LogFolder
 from headrace.project import given
 from headrace.project.loader import Project
 from headrace.project.serving import ServeSpec
+from headrace.sources.http import HttpSource
 from headrace.tables.push import PushTable
 
 
@@ -39,6 +40,8 @@ class Settings:
     """Endpoints that the project's flows write, whether or not anything was written yet."""
     tables: Mapping[str, PushTable] = field(default_factory=dict)
     """Tables that are pushed to."""
+    streams: Mapping[str, HttpSource] = field(default_factory=dict)
+    """Streams that records are POSTed to."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Hides secrets in what other systems said."""
 
@@ -58,6 +61,7 @@ class Settings:
             topics=context.log_topics,
             endpoints=_endpoints(project),
             tables=_pushed(project),
+            streams=_posted(project),
             redact=project.secrets.redact,
         )
 
@@ -119,3 +123,24 @@ def _endpoints(project: Project) -> tuple[str, ...]:
 def _pushed(project: Project) -> dict[str, PushTable]:
     sources = {name: table.source for name, table in project.spec.tables.items()}
     return {name: source for name, source in sources.items() if isinstance(source, PushTable)}
+
+
+def _posted(project: Project) -> dict[str, HttpSource]:
+    """The streams that are POSTed to; each path means one thing."""
+    found: dict[str, HttpSource] = {}
+    taken = {f"/{name}": f"endpoint '{name}'" for name in _endpoints(project)}
+    for name, spec in project.spec.streams.items():
+        if not isinstance(spec.source, HttpSource):
+            continue
+        path = spec.source.path
+        other = taken.get(path) or taken.get(path[: path.index("/", 1)] if "/" in path[1:] else path)
+        if other is not None:
+            raise ProjectError(
+                "path-taken",
+                f"stream '{name}' is posted to {path}, where {other} is",
+                where=project.origin("streams", name, "source", "path"),
+                hint="every stream and endpoint needs a path of its own",
+            )
+        found[name] = spec.source
+        taken[path] = f"stream '{name}'"
+    return found

@@ -129,6 +129,14 @@ def withdraw(target: Path, rewind: Rewind) -> None:
         path.unlink(missing_ok=True)
 
 
+def forget_others(target: Path, flow: str, sink: str, generation: str, batch_id: int) -> None:
+    """Delete what a flow's sink has published in a folder, except what is of this batch."""
+    kept = f"{safe_name(flow, sink, generation)}-{batch_id:08d}-"
+    for path in target.rglob(f"{safe_name(flow, sink)}-*"):
+        if path.is_file() and _BATCH.match(path.name) and not path.name.startswith(kept):
+            path.unlink(missing_ok=True)
+
+
 def _goes(name: str, target: Path, rewind: Rewind) -> bool:
     found = _BATCH.match(name)
     if found is None or [found[1], found[2]] != [safe_name(rewind.flow), safe_name(rewind.sink)]:

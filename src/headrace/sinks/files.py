@@ -16,7 +16,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.places import ANY, Place
 from headrace.core.schema import ddl_type
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
-from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
+from headrace.sinks._publish import Publication, forget_others, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
 from headrace.sinks._text_lines import VALUE, final_folder, refuse, write
 
@@ -37,6 +37,7 @@ class FilesSink(Sink):
     """
 
     reads_all: ClassVar[bool] = True
+    takes_reports: ClassVar[bool] = True
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
@@ -136,6 +137,11 @@ class FilesSink(Sink):
             size = publication.write(lambda staging: self._stage(rows, staging, batch), self._has_rows, self._place)
             batch.tally.add_bytes(batch.flow, batch.sink, size)
         publication.finish()
+
+    def write_report(self, rows: DataFrame, batch: Batch) -> None:
+        """One file, after whose appearance those of earlier runs go."""
+        self.write_batch(rows.coalesce(1), batch)
+        forget_others(self._folder(batch.context), batch.flow, batch.sink, batch.generation, batch.batch_id)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """New files beside the old ones; with `replace` those of later batches are deleted."""

@@ -1,0 +1,91 @@
+"""Reports: flows that read tables as they stand (`over: all`), each run of which replaces the result of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.sink import Sink
+from headrace.plan.model import FlowPlan, StandingInput
+from headrace.plan.sinkids import sink_steps
+from headrace.plan.viewing import Placed, ShapeOf, names_in
+from headrace.project.loader import Project
+from headrace.project.model import FlowSpec
+from headrace.sources.lake import LakeSource
+from headrace.sql.query import Query
+
+
+def report_of(
+    name: str, query: Query, sinks: Sequence[Sink], project: Project, shape_of: ShapeOf
+) -> tuple[FlowPlan | None, list[Placed]]:
+    """The plan of a report, or what is wrong with it."""
+    spec = project.spec.flows[name]
+    problems = [*_obstacles(name, spec), *_refused_sinks(spec, sinks)]
+    inputs: list[StandingInput] = []
+    for one in names_in(query):
+        try:
+            inputs.append(_input(one, project, shape_of))
+        except ProjectError as error:
+            problems.append((error, ("sql",)))
+    return (None if problems else _plan(name, query, inputs, sinks, project)), problems
+
+
+def _input(name: str, project: Project, shape_of: ShapeOf) -> StandingInput:
+    spec = project.spec
+    known = {one.lower(): one for one in (*spec.flows, *spec.tables, *spec.streams)}
+    if name not in known:
+        message = f"a report reads '{name}', which is neither a stream, a table nor a flow"
+        raise ProjectError("unknown-input", message, hint=did_you_mean(name, known))
+    found = known[name]
+    if found in spec.tables:
+        return StandingInput(found, table=spec.tables[found], shape=shape_of(found, spec.tables[found]))
+    if found in spec.flows:
+        path = next((sink.lake_path for sink in spec.flows[found].sinks if sink.lake_path is not None), None)
+    else:
+        source = spec.streams[found].source
+        path = source.path if isinstance(source, LakeSource) else None
+    if path is None:
+        raise ProjectError(
+            "report-input",
+            f"a report reads tables as they stand, and '{found}' keeps none",
+            hint="give the flow a sink of type lake, or read a stream of a lake source or a table",
+        )
+    return StandingInput(found, path=project.context.path(path))
+
+
+def _obstacles(name: str, spec: FlowSpec) -> Iterator[Placed]:
+    for place in ("before", "after"):
+        if getattr(spec, place):
+            message = f"flow '{name}' is a report, which has no processors"
+            yield ProjectError("report-steps", message, hint="say it in its SQL"), (place,)
+
+
+def _refused_sinks(spec: FlowSpec, sinks: Sequence[Sink]) -> Iterator[Placed]:
+    for number, sink in enumerate(sinks):
+        if sink.takes_changes and not spec.keys:
+            message = f"sink {sink.label} replaces rows by key, and the report has none"
+            hint = "give the flow a `key`: columns that are never the same in two rows of its result"
+            yield ProjectError("sink-needs-key", message, hint=hint), ("sinks", number)
+        elif not sink.takes_changes and not sink.takes_reports:
+            message = f"sink {sink.label} only takes new rows, and a report replaces those of its last run"
+            hint = "sinks for reports: files, and those that hold views, such as endpoint and lake"
+            yield ProjectError("sink-takes-no-reports", message, hint=hint), ("sinks", number)
+
+
+def _plan(
+    name: str, query: Query, inputs: Sequence[StandingInput], sinks: Sequence[Sink], project: Project
+) -> FlowPlan:
+    spec, defaults = project.spec.flows[name], project.spec.defaults
+    return FlowPlan(
+        name=name,
+        spec=spec,
+        sql=query.sql,
+        inputs=tuple(inputs),
+        after=(),
+        output_columns=query.output,
+        state=(),
+        sinks=sink_steps([sink.of_view(spec.keys) if sink.takes_changes else sink for sink in sinks]),
+        trigger=spec.trigger or defaults.trigger,
+        max_records=spec.max_records or defaults.max_records,
+        partitions=spec.partitions or defaults.partitions,
+    )

@@ -1,0 +1,127 @@
+"""Records from what is POSTed: bodies are unpacked, and fields set that say where and when a record came from.
+
+Values that are not set are kept as they are written: numbers lose no digit.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field, model_validator
+
+from headrace.core.component import Options
+from headrace.core.errors import RequestError
+
+Record = dict[str, msgspec.Raw]
+_decode = msgspec.json.Decoder(Record).decode
+_encode = msgspec.json.encode
+_GZIP_OR_ZLIB, _RAW = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
+SMALLER = "send fewer records at a time; 'max_body' of the stream sets the limit"
+CODINGS = ("gzip", "deflate", "identity")
+
+
+class FieldFrom(Options):
+    """Where the value of a field comes from: exactly one of these; `uuid` also where a header or field is missing."""
+
+    header: str | None = Field(
+        None, min_length=1, description="A header of the request, as text.", examples=["x-device-id"]
+    )
+    field: str | None = Field(
+        None, min_length=1, description="A field of the record, as it is by then.", examples=["mid"]
+    )
+    now: Literal["ms", "s", "iso"] | None = Field(
+        None, description="When the request came: milliseconds or seconds since 1970, or as text in UTC."
+    )
+    value: Any = Field(None, description="This value.", examples=["sb-telemetry"])
+    uuid: bool = Field(False, description="A new UUID.")
+
+    @model_validator(mode="after")
+    def _one(self) -> FieldFrom:
+        given = [name for name in ("header", "field", "now", "value") if getattr(self, name) is not None]
+        if len(given) > 1 or (not given and not self.uuid) or (self.uuid and given and given[0] in ("now", "value")):
+            raise ValueError("needs one of 'header', 'field', 'now', 'value', 'uuid' ('uuid' also after the first two)")
+        return self
+
+    def of(self, record: Record, headers: Mapping[str, str]) -> msgspec.Raw | None:
+        """The value as JSON, None when there is none."""
+        found = self._found(record, headers)
+        if found is None and self.uuid:
+            found = str(uuid.uuid4())
+        return found if found is None or isinstance(found, msgspec.Raw) else msgspec.Raw(_encode(found))
+
+    def _found(self, record: Record, headers: Mapping[str, str]) -> Any:
+        if self.header is not None:
+            return headers.get(self.header.lower())
+        if self.field is not None:
+            known = record.get(self.field)
+            return None if known is None or bytes(known) == b"null" else known
+        return self.value if self.now is None else _now(self.now)
+
+
+def _now(unit: str) -> int | str:
+    if unit == "iso":
+        return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.time_ns() // (1_000_000 if unit == "ms" else 1_000_000_000)
+
+
+def record_of(body: bytes, fields: Mapping[str, FieldFrom], headers: Mapping[str, str]) -> bytes:
+    """The record that a body is, in one line; a RequestError says what is wrong with it."""
+    try:
+        str(body, "utf-8")
+        record = _decode(body)
+    except UnicodeDecodeError:
+        raise RequestError("bad-json", "the body is not UTF-8", hint="JSON is sent as UTF-8") from None
+    except RecursionError:
+        raise RequestError("bad-json", "the body is nested too deeply", hint="a few levels are enough") from None
+    except msgspec.ValidationError:
+        raise RequestError("bad-json", "the body is not a JSON object", hint='send one: {"…": …}') from None
+    except msgspec.DecodeError as error:
+        raise RequestError("bad-json", f"the body is not JSON: {error}", hint="check quotes and commas") from None
+    for name, source in fields.items():
+        value = source.of(record, headers)
+        if value is None:
+            record.pop(name, None)
+        else:
+            record[name] = value
+    made = _encode(record)
+    return msgspec.json.format(made, indent=-1) if b"\n" in made or b"\r" in made else made
+
+
+def inflated(body: bytes, coding: str, most: int) -> bytes:
+    """A body without its compression, never more than so many bytes of it."""
+    if coding == "identity":
+        return body
+    if coding not in CODINGS:
+        raise RequestError(
+            "unknown-coding",
+            f"bodies compressed with '{coding[:40]}' are not taken",
+            status=415,
+            hint="gzip or deflate",
+        )
+    try:
+        found = _inflate(body, _GZIP_OR_ZLIB, most)
+    except zlib.error:
+        # what is called deflate comes with and without a header
+        try:
+            found = _inflate(body, _RAW, most)
+        except zlib.error:
+            message = f"the body is not in the compression '{coding}' that its header names"
+            raise RequestError("bad-compression", message, hint="leave out Content-Encoding for plain JSON") from None
+    return found
+
+
+def _inflate(body: bytes, window: int, most: int) -> bytes:
+    machine = zlib.decompressobj(window)
+    found = machine.decompress(body, most + 1)
+    if len(found) > most:
+        message = f"the body has more than {most:,} bytes when it is inflated"
+        raise RequestError("body-too-large", message, status=413, hint=SMALLER)
+    if not machine.eof:
+        raise RequestError("bad-compression", "the compressed body is cut off", hint="send all of it")
+    return found

@@ -1,0 +1,73 @@
+"""What callers that POST records are told, in the form that the project wants."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.errors import RequestError, did_you_mean
+
+REPLY_WORDS = ("now", "position", "errors")
+REFUSAL_WORDS = ("now", "status", "code", "message", "hint", "fault", "errors")
+_WORD = re.compile(r"\{([a-z]+)\}")
+
+
+def require_words(template: Any, known: Sequence[str]) -> Any:
+    """The template; a ValueError when one of its texts would be replaced by nothing that there is."""
+    for word in _words(template):
+        if word not in known:
+            raise ValueError(f"'{{{word}}}' stands for nothing; {did_you_mean(word, known, 'words')}")
+    return template
+
+
+def _words(template: Any) -> list[str]:
+    match template:
+        case str():
+            found = _WORD.fullmatch(template)
+            return [found[1]] if found else []
+        case dict():
+            return [word for child in template.values() for word in _words(child)]
+        case list():
+            return [word for child in template for word in _words(child)]
+    return []
+
+
+def filled(template: Any, words: Mapping[str, Any]) -> Any:
+    """The template with values in place of its words."""
+    match template:
+        case str():
+            found = _WORD.fullmatch(template)
+            return words[found[1]] if found else template
+        case dict():
+            return {key: filled(child, words) for key, child in template.items()}
+        case list():
+            return [filled(child, words) for child in template]
+    return template
+
+
+def reply(template: Any, position: int, errors: Sequence[Any] = ()) -> Any:
+    """For a record that was taken."""
+    words = {"now": _now(), "position": position, "errors": list(errors)}
+    if template is not None:
+        return filled(template, words)
+    return {"position": position, **({"errors": list(errors)} if errors else {})}
+
+
+def refusal(template: Any, error: RequestError, errors: Sequence[Any] = ()) -> Any:
+    """For one that was not."""
+    words = {
+        "now": _now(),
+        "status": error.status,
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "fault": "SERVER_ERROR" if error.status >= 500 else "CLIENT_ERROR",
+        "errors": list(errors),
+    }
+    return filled(template, words)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
