@@ -14,8 +14,12 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.engine.jars import Report, engine_jars, jar_dir, java_command, pyspark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _FOLDER = "classes"
 _PATIENCE = 600
@@ -84,7 +88,7 @@ def _exercise(scratch: Path) -> None:
     rows.mapInArrow(lambda batches: batches, "id bigint, k bigint, t string, at timestamp").toArrow()
     stream = spark.readStream.schema(rows.schema).parquet(files).withWatermark("at", "1 second")
     counted = stream.groupBy("k", "at").count().dropDuplicates()
-    writer = counted.writeStream.foreachBatch(lambda batch, _number: batch.collect())
+    writer = counted.writeStream.foreachBatch(_collect)
     query = writer.option("checkpointLocation", str(scratch / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.read.format("delta").load(table).join(rows, "id").groupBy(rows["k"]).count().collect()
@@ -95,6 +99,10 @@ def _exercise(scratch: Path) -> None:
     java.wait(_PATIENCE)
     for left in ("files", "table", "checkpoint"):
         shutil.rmtree(scratch / left, ignore_errors=True)
+
+
+def _collect(batch: DataFrame, _number: int) -> None:
+    batch.collect()
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from headrace.serve.rows import Rows
 from headrace.serve.sql import routes as sql
 from headrace.serve.sql.pool import Answerers
 from headrace.serve.texts import endpoint_name
-from headrace.store.query import Page
 from headrace.sources.http import HttpSource
+from headrace.store.query import Page
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -112,16 +112,18 @@ def _is_plain(schema: pa.Schema, key: Sequence[str]) -> bool:
 
 @contextmanager
 def keyed(changed: Changed, key: Sequence[str]) -> Iterator[KeyedChanges]:
-    """The changes by key, for as long as they are needed. Of two rows of one key an error tells that a user can
-    mend."""
+    """The changes by key, for as long as they are needed."""
+    with key_conflicts(key), closing(KeyedChanges(changed, key)) as changes:
+        yield changes
+
+
+@contextmanager
+def key_conflicts(key: Sequence[str]) -> Iterator[None]:
+    """Tells of two rows of one key as an error that a user can mend."""
     from pyspark.errors import PySparkException
 
     try:
-        changes = KeyedChanges(changed, key)
-        try:
-            yield changes
-        finally:
-            changes.close()
+        yield
     except PySparkException as error:
         found = re.search(rf"{_TWICE} (.*?) \(end\)", str(error), re.DOTALL)
         if found is None:
