@@ -119,7 +119,11 @@ def test_large_bodies_are_looked_at_aside(api: Callable[..., Api]) -> None:
         (b'{"a":1}', {"content_encoding": "br"}, (415, "unknown-coding")),
         (b'{"a":1}', {"content_type": "text/plain"}, (415, "not-json")),
         (b'{"a":"' + b"x" * 200_000 + b'"}', {}, (413, "body-too-large")),
-        (gzip.compress(b'{"a":"' + b"x" * 10_000_000 + b'"}', mtime=0), {"content_encoding": "gzip"}, (413, "body-too-large")),
+        (
+            gzip.compress(b'{"a":"' + b"x" * 10_000_000 + b'"}', mtime=0),
+            {"content_encoding": "gzip"},
+            (413, "body-too-large"),
+        ),
         (b'{"a":1}', {"idempotency_key": "x" * 300}, (400, "bad-idempotency-key")),
     ],
 )
