@@ -64,7 +64,7 @@ def in_one_run(app: Path, compat: str, spark: Any) -> Iterator[tuple[list[Event]
     """What comes out of a run over all files, and its dead letters."""
     overrides = UPSTREAM if compat == "sunbird" else ()
     with ProjectHarness(load(app, overrides=overrides), spark) as harness:
-        harness.feed("telemetry_unique", lines())
+        harness.feed("telemetry_unique", [{"value": line} for line in lines()])
         harness.run("summaries")
         yield documents(harness), harness.dead_letters("summaries")
 
@@ -92,7 +92,7 @@ def test_a_stream_gives_the_same(
         for start, end in pairwise(cuts):
             part = events[start:end]
             random.Random(start).shuffle(part)
-            harness.feed("telemetry_unique", part)
+            harness.feed("telemetry_unique", [{"value": line} for line in part])
             harness.run("summaries")
             harness.restart()
         assert harness.dead_letters("summaries") == []
