@@ -49,9 +49,9 @@ class Application:
         self.overrides = [f"variables.{name}={value}" for name, value in variables.items()]
 
     def give(self, place: str, lines: Iterable[str]) -> None:
-        """Lines as a new file of a folder of `in/`, or as a file of the project."""
+        """Lines as a new file of the topic's folder in `in/`, or, with a slash in it, as a file of the project."""
         file = self.folder / place
-        if not file.suffix:
+        if "/" not in place:
             file = self.folder / "in" / place / f"{len(list((self.folder / 'in' / place).glob('*')))}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
