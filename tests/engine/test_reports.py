@@ -114,7 +114,8 @@ def test_each_run_replaces_the_last(tmp_path: Path, spark: SparkSession) -> None
     # a run that was cut off reads what it read before, whatever has come since
     generation = state.generations("cities").current()
     assert generation is not None
-    (generation.checkpoint_folder / "commits/0").unlink()
+    for mark in ("0", ".0.crc"):
+        (Path(str(generation.checkpoint_folder)) / "commits" / mark).unlink()
     for mark in (generation.folder / "report/0").iterdir():
         mark.unlink()
     runs_before = generation.checkpoint.batch(0)
