@@ -13,6 +13,7 @@ from headrace.core.kinds import kinds
 from headrace.core.sink import Side, Sink
 
 GIVEN: dict[str, dict[str, Any]] = {
+    "archive": {"path": "archive"},
     "console": {},
     "endpoint": {"name": "totals"},
     "files": {"path": "out"},
@@ -41,7 +42,7 @@ def refusal(kind: str, of: tuple[str, ...] = KEY, **options: Any) -> ProjectErro
 def test_sinks_hold_views_or_say_which_do() -> None:
     assert set(GIVEN) == set(kinds("sinks"))
     refusing = {kind for kind in GIVEN if not sink(kind).takes_changes}
-    assert refusing == {"files", "http", "influxdb"}
+    assert refusing == {"archive", "files", "http", "influxdb"}
     for kind in refusing:
         error = refusal(kind)
         assert error.code == "sink-takes-no-changes"

@@ -65,6 +65,12 @@ def _known(inputs: tuple[Input, ...], sql: str) -> Known:
         if not isinstance(one, LakeInput):
             for step in one.before:
                 _take(found, step.processor)
+    _select(found, sql)
+    return found
+
+
+def _select(found: Known, sql: str) -> None:
+    """What is known after a query."""
     for select in parse(sql).tree.selects:
         plain = select.unalias()
         texts = _texts(plain)
@@ -72,11 +78,12 @@ def _known(inputs: tuple[Input, ...], sql: str) -> Known:
             found[select.alias_or_name] = texts
         elif not isinstance(plain, exp.Column | exp.Star):
             found.pop(select.alias_or_name, None)
-    return found
 
 
 def _take(known: Known, step: Processor) -> None:
     known |= step.texts
+    for statement in step.statements:
+        _select(known, statement)
 
 
 def _texts(value: exp.Expr | None) -> tuple[str, ...] | None:

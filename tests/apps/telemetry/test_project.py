@@ -19,9 +19,9 @@ def test_each_stage_waits_for_those_before_it(profile: str) -> None:
     project = load(APP, profile=profile, environment={})
     links = feeds(make_plan(project), project.context)
     order = waits(links)
-    assert order["extract"] == {"ingest"}
-    assert order["redact"] == {"ingest", "extract"}
-    assert order["preprocess"] == {"ingest", "ingest_server_events", "extract", "redact"}
+    assert order["extract"] == {"ingest", "ingest_http"}
+    assert order["redact"] == {"ingest", "ingest_http", "extract"}
+    assert order["preprocess"] == {"ingest", "ingest_http", "ingest_server_events", "extract", "redact"}
     assert order["denormalise"] >= {"preprocess"}
     assert order["olap"] >= {"preprocess", "denormalise"}
     assert all(writers <= order[flow] for flow, writers in links.items()), "no flow is in a circle"
