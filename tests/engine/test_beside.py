@@ -199,7 +199,7 @@ def test_what_runs_must_be_able_to_go_on_as_it_was(shop: Shop) -> None:
 
 
 SINKS: dict[str, tuple[dict[str, Any], str]] = {
-    "archive": ({"path": "archive"}, "nothing"),
+    "archive": ({"path": "archive", "time": "at"}, "nothing"),
     "console": ({}, "nothing"),
     "endpoint": ({"name": "sums", "key": "k"}, "sums"),
     "files": ({"path": "out"}, "nothing"),

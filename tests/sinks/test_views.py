@@ -13,7 +13,7 @@ from headrace.core.kinds import kinds
 from headrace.core.sink import Side, Sink
 
 GIVEN: dict[str, dict[str, Any]] = {
-    "archive": {"path": "archive"},
+    "archive": {"path": "archive", "time": "at"},
     "console": {},
     "endpoint": {"name": "totals"},
     "files": {"path": "out"},
