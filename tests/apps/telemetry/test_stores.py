@@ -315,10 +315,10 @@ def test_assessments(stores: Stores) -> None:
     reasons = [one.get("metadata", {}).get("validation_error", "none") for one in topics["dev.telemetry.assess.failed"]]
     assert sorted(reasons) == [
         "Failed to fetch the content meta for the content ID: unknown",
-        "courseId, batchId, userId, contentId or attemptId is missing",
         "ets of an event is not a time in milliseconds",
-        "none",
-        "none",
+        "none",  # not part of the course, as upstream has it
+        "none",  # more questions than the content has
+        "none",  # no JSON
     ]
     assert len(INPUT["telemetry.assess"]) == len(reasons) + len(topics["dev.telemetry.assess.checked"])
 
