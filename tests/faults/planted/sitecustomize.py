@@ -122,12 +122,12 @@ def plant_in_publish(module: ModuleType) -> None:
     def flow_of(self: Any) -> str:
         return str(self.series).split("-")[0]
 
-    def dying_write(self: Any, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> Any:
+    def dying_write(self: Any, stage: Callable[[Path], None], *given: Any) -> Any:
         def staged(folder: Path) -> None:
             stage(folder)
             die_at("files_staged", flow_of(self), self.batch_id)
 
-        return write(self, staged, has_rows)
+        return write(self, staged, *given)
 
     def dying_finish(self: Any) -> None:
         die_at("files_manifest", flow_of(self), self.batch_id)
