@@ -94,7 +94,8 @@ def test_a_stream_gives_the_same(
             random.Random(start).shuffle(part)
             harness.feed("telemetry_unique", [{"value": line} for line in part])
             harness.run("summaries")
-            harness.restart()
+            if start == 0:
+                harness.restart()
         assert harness.dead_letters("summaries") == []
         found = documents(harness)
     assert sorted(found, key=lambda one: one["mid"]) == sorted(made, key=lambda one: one["mid"])
