@@ -135,8 +135,7 @@ def test_every_event_is_accounted_for(
     for topic in (*INPUTS, *OUTCOMES):
         kafka.create_topic(f"{env}.{topic}", 2)
     monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
-    monkeypatch.setenv("CONTENT_REDIS", f"redis://{known.address}/5")
-    app = Application(tmp_path, "kafka", env=env)
+    app = Application(tmp_path, "kafka", env=env, content_cache=f"redis://{known.address}/5")
     conf = json.dumps({"spark.local.dir": str(tmp_path / "local"), **SHORT_LIVED})
     app.overrides += [f"spark.conf={conf}", f"flows.extract.max_records={BATCHES // 3}", "spark.master=local[2]"]
     app.overrides += ["flows.preprocess.max_records=1000", "flows.redact.max_records=60"]

@@ -18,6 +18,10 @@ flows:
   report: {sql: SELECT value FROM clean, sinks: [{type: files, path: reports, contains: json}]}
   make: {sql: SELECT value FROM raw, sinks: [{type: files, path: out/clean, contains: json}]}
   whole: {sql: SELECT value FROM all, sinks: [noop]}
+  routed:
+    sql: SELECT value FROM clean
+    after: [{type: route, routes: [{to: raw, when: value > 'a'}], otherwise: other}]
+    sinks: [{type: files, path: out, contains: lines, folder_column: topic}]
 """
 KAFKA = """
 project: chain
@@ -46,7 +50,12 @@ def links(folder: Path, text: str) -> dict[str, frozenset[str]]:
 
 
 def test_folders(tmp_path: Path) -> None:
-    assert links(tmp_path, FILES) == {"make": frozenset(), "report": {"make"}, "whole": {"make"}}
+    assert links(tmp_path, FILES) == {
+        "make": {"routed"},
+        "report": {"make"},
+        "routed": {"make"},
+        "whole": {"make", "routed"},
+    }
 
 
 def test_topics(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ def test_numbers_as_java_writes_doubles(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("bad", ["01", "1-2", "1.", ".5", "-", "1e", "00", "-01", "1x", '"1', "+1"])
+def test_doubles_make_no_json_of_what_is_none(tmp_path: Path, bad: str) -> None:
+    assert made(tmp_path, {"value": [f'{{"a":{bad}}}']}, numbers="double") == []
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_is_read_back_as_the_same(value: float) -> None:

@@ -55,6 +55,22 @@ def test_hashes_by_field_and_texts_whole(redis_server: Redis, database: Any, des
 
 
 @pytest.mark.service
+def test_whole_answers(redis_server: Redis, database: Any, desk: StepDesk) -> None:
+    database.hset("whole:1", mapping={"name": "A\tda", "spec": '{"os": "9"}'})
+    database.set("whole:2", '{"n": 1.50}')
+    whole = {"answer": "$"}
+    hashes = desk.run(step(redis_server, key="whole:{id}", holds="hash", columns=whole), {"id": ["1", "3", None]})
+    assert [row["answer"] for row in hashes] == [r'{"name":"A\tda","spec":"{\"os\": \"9\"}"}', None, None]
+    documents = desk.run(step(redis_server, key="user:{id}", columns=whole), {"id": [1, 3]})
+    assert [row["answer"] for row in documents] == ['{"name":"Ada","stats":{"n":3}}', None]
+    texts = desk.run(step(redis_server, key="whole:{id}", holds="text", columns=whole), {"id": ["2", "3"]})
+    assert [row["answer"] for row in texts] == ['{"n": 1.50}', None]
+    # bytes that are no text cannot be part of JSON
+    assert desk.run(step(redis_server, key="hash:{id}", holds="hash", columns=whole), {"id": ["1"]}) == []
+    assert desk.reasons == ["bad-answer"]
+
+
+@pytest.mark.service
 def test_a_server_that_is_away_and_comes_back(redis_server: Redis, database: Any, desk: StepDesk) -> None:
     asking = step(redis_server)
     assert len(desk.run(asking, {"id": [1]})) == 1

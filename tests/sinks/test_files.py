@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -110,6 +111,55 @@ def test_partition_columns_become_folders(spark: Any, tmp_path: Path) -> None:
     table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
     assert sorted(table.column("id").to_pylist()) == list(range(10))
     assert all(pq.read_metadata(folder / name).num_rows == 5 for name in names(tmp_path))
+
+
+LINES = [
+    ("dev.raw", '{"a": 1.50,"t":"\\n"}'), ("dev.log", "é"), ("dev.log", ""), ("dev.raw", "x\ny"), ("dev.raw", None),
+    (None, "1"), ("../up", "2"), ("a/b", "3"), (".hidden", "4"), ("", "5"), ("x=y", "6"), ("dev.raw", "x\r"),
+]  # fmt: skip
+
+
+def lines(root: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names(root):
+        data = (root / "out/orders" / name).read_bytes()
+        text = (gzip.decompress(data) if name.endswith("gz") else data).decode()
+        found.setdefault(str(Path(name).parent), []).extend(text.splitlines())
+    return found
+
+
+@pytest.mark.spark
+def test_lines_in_folders_and_nothing_silently_dropped(spark: Any, desk: Any, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([(*row, "key") for row in LINES], "topic string, value string, key string").coalesce(1)
+    topics = sink(contains="lines", folder_column="topic")
+    for _ in range(2):
+        topics.write_batch(rows, desk.batch())
+        assert lines(tmp_path) == {"dev.raw": [LINES[0][1]], "dev.log": ["é", ""]}
+    letters = desk.letters()
+    reasons = ["line-break", "no-value", *["bad-folder-name"] * 6, "line-break"]
+    assert sorted(letter["reason"] for letter in letters) == sorted(reasons)
+    assert {json.loads(letter["value"])["key"] for letter in letters} == {"key"}
+    assert not list((tmp_path / "out/.orders.headrace/staging").iterdir())
+    # a batch that died before it counted makes the same letters again
+    (tmp_path / "out/.orders.headrace/commits/flow-sink-g1-00000000.json").unlink()
+    topics.write_batch(rows, desk.batch())
+    assert len(desk.letters()) == len(letters)
+    sink(contains="lines", compression="gzip").write_batch(rows.limit(3), desk.batch(1))
+    assert lines(tmp_path)["."] == [LINES[0][1], "é", ""]
+
+
+def test_options_of_lines_are_checked(tmp_path: Path) -> None:
+    for bad in ({"folder_column": "topic"}, {"contains": "lines", "partition_by": ["x"]},
+                {"contains": "lines", "compression": "snappy"}):  # fmt: skip
+        with pytest.raises(ValueError, match="lines"):
+            sink(**bad)
+    context, made = Context(tmp_path, "state"), sink(contains="lines", folder_column="topic")
+    schema = pa.schema([("value", pa.string()), ("topic", pa.string())])
+    made.check_rows(context, schema.names, "append", schema)
+    assert code_of(lambda: made.check_rows(context, ["value"], "append", None)) == "unknown-column"
+    assert code_of(lambda: made.check_rows(context, ["topic"], "append", None)) == "unknown-column"
+    other = pa.schema([("value", pa.binary()), ("topic", pa.string())])
+    assert code_of(lambda: made.check_rows(context, other.names, "append", other)) == "wrong-column-type"
 
 
 class CrashError(Exception):

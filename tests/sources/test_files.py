@@ -48,6 +48,28 @@ def test_a_path_that_matches_nothing_is_refused(tmp_path: Path, context: Context
     source("orders/*.{csv,json}").check(context)
 
 
+def test_files_that_are_not_there_yet_can_be_waited_for(tmp_path: Path, context: Context) -> None:
+    waiting = source("{in,out}/orders", missing="wait")
+    waiting.check(context)
+    assert waiting.sample(context, 10) == []
+    with pytest.raises(ValueError, match="needs a glob"):
+        source("in/orders", missing="wait")
+
+
+def test_the_places_of_files_are_folders(tmp_path: Path, context: Context) -> None:
+    write(tmp_path, {"one.json": b"{}"})
+    names = {
+        path: [place.name for place in source(path).places(context)] for path in ("{in,out}/a.b", "in/*.gz", "one.json")
+    }
+    root = str(tmp_path)
+    assert names == {
+        "{in,out}/a.b": [f"{root}/in/a.b", f"{root}/out/a.b"],
+        "in/*.gz": [f"{root}/in/*.gz", f"{root}/in"],
+        "one.json": [f"{root}/one.json", root],
+    }
+    assert [place.name for place in source("in", recursive=True).places(context)] == [f"{root}/in", f"{root}/in/*"]
+
+
 def test_an_empty_folder_is_worth_watching(tmp_path: Path, context: Context) -> None:
     (tmp_path / "in").mkdir()
     source("in").check(context)

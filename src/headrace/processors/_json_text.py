@@ -13,8 +13,10 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-# a string, or a number outside of any
-_TOKENS = re.compile(r'"(?:[^"\\]+|\\.)*"|-?[0-9][0-9.eE+-]*')
+# what is no number, strings as a whole, and then one; nothing is tried twice, and it must begin outside of a string
+_NUMBER = re.compile(
+    r'(?:[^"0-9-]++|"(?:[^"\\]++|\\.)*+")*+(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)', re.DOTALL
+)
 _NULL = msgspec.Raw(b"null")
 _SEPARATOR = re.compile(r"(?<!\\)\.")
 
@@ -99,20 +101,22 @@ def _is_object(part: Any) -> bool:
 
 
 def _inside(members: dict[str, Any], name: str) -> dict[str, Any]:
-    part = members.get(name)
-    if not isinstance(part, dict):
-        part = members[name] = _OBJECT.decode(part) if _is_object(part) else {}
-    return part
+    part: Any = members.get(name)
+    if isinstance(part, dict):
+        return part
+    made: dict[str, Any] = _OBJECT.decode(part) if _is_object(part) else {}
+    members[name] = made
+    return made
 
 
 def with_doubles(text: str) -> str:
-    """The text with every number as Java writes a double."""
-    return _TOKENS.sub(_as_double, text)
-
-
-def _as_double(token: re.Match[str]) -> str:
-    text = token[0]
-    return text if text[0] == '"' else java_double(float(text), text)
+    """The text with every number as Java writes a double. What is no JSON stays so."""
+    parts: list[str] = []
+    at = 0
+    while found := _NUMBER.match(text, at):
+        parts += text[at : found.start(1)], java_double(float(found[1]), found[1])
+        at = found.end()
+    return "".join(parts) + text[at:]
 
 
 def java_double(value: float, beyond: str = "") -> str:

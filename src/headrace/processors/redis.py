@@ -50,7 +50,8 @@ class Redis(Enricher):
     holds: Literal["json", "hash", "text"] = Field(
         "json",
         description="What a key holds: `json` a JSON text, whose parts are taken by JSON path; `hash` a hash, whose "
-        "fields are taken by name; `text` a text, which is taken whole with the path `$`.",
+        "fields are taken by name; `text` a text, which is taken whole. The path `$` takes a whole answer: a document "
+        "or a hash as one JSON text, a text as it is.",
     )
     batch_size: int = Field(500, gt=0, le=10_000, description="Keys per round trip.")
     capacity: int = Field(4, gt=0, le=100, description="Connections per task, each with one round trip at a time.")

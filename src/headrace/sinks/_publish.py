@@ -56,9 +56,15 @@ class Publication:
         """Whether the batch must not be written again."""
         return self.manifest.exists()
 
-    def write(self, stage: Callable[[Path], None], has_rows: Callable[[Path], bool]) -> int:
+    def write(
+        self,
+        stage: Callable[[Path], None],
+        has_rows: Callable[[Path], bool],
+        place: Callable[[Path], Path | None] = lambda folder: folder,
+    ) -> int:
         """Let `stage` write into an empty staging folder, then make it count; how many bytes there are.
 
+        `place` says in which folder below the target the files of a staged folder belong; None: nowhere.
         Each attempt has a folder of its own: an engine that lost its driver may still be writing into the last one.
         """
         shutil.rmtree(self.staging, ignore_errors=True)
@@ -66,9 +72,11 @@ class Publication:
         attempt.parent.mkdir(parents=True, exist_ok=True)
         stage(attempt)
         found = sorted(path for path in attempt.rglob("*") if path.is_file() and not path.name.startswith(("_", ".")))
+        places = {path: place(path.relative_to(attempt).parent) for path in filter(has_rows, found)}
+        kept = [(path, folder) for path, folder in places.items() if folder is not None]
         files = {
-            str(path.relative_to(self.staging)): self._final_name(path.relative_to(attempt), number)
-            for number, path in enumerate(filter(has_rows, found))
+            str(path.relative_to(self.staging)): self._final_name(folder, path.name, number)
+            for number, (path, folder) in enumerate(kept)
         }
         for name in files:
             _flush(self.staging / name)
@@ -89,9 +97,9 @@ class Publication:
         shutil.rmtree(self.staging, ignore_errors=True)
         self._forget_older()
 
-    def _final_name(self, staged: Path, number: int) -> str:
-        extension = staged.name.partition(".")[2]
-        return str(staged.parent / f"{self._name}-{number:04d}.{extension}")
+    def _final_name(self, folder: Path, staged: str, number: int) -> str:
+        extension = staged.partition(".")[2]
+        return str(folder / f"{self._name}-{number:04d}.{extension}")
 
     def _forget_older(self) -> None:
         """Spark never replays a batch once a later one of the same generation has begun."""

@@ -1,4 +1,4 @@
-"""`type: files`: Parquet, JSON or CSV files in a folder."""
+"""`type: files`: Parquet, JSON, CSV or text files in a folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.places import Place
+from headrace.core.places import ANY, Place
+from headrace.core.schema import ddl_type
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._publish import Publication, safe_name, withdraw, withdrawn
 from headrace.sinks._rows import drain, structured
+from headrace.sinks._text_lines import VALUE, final_folder, refuse, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,21 +30,45 @@ class FilesSink(Sink):
     Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names. Order:
     none between files. Scale: one file or more per task and batch; the folder must be one that all workers and the
     driver share (a local disk, or a mounted one), since publishing is renaming: for object stores use `lake`.
+
+    With `contains: lines` the texts of column `value` are the lines, verbatim, and other columns are not written. A
+    value that is null or has a line break in it is a dead letter (`no-value`, `line-break`), as is one whose folder,
+    told by `folder_column`, cannot be one (`bad-folder-name`).
     """
 
     reads_all: ClassVar[bool] = True
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
-    contains: Literal["parquet", "json", "csv"] = Field("parquet", description="Format of the files.")
+    contains: Literal["parquet", "json", "csv", "lines"] = Field(
+        "parquet", description="Format of the files; `lines` are texts, one per line."
+    )
     compression: Literal["none", "gzip", "snappy", "zstd", "lz4", "bzip2"] | None = Field(
-        None, description="Default: zstd for parquet, none for json and csv. bzip2 is for json and csv only."
+        None,
+        description="Default: zstd for parquet, none for others. bzip2 is not for parquet; lines may be none, gzip or "
+        "bzip2.",
     )
     header: bool = Field(True, description="csv only: write the column names as the first line of each file.")
     partition_by: list[str] = Field(
         default=[], description="Columns that become folders, as in dt=2026-01-31.", examples=[["dt"]]
     )
+    folder_column: str | None = Field(
+        None,
+        description="lines only: a column with the name of the folder, below `path`, that a line belongs into.",
+        examples=["topic"],
+    )
     rows_per_file: int | None = Field(None, ge=1, description="Begin another file after this many rows.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> FilesSink:
+        if self.contains == "lines":
+            if self.partition_by:
+                raise ValueError("lines have no columns for 'partition_by': use 'folder_column'")
+            if self.compression not in (None, "none", "gzip", "bzip2"):
+                raise ValueError("the compression of lines is none, gzip or bzip2")
+        elif self.folder_column is not None:
+            raise ValueError("'folder_column' is for 'contains: lines': use 'partition_by'")
+        return self
 
     @property
     def guarantee(self) -> Delivery:
@@ -60,8 +86,11 @@ class FilesSink(Sink):
         return f"{self.contains} files in {self.path}"
 
     def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
-        """The folder."""
-        return (Place("files", str(self._folder(context))),)
+        """The folder, or those that the column may name."""
+        folder = str(self._folder(context))
+        if self.folder_column is None:
+            return (Place("files", folder),)
+        return tuple(Place("files", f"{folder}/{name}") for name in texts.get(self.folder_column, (ANY,)))
 
     def check(self, context: Context) -> None:
         """Refuse a place that is no local folder, or may not be written."""
@@ -75,18 +104,27 @@ class FilesSink(Sink):
             raise ProjectError("folder-not-writable", f"{present} may not be written", hint=f"chmod u+w {present}")
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """Refuse partition columns that are not there, and rows that replace earlier ones."""
+        """Refuse columns that are not there or not texts, and rows that replace earlier ones."""
         if output == "update":
             raise ProjectError(
                 "files-append-only",
                 "files cannot take back rows they hold, and the flow's output is 'update'",
                 hint="set output: append on the flow, or use a lake sink with a key",
             )
-        for name in self.partition_by:
+        for key, name in self._columns():
             if name not in columns:
-                raise ProjectError(
-                    "unknown-column", f"partition_by names '{name}'", hint=did_you_mean(name, columns, "columns")
-                )
+                hint = did_you_mean(name, columns, "columns")
+                raise ProjectError("unknown-column", f"{key} names '{name}'", hint=hint)
+            kind = schema.field(name).type if schema is not None and key != "partition_by" else pa.string()
+            if not pa.types.is_string(kind) and not pa.types.is_null(kind):
+                message = f"{key} needs a string, and '{name}' is of type {ddl_type(kind)}"
+                raise ProjectError("wrong-column-type", message, hint="cast it in the SQL")
+
+    def _columns(self) -> list[tuple[str, str]]:
+        """The columns that must be there, by what wants them."""
+        named = [("partition_by", name) for name in self.partition_by]
+        named += [("contains: lines", VALUE)] if self.contains == "lines" else []
+        return named + ([("folder_column", self.folder_column)] if self.folder_column is not None else [])
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Publish the batch, or finish publishing it."""
@@ -95,7 +133,7 @@ class FilesSink(Sink):
         if publication.is_written():
             drain(rows)
         else:
-            size = publication.write(lambda staging: self._stage(rows, staging), self._has_rows)
+            size = publication.write(lambda staging: self._stage(rows, staging, batch), self._has_rows, self._place)
             batch.tally.add_bytes(batch.flow, batch.sink, size)
         publication.finish()
 
@@ -127,9 +165,16 @@ class FilesSink(Sink):
             options["maxRecordsPerFile"] = str(self.rows_per_file)
         return options
 
-    def _stage(self, rows: DataFrame, staging: Path) -> None:
+    def _stage(self, rows: DataFrame, staging: Path, batch: Batch) -> None:
+        if self.contains == "lines":
+            write(rows, self.folder_column, self.writer_options(), staging)
+            refuse(rows, staging, batch, self.label)
+            return
         writer = structured(rows).write.format(self.contains).options(**self.writer_options())
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(staging.as_uri())
+
+    def _place(self, folder: Path) -> Path | None:
+        return final_folder(folder) if self.contains == "lines" else folder
 
     def _has_rows(self, file: Path) -> bool:
         """A task without rows may leave an empty file, which is not worth publishing."""

@@ -49,23 +49,30 @@ class Application:
         self.overrides = [f"variables.{name}={value}" for name, value in variables.items()]
 
     def give(self, place: str, lines: Iterable[str]) -> None:
-        """Lines as a new file of a folder of `in/`, or as a file of the project."""
+        """Lines as a new file of the topic's folder in `in/`, or, with a slash in it, as a file of the project."""
         file = self.folder / place
-        if not file.suffix:
+        if "/" not in place:
             file = self.folder / "in" / place / f"{len(list((self.folder / 'in' / place).glob('*')))}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
 
-    def run(self, spark: SparkSession, *flows: str) -> None:
-        """Run flows until they have caught up."""
+    def run(self, spark: SparkSession, *flows: str, tries: int = 5) -> None:
+        """Run flows until they have caught up.
+
+        Spark gives a Python process ten seconds to start, which on a busy machine may not do: that is tried again.
+        """
         project = self.project()
         state = StateDir.of(project.context)
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
-        for one in Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=600):
-            if one.error is not None:
-                raise one.error
-            assert one.caught_up, f"{one.plan.name} did not catch up in time"
+        runs = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=900)
+        errors = [one.error for one in runs if one.error is not None]
+        if errors and tries > 1 and all(error.code == "executor-lost" for error in errors):
+            self.run(spark, *flows, tries=tries - 1)
+        elif errors:
+            raise errors[0]
+        else:
+            assert all(one.caught_up for one in runs), "they did not catch up in time"
 
     def project(self) -> Project:
         """The project with its profile."""

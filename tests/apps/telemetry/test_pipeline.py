@@ -203,7 +203,7 @@ def test_extractor_batches_without_events_are_counted(corrected: Topics) -> None
 
 
 def test_extractor_batch_without_syncts_has_the_time_of_its_batch(corrected: Topics) -> None:
-    started = [one for one in corrected["dev.telemetry.failed"] if one["mid"] == START]
+    started = [one for one in corrected["dev.telemetry.failed"] if one.get("mid") == START]
     times = sorted(one["syncts"] for one in started)
     assert times[0] == 1529500243955
     assert times[1] > 1_790_000_000_000

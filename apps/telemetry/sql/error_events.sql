@@ -1,0 +1,38 @@
+-- Written by catalogue.py from catalogue.yaml: change it there.
+SELECT timestamp_millis(coalesce(coalesce(try_cast(e.syncts AS BIGINT), CAST(try_cast(e.syncts AS DOUBLE) AS BIGINT)), coalesce(try_cast(e.ets AS BIGINT), CAST(try_cast(e.ets AS DOUBLE) AS BIGINT)))) AS __time,
+  CAST(timestamp_millis(coalesce(coalesce(try_cast(e.syncts AS BIGINT), CAST(try_cast(e.syncts AS DOUBLE) AS BIGINT)), coalesce(try_cast(e.ets AS BIGINT), CAST(try_cast(e.ets AS DOUBLE) AS BIGINT)))) AS DATE) AS day,
+  e.context.pdata.id AS context_pdata_id,
+  e.context.pdata.pid AS context_pdata_pid,
+  e.context.pdata.ver AS context_pdata_ver,
+  e.context.env AS context_env,
+  e.object.id AS object_id,
+  e.object.type AS object_type,
+  e.object.rollup.l1 AS object_rollup_l1,
+  e.contentdata.name AS content_name,
+  e.contentdata.board AS content_board,
+  CASE WHEN e.contentdata.medium IS NOT NULL THEN CASE WHEN left(e.contentdata.medium, 1) = '[' THEN from_json(e.contentdata.medium, 'ARRAY<STRING>') ELSE array(e.contentdata.medium) END END AS content_medium,
+  CASE WHEN e.contentdata.gradelevel IS NOT NULL THEN CASE WHEN left(e.contentdata.gradelevel, 1) = '[' THEN from_json(e.contentdata.gradelevel, 'ARRAY<STRING>') ELSE array(e.contentdata.gradelevel) END END AS content_gradelevel,
+  CASE WHEN e.contentdata.subject IS NOT NULL THEN CASE WHEN left(e.contentdata.subject, 1) = '[' THEN from_json(e.contentdata.subject, 'ARRAY<STRING>') ELSE array(e.contentdata.subject) END END AS content_subject,
+  e.contentdata.mimetype AS content_mimetype,
+  e.derivedlocationdata.state AS derived_loc_state,
+  e.derivedlocationdata.district AS derived_loc_district,
+  e.derivedlocationdata.from AS derived_loc_from,
+  e.collectiondata.name AS collection_name,
+  e.collectiondata.contenttype AS collection_type,
+  e.collectiondata.board AS collection_board,
+  CASE WHEN e.collectiondata.medium IS NOT NULL THEN CASE WHEN left(e.collectiondata.medium, 1) = '[' THEN from_json(e.collectiondata.medium, 'ARRAY<STRING>') ELSE array(e.collectiondata.medium) END END AS collection_medium,
+  CASE WHEN e.collectiondata.gradelevel IS NOT NULL THEN CASE WHEN left(e.collectiondata.gradelevel, 1) = '[' THEN from_json(e.collectiondata.gradelevel, 'ARRAY<STRING>') ELSE array(e.collectiondata.gradelevel) END END AS collection_gradelevel,
+  CASE WHEN e.collectiondata.subject IS NOT NULL THEN CASE WHEN left(e.collectiondata.subject, 1) = '[' THEN from_json(e.collectiondata.subject, 'ARRAY<STRING>') ELSE array(e.collectiondata.subject) END END AS collection_subject,
+  e.dialcodedata.channel AS dialcode_channel,
+  e.userdata.usertype AS user_type,
+  e.userdata.usersignintype AS user_signin_type,
+  e.userdata.userlogintype AS user_login_type,
+  e.edata.err AS edata_err,
+  e.edata.errtype AS edata_errtype,
+  e.edata.plugin.id AS edata_plugin_id,
+  e.edata.plugin.ver AS edata_plugin_ver,
+  1L AS total_count
+FROM (
+  SELECT from_json(value, 'syncts STRING, ets STRING, context STRUCT<pdata: STRUCT<id: STRING, pid: STRING, ver: STRING>, env: STRING>, object STRUCT<id: STRING, type: STRING, rollup: STRUCT<l1: STRING>>, contentdata STRUCT<name: STRING, board: STRING, medium: STRING, gradelevel: STRING, subject: STRING, mimetype: STRING>, derivedlocationdata STRUCT<state: STRING, district: STRING, from: STRING>, collectiondata STRUCT<name: STRING, contenttype: STRING, board: STRING, medium: STRING, gradelevel: STRING, subject: STRING>, dialcodedata STRUCT<channel: STRING>, userdata STRUCT<usertype: STRING, usersignintype: STRING, userlogintype: STRING>, edata STRUCT<err: STRING, errtype: STRING, plugin: STRUCT<id: STRING, ver: STRING>>') AS e
+  FROM druid_events_error
+)

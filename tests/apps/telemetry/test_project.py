@@ -1,0 +1,39 @@
+"""The application as a project: its profiles can be planned, and its flows stand in a row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from apps.telemetry.generator import Generator, fate_of
+from tests.apps.telemetry.application import APP
+
+from headrace.plan.links import feeds, waits
+from headrace.plan.planner import make_plan
+from headrace.project.loader import load
+
+
+@pytest.mark.parametrize("profile", ["local", "kafka"])
+def test_each_stage_waits_for_those_before_it(profile: str) -> None:
+    project = load(APP, profile=profile, environment={})
+    links = feeds(make_plan(project), project.context)
+    order = waits(links)
+    assert order["extract"] == {"ingest"}
+    assert order["redact"] == {"ingest", "extract"}
+    assert order["preprocess"] == {"ingest", "ingest_server_events", "extract", "redact"}
+    assert order["denormalise"] >= {"preprocess"}
+    assert order["olap"] >= {"preprocess", "denormalise"}
+    assert all(writers <= order[flow] for flow, writers in links.items()), "no flow is in a circle"
+
+
+def test_the_generator_makes_the_same_events_of_all_kinds_for_the_same_seed() -> None:
+    batches = list(Generator(seed=5).batches(300))
+    assert batches == list(Generator(seed=5).batches(300))
+    assert batches != list(Generator(seed=6).batches(300))
+    events = [event for batch in batches for event in json.loads(batch.text)["events"]]
+    assert [(one["mid"], fate_of(one)) for one in events] == [sent for batch in batches for sent in batch.sent]
+    assert len({one["eid"] for one in events}) == 19
+    mids = Counter(one["mid"] for one in events)
+    assert 0.01 < sum(times - 1 for times in mids.values()) / len(events) < 0.03
+    assert 800 < sum(len(json.dumps(one, separators=(",", ":"))) for one in events) / len(events) < 1100
