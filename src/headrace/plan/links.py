@@ -50,8 +50,8 @@ def _written(flow: FlowPlan, context: Context) -> Iterator[Place]:
     known = _known(flow.inputs, flow.sql)
     for step in flow.after:
         _take(known, step.processor)
-    for step in flow.sinks:
-        yield from step.sink.places(context, known)
+    for written in flow.sinks:
+        yield from written.sink.places(context, known)
 
 
 def _known(inputs: tuple[Input, ...], sql: str) -> Known:
