@@ -99,7 +99,7 @@ def test_a_day_of_an_operator(
     assert poison.value() == POISON
 
     # Redis is away: what needs it waits, and goes on where it was when it is back
-    monkeypatch.setenv("CONTENT_REDIS", f"redis://127.0.0.1:{choose(['away'], {})['away']}/5")
+    app.overrides.append(f"variables.content_cache=redis://127.0.0.1:{choose(['away'], {})['away']}/5")
     with pytest.raises(ProjectError) as away:
         app.run(spark, "redact")
     assert away.value.exit_code == Exit.TRANSIENT
@@ -108,7 +108,7 @@ def test_a_day_of_an_operator(
     with Redis() as server:
         contents = redis.Redis(host="127.0.0.1", port=server.port, db=5)
         contents.mset({key: value for database, key, value in lookups() if database == 5})
-        monkeypatch.setenv("CONTENT_REDIS", f"redis://{server.address}/5")
+        app.overrides.append(f"variables.content_cache=redis://{server.address}/5")
         app.run(spark, "redact", "preprocess", "archive")
         outcomes = {topic: held(topic) for topic in OUTCOMES if "extractor" not in topic}
         assert violations(batches, outcomes) == []

@@ -23,8 +23,10 @@ class ListTables:
     def __init__(self, given: Project, project: Project) -> None:
         self._project = project
         self._rows: dict[str, dict[tuple[Any, ...], Row]] = {name: {} for name in project.spec.tables}
-        self.shapes = {name: _shape(given, name) for name in project.spec.tables}
-        for group in {spec.source.group for spec in project.spec.tables.values()}:
+        self._given = given
+        found = {name: kept_shape(given, name, given.spec.tables[name]) for name in project.spec.tables}
+        self._shapes = {name: shape for name, shape in found.items() if shape is not None}
+        for group in {project.spec.tables[name].source.group for name in self._shapes}:
             self._commit(group, {})
 
     def feed(self, table: str, rows: Sequence[Row]) -> None:
@@ -38,7 +40,7 @@ class ListTables:
     def _change(self, table: str, changes: Sequence[tuple[Row, bool]]) -> None:
         weighted: list[dict[str, Any]] = []
         for row, stays in changes:
-            key = tuple(row[name] for name in self.shapes[table].key)
+            key = tuple(row[name] for name in self._shape(table).key)
             old = self._rows[table].pop(key, None)
             weighted += [{**old, WEIGHT: -1}] if old is not None else []
             if stays:
@@ -48,19 +50,29 @@ class ListTables:
 
     def _commit(self, group: str, rows: Mapping[str, Sequence[Row]]) -> None:
         mine = {
-            name: self.shapes[name] for name, spec in self._project.spec.tables.items() if spec.source.group == group
+            name: shape for name, shape in self._shapes.items() if self._project.spec.tables[name].source.group == group
         }
         changes = {name: pa.Table.from_pylist(list(some), mine[name].weighted) for name, some in rows.items()}
         log = table_log(self._project.context, group)
         log.commit(changes, {"commit": log.end() + 1}, mine, None, tuple(mine))
 
+    def _shape(self, table: str) -> TableShape:
+        if table not in self._shapes:
+            raise ProjectError(
+                "table-not-captured",
+                f"the columns of table '{table}' are known to its source alone",
+                where=self._given.origin("tables", table),
+                hint="run the project once: what was captured tells them",
+            )
+        return self._shapes[table]
+
     def _whole(self, table: str, row: Row) -> Row:
-        names = self.shapes[table].columns.names
+        names = self._shape(table).columns.names
         for name in row:
             if name not in names:
                 hint = did_you_mean(name, names, "columns")
                 raise ProjectError("unknown-column", f"table '{table}' has no column '{name}'", hint=hint)
-        typed = pa.Table.from_pylist([{name: row.get(name) for name in names}], self.shapes[table].columns)
+        typed = pa.Table.from_pylist([{name: row.get(name) for name in names}], self._shape(table).columns)
         return dict(typed.to_pylist()[0])
 
 
@@ -74,15 +86,3 @@ def kept_rows(changes: Sequence[Row], key: Sequence[str]) -> list[dict[str, Any]
         if change[OP] != Op.DELETE:
             held[place] = row
     return list(held.values())
-
-
-def _shape(given: Project, name: str) -> TableShape:
-    found = kept_shape(given, name, given.spec.tables[name])
-    if found is None:
-        raise ProjectError(
-            "table-not-captured",
-            f"the columns of table '{name}' are known to its source alone",
-            where=given.origin("tables", name),
-            hint="run the project once: what was captured tells them",
-        )
-    return found
