@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from headrace.core.errors import ProjectError, RequestError
 from headrace.core.schema import from_ddl
 from headrace.log.folder import LogFolder
 from headrace.serve.applier import Applier
+from headrace.serve.follower import Follower
 from headrace.serve.pointers import read_pointer, report_damage
 from headrace.serve.saving import ask_for_snapshot
 from headrace.serve.settings import Settings
@@ -79,6 +81,25 @@ def test_a_log_is_followed_while_it_grows(settings: Settings) -> None:
     assert (status["state"], status["version"], status["rows"], status["changes"]) == ("ready", 1, 1, 4)
     assert status["lag"] == {"segments": 0, "seconds": 0.0}
     assert status["error"] is None
+
+
+def test_ready_is_said_only_of_what_readers_find(settings: Settings) -> None:
+    log = defined(settings)
+    commit(log, 0, changes([order(1)]))
+    told: list[str] = []
+
+    def tell() -> None:
+        told.append(follower.state)
+        if len(told) == 1:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    follower = Follower(settings, ORDERS, log, None, tell)
+    follower.start()
+    try:
+        until(lambda: follower.state == "ready")
+    finally:
+        follower.close()
+    assert told == ["hydrating", "failed"], "what could not be told is told again, and ready only then"
 
 
 def test_it_goes_on_where_it_was(settings: Settings) -> None:

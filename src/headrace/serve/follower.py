@@ -57,6 +57,8 @@ class Follower:
     """Why it does not get on."""
     snapshot: tuple[int, datetime] | None = field(default=None, init=False)
     """Position and time of the newest snapshot that is known; position 0: there was none at that time."""
+    _told: bool = field(default=True, init=False)
+    """Whether readers know what is served."""
     _writer: StoreWriter | None = field(default=None, init=False)
     _folder: Path | None = field(default=None, init=False)
     """The folder that is being written: the one that is served, or one that will be when it has caught up."""
@@ -96,7 +98,7 @@ class Follower:
     @property
     def state(self) -> State:
         """One word for how it is."""
-        if self.served is not None:
+        if self.served is not None and self._told:
             return "ready"
         return "hydrating" if self.trouble is None else "failed"
 
@@ -170,8 +172,7 @@ class Follower:
             self._close_writer()
         if self._doubted:
             self._doubted = False
-            self.served = None
-            self.changed()
+            self._serve(None)
             self._close_writer()
         writer = self._jump() if self._is_cut else self._writer or self._open()
         self._look_for_reports()
@@ -218,12 +219,17 @@ class Follower:
 
     def _caught_up(self) -> None:
         """Serve the store that was built, instead of the one before it."""
-        if self.served == self._folder:
+        if self.served == self._folder and self._told:
             return
-        old, self.served = self.served, self._folder
-        self.changed()
-        if old is not None:
+        old = self.served
+        self._serve(self._folder)
+        if old is not None and old != self._folder:
             folders.remove(old)
+
+    def _serve(self, folder: Path | None) -> None:
+        self.served, self._told = folder, False
+        self.changed()
+        self._told = True
 
     def _give_up(self, reason: str) -> bool:
         """Serve no more from the store that was being written, and begin a new one: at once, unless that was tried."""
@@ -232,8 +238,7 @@ class Follower:
         _LOG.warning("the store of %s is damaged and built anew: %s", self.endpoint.name, reason)
         damaged = self._folder
         if damaged is not None and self.served == damaged:
-            self.served = None
-            self.changed()
+            self._serve(None)
         self._close_writer()
         if damaged is not None:
             folders.put_aside(damaged)
