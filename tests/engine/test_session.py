@@ -31,3 +31,11 @@ def test_the_project_has_the_last_word_but_keeps_our_java_options() -> None:
 
 def test_a_cluster_is_not_bound_to_loopback() -> None:
     assert "spark.driver.bindAddress" not in settings(SparkSpec(master="spark://h:7077"), Path("/log/engine.log"), JARS)
+
+
+def test_workers_elsewhere_and_of_another_python_begin_as_spark_has_them() -> None:
+    log = Path("/log/engine.log")
+    another = SparkSpec(conf={"spark.pyspark.python": "/opt/python"})
+    assert settings(SparkSpec(), log, JARS)["spark.python.daemon.module"] == "headrace.engine.workers"
+    for spec in (another, SparkSpec(master="spark://h:7077")):
+        assert "spark.python.daemon.module" not in settings(spec, log, JARS)

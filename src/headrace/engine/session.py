@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.core.errors import ProjectError
 from headrace.core.objectstore import ObjectStore
+from headrace.engine import workers
 from headrace.engine.classes import java_options
 from headrace.engine.jars import engine_jars, require_jars, require_java
 from headrace.engine.scratch import remember_jvm, scratch_folder
@@ -86,6 +87,11 @@ def settings(
         own["spark.local.dir"] = str(scratch)
     if spec.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # compared when a stage runs again because an executor was lost: here there is but one
+        own["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+        # elsewhere the package arrives after the daemon has begun; and only Linux forks what has loaded libraries
+        if sys.platform == "linux" and "spark.pyspark.python" not in spec.conf:
+            own["spark.python.daemon.module"] = workers.MODULE
     merged = {**own, **spec.conf}
     if "spark.driver.extraJavaOptions" in spec.conf:
         merged["spark.driver.extraJavaOptions"] = " ".join([*flags, spec.conf["spark.driver.extraJavaOptions"]])
