@@ -1,8 +1,9 @@
 """`python -m benchmarks.views`: a batch of changes of a view beside asking Spark anew, as the tables grow.
 
 Orders are joined with customers and summed by region. Every change is an update of an order; in the second workload one
-in a hundred moves a customer to another region instead, for which the orders have to be looked through. The figures are
-medians after warm-up batches; the result is compared with Spark's own answer at the end of every workload.
+in a hundred moves a customer to another region instead, for which the orders have to be looked through. Spark is asked
+anew as often as there are batches of one size, and warmed up by as many runs as those; both figures are medians. The
+result is compared with Spark's own answer at the end of every workload.
 """
 
 from __future__ import annotations
@@ -107,13 +108,13 @@ class Tables:
             return self._read(name, files)
 
         if not parts:
-            return TableInput(None, old, 0)
+            return TableInput(None, old, 0, self.rows[name].num_rows, tuple(files))
         self._count += 1
         file = self._folder / f"{name}-{self._count}.parquet"
         table = pa.concat_tables(parts)
         pq.write_table(table, file)
         self._files[name].append(str(file))
-        return TableInput(self._read(name, [str(file)]), old, table.num_rows)
+        return TableInput(self._read(name, [str(file)]), old, table.num_rows, self.rows[name].num_rows, tuple(files))
 
     def _read(self, name: str, files: list[str]) -> DataFrame:
         ddl = to_ddl(TABLES[name].weighted)
@@ -137,19 +138,19 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
     numbers = iter(range(1_000_000))
     first = _batch(view, next(numbers), tables.everything(), result)
     figures: dict[str, Any] = {"orders": orders, "first_batch_seconds": round(first, 2)}
-    for share in (0.0, 0.01):
+    for share, what in ((0.0, ""), (0.01, "_some_of_customers")):
         for changes in options.changes:
             times = [
                 _batch(view, next(numbers), tables.changed(changes, int(changes * share)), result)
                 for _ in range(options.warm_ups + options.batches)
             ]
             middle = statistics.median(times[options.warm_ups :])
-            figures[f"{changes}_changes{'_some_of_customers' if share else ''}"] = {
+            figures[f"{changes}_changes{what}"] = {
                 "seconds": round(middle, 3),
                 "slowest": round(max(times[options.warm_ups :]), 3),
                 "changes_per_second": round(changes / middle),
             }
-        figures["recompute_seconds"] = _recompute(session, tables, result)
+        figures[f"recompute_seconds{what}"] = _recompute(session, tables, result, options)
     figures["kept"] = {name: held.rows for name, held in view.state.held().items()}
     return figures
 
@@ -163,16 +164,18 @@ def _batch(view: Maintained, number: int, inputs: dict[str, TableInput], result:
     return taken
 
 
-def _recompute(spark: SparkSession, tables: Tables, result: Counter[tuple[Any, ...]]) -> float:
-    """How long Spark takes by itself, at its best; its answer has to be the one that was kept."""
+def _recompute(
+    spark: SparkSession, tables: Tables, result: Counter[tuple[Any, ...]], options: argparse.Namespace
+) -> float:
+    """How long Spark takes by itself; its answer has to be the one that was kept."""
     tables.whole()
     times = []
-    for _ in range(3):
+    for _ in range(options.warm_ups + options.batches):
         begun = time.perf_counter()
         rows = [tuple(row) for row in spark.sql(SQL).collect()]
         times.append(time.perf_counter() - begun)
     assert Counter(rows) == +result, "what was kept is not what Spark says"
-    return round(min(times), 3)
+    return round(statistics.median(times[options.warm_ups :]), 3)
 
 
 def _orders(ids: Any, random: Any) -> pa.Table:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
+from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
-from headrace.views import maintained, relations, state
+from headrace.views import maintained, relations, running, state
 from headrace.views.algebra import (
     Aggregate,
     Call,
@@ -26,12 +29,13 @@ from headrace.views.algebra import (
     UnionAll,
     View,
 )
-from headrace.views.maintained import Maintained
+from headrace.views.maintained import Maintained, TableInput
 from headrace.views.plain import plain
 from headrace.views.state import ViewState
+from headrace.views.sums import COUNT, Kept, Sum, Sums
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -223,6 +227,68 @@ def test_many_changes_are_written_by_spark_and_added_up(spark: SparkSession, mon
                 kept.apply(batch)
                 check(kept)
             assert all(held.chunks <= 3 for held in kept.maintained.state.held().values())
+
+
+@pytest.mark.parametrize("rows", [1_000, 0])
+def test_one_task_has_it_all_when_tables_are_small(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    plans: list[str] = []
+    right = running.collected
+
+    def noted(frame: DataFrame) -> pa.Table | None:
+        plans.append(frame._jdf.queryExecution().executedPlan().toString())
+        return right(frame)
+
+    monkeypatch.setattr(relations, "_ONE_TASK", rows)
+    monkeypatch.setattr(running, "collected", noted)
+    with harness(spark, SHAPES["sums over a join"]) as kept:
+        for batch in BATCHES[:3]:
+            kept.apply(batch)
+            check(kept)
+    assert len(plans) == 3, "one query a batch"
+    assert ("Exchange" in plans[-1]) == (rows == 0)
+
+
+def test_a_table_is_looked_for_again_only_when_it_changed(spark: SparkSession) -> None:
+    asked: list[str] = []
+
+    def noted(name: str, one: TableInput) -> TableInput:
+        def old() -> DataFrame:
+            asked.append(name)
+            return one.old()
+
+        return replace(one, old=old)
+
+    with harness(spark, SHAPES["sums over a join"]) as kept:
+        result: Counter[tuple[Any, ...]] = Counter()
+        looked = []
+        for number, change in enumerate(
+            (
+                [("I", "customers", (1, "n", 1)), ("I", "orders", order(1, 1, "1"))],
+                [("I", "orders", order(2, 1, "2"))],
+                [("I", "orders", order(3, 1, "3"))],
+                [("U", "customers", (1, "n", 1), (1, "s", 1))],
+                [("I", "orders", order(4, 1, "4"))],
+            )
+        ):
+            inputs = {name: noted(name, one) for name, one in kept.inputs(change).items()}
+            for *row, weight in kept.maintained.apply(number, inputs).rows():
+                result[tuple(row)] += weight
+            looked.append([*asked])
+            asked.clear()
+        assert looked == [[], ["customers"], [], ["orders"], ["customers"]]
+        assert +result == Counter(kept.batch_rows())
+
+
+def test_what_several_calls_add_up_is_kept_once() -> None:
+    def kept(name: str, added: str) -> Kept:
+        one = Sum(name, added, "BIGINT")
+        return Kept((one,), lambda value: value(one))
+
+    both = Sums((kept("__c0", WEIGHT), kept("__c1", "a"), kept("__c2", "b"), kept("__c3", "a")))
+    assert [one.name for one in both.columns] == [COUNT, "__c1", "__c2"]
+    assert both.answers(lambda one: one.name) == [COUNT, "__c1", "__c2", "__c1"]
 
 
 def test_a_view_with_maps_is_refused(spark: SparkSession) -> None:

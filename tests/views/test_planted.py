@@ -12,6 +12,7 @@ from tests.views.runs import explore
 
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
+from headrace.testing.views import ViewHarness
 from headrace.views import deltas, direct, relations, sums
 from headrace.views.sums import COUNT
 from headrace.views.texts import Within, listed, select
@@ -47,13 +48,13 @@ RESTRICTED = relations.restricted
 @bug("inner", "self", "of_join", "triangle")
 def a_join_takes_all_inputs_as_they_are(patch: pytest.MonkeyPatch) -> None:
     right = deltas.join_delta
-    patch.setattr(deltas, "join_delta", lambda op, delta, old, new, small: right(op, delta, new, new, small))
+    patch.setattr(deltas, "join_delta", lambda op, delta, old, new, *few: right(op, delta, new, new, *few))
 
 
 @bug("inner", "self", "of_join", "triangle")
 def a_join_takes_all_inputs_as_they_were(patch: pytest.MonkeyPatch) -> None:
     right = deltas.join_delta
-    patch.setattr(deltas, "join_delta", lambda op, delta, old, new, small: right(op, delta, old, old, small))
+    patch.setattr(deltas, "join_delta", lambda op, delta, old, new, *few: right(op, delta, old, old, *few))
 
 
 @bug("inner", "of_join", "comma", "three")
@@ -74,6 +75,12 @@ def a_join_ignores_how_often_a_row_is_there(patch: pytest.MonkeyPatch) -> None:
         return right(*arguments).replace(f"l.{WEIGHT} * r.{WEIGHT}", f"l.{WEIGHT}")
 
     patch.setattr(deltas, "joined", wrong)
+
+
+@bug("inner", "of_join", "comma", "three")
+def a_table_that_changed_is_read_as_it_was(patch: pytest.MonkeyPatch) -> None:
+    right = ViewHarness._input
+    patch.setattr(ViewHarness, "_input", lambda *given: replace(right(*given), version=0))
 
 
 @bug("left", "right", "full", "left_missing", "of_left_join")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.core.schema import from_ddl, to_ddl
 
 OP, OLD = "__op", "__old"
-RESERVED = frozenset({"health", "metrics", "docs", "sql", "tables"})
+RESERVED = frozenset({"health", "metrics", "docs", "dashboards", "sql", "tables"})
 """Names that no endpoint may have: the API answers other questions there."""
 
 

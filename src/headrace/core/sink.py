@@ -122,6 +122,11 @@ class Sink(Component):
         return None
 
     @property
+    def unserved(self) -> tuple[str, ...]:
+        """Columns of its rows that are no part of the endpoint."""
+        return ()
+
+    @property
     def fills(self) -> dict[str, Any] | None:
         """What the rows that it holds are laid out by: with another layout, or other columns, they have to come again,
         so that needs a new generation. None when each row is written for itself."""

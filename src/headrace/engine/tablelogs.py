@@ -27,6 +27,8 @@ class TableFiles:
     old: tuple[StatePath, ...]
     rows: int
     """Weighted rows in `delta`."""
+    table_rows: int
+    """About how many rows the table has."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,12 @@ class FlowTables:
         """What a batch changes in a table, and what the table was before it."""
         group = next(group for group, tables in self.groups.items() if table in tables)
         log, before, after = self._log(group), start.get(group, 0), end[group]
+        count = log.counts().get(table, 0)
         if before == 0:
-            return TableFiles(tuple(log.state(table, after)), (), log.counts().get(table, 0))
+            return TableFiles(tuple(log.state(table, after)), (), count, count)
         parts = [part for one in _between(log, before, after) for part in one.parts.get(table, ())]
         files = tuple(log.file(part) for part in parts)
-        return TableFiles(files, tuple(log.state(table, before)), sum(part.rows for part in parts))
+        return TableFiles(files, tuple(log.state(table, before)), sum(part.rows for part in parts), count)
 
     def _log(self, group: str) -> TableLog:
         if group not in self._logs:

@@ -107,4 +107,8 @@ class ViewWriter:
 
     def _input(self, shape: TableShape, files: TableFiles) -> TableInput:
         delta = weighted_rows(self.session, shape, files.delta) if files.delta else None
-        return TableInput(delta, lambda: weighted_rows(self.session, shape, files.old), files.rows)
+
+        def old() -> DataFrame:
+            return weighted_rows(self.session, shape, files.old)
+
+        return TableInput(delta, old, files.rows, files.table_rows, files.old)

@@ -174,6 +174,11 @@ class EndpointSink(Sink):
         return self.name
 
     @property
+    def unserved(self) -> tuple[str, ...]:
+        """What says what becomes of a row."""
+        return tuple(one for one in (self.delete, self.operation) if one is not None)
+
+    @property
     def label(self) -> str:
         """Its name and key."""
         return f"endpoint {self.name}" + (f" by {', '.join(self.keys)}" if self.keys else "")
@@ -264,7 +269,7 @@ class EndpointSink(Sink):
         assert self.name is not None, "a sink of a flow has a name"
         return Endpoint(
             name=self.name,
-            columns=pa.schema([field for field in schema if field.name not in (self.delete, self.operation)]),
+            columns=pa.schema([field for field in schema if field.name not in self.unserved]),
             key=self.keys,
             indexes=self._indexes(),
             text=tuple(self.text),

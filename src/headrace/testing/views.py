@@ -82,7 +82,8 @@ class ViewHarness:
             self._add(weighted, change)
         self._inputs = {name: self._input(name, rows) for name, rows in weighted.items()}
         for name, new in weighted.items():
-            self._logs[name].append(self._arrow(name, new))
+            if new:
+                self._logs[name].append(self._arrow(name, new))
             for *row, weight in new:
                 self._current[name][tuple(row)] += weight
         return self._inputs
@@ -138,7 +139,7 @@ class ViewHarness:
         ddl = to_ddl(self.tables[name].weighted)
         old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
         delta = local(self.spark, self._arrow(name, new), ddl) if new else None
-        return TableInput(delta, lambda: local(self.spark, old, ddl), len(new))
+        return TableInput(delta, lambda: local(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name]))
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
         schema = self.tables[name].weighted

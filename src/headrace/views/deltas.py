@@ -13,7 +13,7 @@ from headrace.core.tables import WEIGHT
 from headrace.views.algebra import Aggregate, Join, Match, Ranked
 from headrace.views.plain import compared
 from headrace.views.sums import COUNT, Sums
-from headrace.views.texts import broadcast, emptied, listed, negated, select, united
+from headrace.views.texts import broadcast, emptied, hashed, in_one_task, listed, negated, select, united
 
 ID = "_id"
 """The column that tells copies of rows apart where a view has no key."""
@@ -34,7 +34,12 @@ def copies(text: str, columns: Sequence[str]) -> str:
 
 
 def join_delta(
-    join: Join, delta: Sequence[str | None], old: Sequence[str | None], new: Sequence[str | None], small: bool
+    join: Join,
+    delta: Sequence[str | None],
+    old: Sequence[str | None],
+    new: Sequence[str | None],
+    small: bool,
+    one_task: bool,
 ) -> str | None:
     """The change of each input, joined with the others: those before it as they were, those after it as they are."""
     terms = []
@@ -42,12 +47,14 @@ def join_delta(
         sides = [*old[:number], change, *new[number + 1 :]]
         given = [side for side in sides if side is not None]
         if len(given) == len(sides):  # a side without rows leaves nothing
-            terms.append(joined(join, given, number, small))
+            terms.append(joined(join, given, number, small, one_task))
     return united(terms)
 
 
-def joined(join: Join, sides: Sequence[str], first: int, small: bool) -> str:
+def joined(join: Join, sides: Sequence[str], first: int, small: bool, one_task: bool = False) -> str:
     """The sides joined one after the other, beginning with the one that has few rows, along the equal columns."""
+    if one_task:
+        sides = [in_one_task(side) for side in sides]
     text, have = sides[first], list(join.inputs[first].columns)
     left = [number for number in range(len(sides)) if number != first]
     while left:
@@ -57,7 +64,8 @@ def joined(join: Join, sides: Sequence[str], first: int, small: bool) -> str:
         same = _pairs(join, have, columns)
         how = f"JOIN ({sides[number]}) r ON {' AND '.join(same)}" if same else f"CROSS JOIN ({sides[number]}) r"
         what = [*listed(have, "l"), *listed(columns, "r"), f"l.{WEIGHT} * r.{WEIGHT} AS {WEIGHT}"]
-        text = f"SELECT {broadcast('l', small)}{', '.join(what)} FROM ({text}) l {how}"
+        hint = hashed("l") if one_task and same else broadcast("l", small)
+        text = f"SELECT {hint}{', '.join(what)} FROM ({text}) l {how}"
         have += columns
     return select([*listed(join.columns), WEIGHT], text, f"WHERE {join.condition}" if join.condition else "")
 
@@ -153,7 +161,7 @@ def groups_left(op: Aggregate, sums: Sums, text: str) -> str:
     return f"{total} HAVING sum({quoted(COUNT)}) <> 0" if op.keys else total
 
 
-def linear_aggregate(op: Aggregate, sums: Sums, change: str | None, before: str | None) -> str:
+def linear_aggregate(op: Aggregate, sums: Sums, change: str | None, before: str | None, one_task: bool) -> str:
     """By touched group: what is added to its sums, what they were (`…_old`) and what they are (`…_now`)."""
     names = [*listed(op.keys), *listed(one.name for one in sums.columns)]
     parts = [
@@ -167,7 +175,8 @@ def linear_aggregate(op: Aggregate, sums: Sums, change: str | None, before: str 
         for one in sums.columns
     ]
     rest = f"GROUP BY {', '.join(listed(op.keys))} HAVING max(__touched) = 1" if op.keys else ""
-    return select([*listed(op.keys), *total], united(parts) or _no_sums(sums), rest)
+    rows = united(parts) or _no_sums(sums)
+    return select([*listed(op.keys), *total], in_one_task(rows) if one_task else rows, rest)
 
 
 OLD, NOW = "_old", "_now"

@@ -21,7 +21,7 @@ from headrace.views.texts import listed, select
 
 _AFTER, _BEFORE = "__after_", "__before_"
 _IS, _WAS, _CHANGED = "__is", "__was", "__changed"
-_CARRIED, _THERE = "__carried", "__there"
+_THERE = "__there"
 _GENERATOR = re.compile(r"\b(explode|posexplode|inline|stack|json_tuple|variant_explode)\w*\s*\(", re.IGNORECASE)
 
 
@@ -46,19 +46,18 @@ class Direct:
         return select([*listed([*kept, *after, *before, _IS, _WAS]), f"NOT ({same}) AS {_CHANGED}"], text)
 
     def _answered(self, sums: Sums, which: str, groups: str, carried: Sequence[str], prefix: str, flag: str) -> str:
-        """What is carried along, the row of the result that some sums give in numbered columns, and a flag that says
-        whether there is one."""
+        """What is carried along (the keys are), the row of the result that some sums give in numbered columns, and a
+        flag that says whether there is one."""
         op = self.aggregate
         values = sums.answers(lambda one: quoted(one.name + which))
         answers = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
-        carry = f"struct({', '.join(listed(carried))}) AS {_CARRIED}"
-        text = select([*listed(op.keys), *answers, carry, f"{deltas.exists(op, which)} AS {_THERE}"], groups)
+        text = select([*listed(carried), *answers, f"{deltas.exists(op, which)} AS {_THERE}"], groups)
         for step in self.steps:
             text = _stepped(step, text)
         made = [
             f"{name} AS {number}" for name, number in zip(listed(self._columns), self._numbered(prefix), strict=True)
         ]
-        return select([f"{_CARRIED}.*", *made, f"{_THERE} AS {flag}"], text)
+        return select([*listed(carried), *made, f"{_THERE} AS {flag}"], text)
 
     def rows(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The weighted rows of the result, under their names, out of what the query gave."""
@@ -101,13 +100,12 @@ def direct(root: Operator) -> Direct | None:
 
 
 def _stepped(step: Project | Filter, text: str) -> str:
-    """A step that leaves rows where they are: whether one is still there is said beside. Nothing is computed for one
-    that is not, since that may fail."""
+    """A step that leaves rows where they are, with all they had: whether one is still there is said beside. Nothing is
+    computed for one that is not, since that may fail."""
     if isinstance(step, Filter):
         there = f"{_THERE} AND coalesce(CASE WHEN {_THERE} THEN {step.condition} END, false)"
-        return select([*listed(step.columns), _CARRIED, f"{there} AS {_THERE}"], text)
-    made = [_if_there(sql, name) for name, sql in step.expressions]
-    return select([*made, _CARRIED, _THERE], text)
+        return select([f"* EXCEPT ({_THERE})", f"{there} AS {_THERE}"], text)
+    return select(["*", *(_if_there(sql, name) for name, sql in step.expressions if sql != quoted(name))], text)
 
 
 def _if_there(sql: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -27,10 +27,11 @@ from headrace.views.texts import SMALL, Wanted, Within, listed, restricted, sele
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _WHOLE = 50_000
 """Sums of up to so many groups are read whole beside the changes; of more, only those that are touched."""
-_FORM = "1"
+_FORM = "2"
 """Of what is kept: nothing goes on from another one."""
 
 
@@ -44,6 +45,10 @@ class TableInput:
     """Weighted rows that add up to the table before this batch. Not asked in the first, in which all rows change."""
     rows: int
     """How many rows `delta` has."""
+    table_rows: int
+    """About how many rows the table has."""
+    version: Hashable = None
+    """Tells what `old` gives: it is not asked again while this is the same. None tells nothing."""
 
 
 class Maintained:
@@ -69,13 +74,15 @@ class Maintained:
         self._runner = Runner(spark, state)
         self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
         self._numbers = {name: number for number, name in enumerate(tables)}
+        self._versions: dict[str, Hashable] = {}
+        """Of the tables as Spark knows them."""
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         for name, shape in tables.items():
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
         self._types = Types(spark, {name: self._table("empty", name) for name in tables})
         self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
-        self._ddl = {operator: self._kept_columns(operator) for operator in self._layout.kept}
+        self._kept = {operator: self._kept_columns(operator) for operator in self._layout.kept}
         self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
         found = [
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
@@ -87,14 +94,19 @@ class Maintained:
     def _table(self, what: str, name: str) -> str:
         return f"{self._prefix}_{what}_{self._numbers[name]}"
 
-    def _kept_columns(self, operator: Operator) -> str:
+    def _kept_columns(self, operator: Operator) -> StructType:
+        from pyspark.sql.types import StructType
+
         types = self._types.of(operator)
         sums = self._layout.sums.get(operator)
         if sums is None or not isinstance(operator, Aggregate):
             types = {**types, WEIGHT: "BIGINT"}
         else:
             types = {**{key: types[key] for key in operator.keys}, **{one.name: one.type for one in sums.columns}}
-        return ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
+        # once: a text is parsed by Spark, every time it is used
+        schema = StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in types.items()))
+        assert isinstance(schema, StructType)
+        return schema
 
     def apply(self, batch: int, inputs: Mapping[str, TableInput]) -> Changed:
         """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
@@ -125,10 +137,13 @@ class Maintained:
                 one.delta.createOrReplaceTempView(changed[name].name)
 
         @cache
-        def old(name: str) -> str:
+        def old(name: str) -> Shown:
             """Few of the tables are needed, and it takes a while to look for the files of one."""
-            inputs[name].old().createOrReplaceTempView(self._table("old", name))
-            return self._table("old", name)
+            shown, version = self._table("old", name), inputs[name].version
+            if version is None or self._versions.get(name) != version:
+                inputs[name].old().createOrReplaceTempView(shown)
+                self._versions[name] = version
+            return Shown(shown, inputs[name].table_rows)
 
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
@@ -136,7 +151,7 @@ class Maintained:
     def _shown(self, operator: Operator) -> Shown:
         relation = self._layout.taken[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return Shown(name, self._runner.show(relation, name, self._ddl[operator]))
+        return Shown(name, self._runner.show(relation, name, self._kept[operator]))
 
     def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
         text = relations.delta(operator)
@@ -164,7 +179,8 @@ class Maintained:
             within = Within(
                 select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small
             )
-        text = deltas.linear_aggregate(operator, sums, added, restricted(before.name, within) if before else None)
+        kept = restricted(before.name, within) if before else None
+        text = deltas.linear_aggregate(operator, sums, added, kept, relations.in_one_task(operator.input))
         columns = [*operator.keys, *(one.name for one in sums.columns)]
         if small and self._direct is not None and self._direct.aggregate == operator:
             brought = self._runner.bring(self._direct.query(sums, text, relations.first), relation, columns)

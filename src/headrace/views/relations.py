@@ -25,6 +25,9 @@ from headrace.views.layout import Layout
 from headrace.views.plain import Types, named
 from headrace.views.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
 
+_ONE_TASK = 200_000
+"""Tables and relations of up to so many rows together are read by a single task beside few changes."""
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -42,7 +45,7 @@ class Relations:
         layout: Layout,
         types: Types,
         changed: Mapping[str, Shown],
-        old: Callable[[str], str],
+        old: Callable[[str], Shown],
         kept: Mapping[Operator, Shown],
         first: bool,
     ) -> None:
@@ -51,6 +54,8 @@ class Relations:
         self.first = first
         """In the first batch there was nothing before, whatever tables say."""
         self._taken: dict[Operator, tuple[str | None, int]] = {}
+        self._read: dict[str, int] = {}
+        """How many rows the tables have that were asked for."""
 
     def took(self, operator: Operator, text: str | None, rows: int) -> None:
         """The changes of this operator are there."""
@@ -109,7 +114,7 @@ class Relations:
         # only what a changed input is joined with: to ask for rows may make Spark look for their files
         old = [self.rows(one, False) if number < places[-1] else None for number, one in enumerate(join.inputs)]
         new = [self.rows(one, True) if number > places[0] else None for number, one in enumerate(join.inputs)]
-        return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL)
+        return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL, self.in_one_task(join))
 
     def _match_delta(self, op: Match) -> str | None:
         sides = (op.left, op.right)
@@ -161,8 +166,7 @@ class Relations:
             return united([self.kept_rows(operator, within), restricted(self._only(operator, new), within)])
         match operator:
             case Scan(table):
-                old = None if self.first else _scanned(operator, self._old(table))
-                return restricted(united([old, self._only(operator, new)]), within)
+                return restricted(united([self._table(operator, table), self._only(operator, new)]), within)
             case Project(below):
                 pushed = within.through(_plain_columns(operator)) if within else None
                 text = self._linear(operator, [self.rows(below, new, pushed)])
@@ -179,6 +183,18 @@ class Relations:
                 return self._join_rows(operator, new, within)
             case _:
                 raise AssertionError(f"{type(operator).__name__} is kept where its rows are needed")
+
+    def _table(self, operator: Scan, table: str) -> str | None:
+        if self.first:
+            return None
+        found = self._old(table)
+        self._read[table] = found.rows
+        return _scanned(operator, found.name)
+
+    def in_one_task(self, operator: Operator) -> bool:
+        """Whether the changes of an operator, and all that was asked for so far, are few enough for a single task."""
+        kept = sum(one.rows for one in self.kept.values())
+        return self.changes(operator) <= SMALL and sum(self._read.values()) + kept <= _ONE_TASK
 
     def _only(self, operator: Operator, new: bool) -> str | None:
         return self.delta(operator) if new else None

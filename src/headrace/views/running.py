@@ -54,13 +54,13 @@ class Runner:
             self._state.add(relation, table.select(columns))
         return table
 
-    def show(self, relation: str, name: str, ddl: str) -> int:
+    def show(self, relation: str, name: str, schema: StructType) -> int:
         """Name the rows that are kept; how many there are."""
         table = self._state.at_hand(relation)
         if table is not None:
-            rows = local(self._spark, table, ddl)
+            rows = local(self._spark, table, schema)
         else:
-            rows = self._spark.read.schema(ddl).parquet(*map(spark_path, self._state.paths(relation)))
+            rows = self._spark.read.schema(schema).parquet(*map(spark_path, self._state.paths(relation)))
         rows.createOrReplaceTempView(name)
         return self._state.rows(relation)
 

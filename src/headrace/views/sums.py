@@ -36,15 +36,18 @@ class Kept:
 
 
 class Sums:
-    """All calls of one aggregate as sums."""
+    """All calls of one aggregate as sums. What several calls need is there once."""
 
     def __init__(self, calls: tuple[Kept, ...]) -> None:
-        self.columns = (Sum(COUNT, WEIGHT, "BIGINT"), *(one for call in calls for one in call.sums))
         self._calls = calls
+        self._first: dict[tuple[str, str], Sum] = {}
+        for one in (Sum(COUNT, WEIGHT, "BIGINT"), *(one for call in calls for one in call.sums)):
+            self._first.setdefault((one.added, one.type), one)
+        self.columns: tuple[Sum, ...] = tuple(self._first.values())
 
     def answers(self, value: Callable[[Sum], str]) -> list[str]:
         """The results of all calls, by what gives the value of a sum."""
-        return [call.answer(value) for call in self._calls]
+        return [call.answer(lambda one: value(self._first[one.added, one.type])) for call in self._calls]
 
 
 def as_sums(aggregate: Aggregate, types: Types) -> Sums | None:

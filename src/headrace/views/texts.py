@@ -37,6 +37,16 @@ def broadcast(alias: str, small: bool) -> str:
     return f"/*+ BROADCAST({alias}) */ " if small else ""
 
 
+def hashed(alias: str) -> str:
+    """Says that the rows of this alias are few, and that the task that joins them has them all: nobody sends them."""
+    return f"/*+ SHUFFLE_HASH({alias}) */ "
+
+
+def in_one_task(text: str) -> str:
+    """Has few rows read and grouped by a single task: to hand them over to others takes longer."""
+    return select(["*"], text, hint="/*+ COALESCE(1) */ ")
+
+
 def negated(columns: Sequence[str], text: str) -> str:
     """What takes rows back."""
     return select([*listed(columns), f"-{WEIGHT} AS {WEIGHT}"], text)
