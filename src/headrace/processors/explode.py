@@ -23,7 +23,7 @@ class Explode(ArrowProcessor):
     An element is the text that stands in the document, digit by digit, without line breaks; a text has its quotes. A
     path is names joined by dots, `batch.events`; `\.` is a dot within a name. Where the array is absent, null or empty
     there is no row, or with `outer` one without element. A document that is no JSON object, or has something else than
-    an array there, is a dead letter with reason `not-json`.
+    an array there, is a dead letter with reason `not-json`; with `elements: objects` so is one with other elements.
 
     What comes out depends on the row alone, so a batch that runs again gives the same. Order: by rows, then as in the
     array. Scale: one document of each task is taken apart at a time. The columns beside it are copied for each element:
@@ -35,11 +35,14 @@ class Explode(ArrowProcessor):
     path: str = Field(description="Where the array is.", examples=["events", "batch.events"])
     into: str | None = Field(None, description="The column of the elements. Default: that of the document.")
     position: str | None = Field(None, description="A column for the number of the element, from 0.", examples=["n"])
+    count: str | None = Field(None, description="A column for how many elements there are.", examples=["events"])
+    elements: Literal["any", "objects"] = Field("any", description="What elements may be.")
     outer: bool = Field(False, description="Whether a row without elements comes out once, its element null.")
     invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
         "dead_letter",
         description="What to do with a row whose document is not as it should be: `dead_letter` keeps it as such, "
-        "`keep` lets it through once, its element null, `skip` drops it (a dead letter that counts, without the row), "
+        "`keep` lets it through once as it is, without element, number and count, `skip` drops it (a dead letter that "
+        "counts, without the row), "
         "`fail` stops the flow.",
     )
 
@@ -56,13 +59,15 @@ class Explode(ArrowProcessor):
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """The document."""
-        return None if wanted is None else wanted - {self.into, self.position} | {self.column}
+        return None if wanted is None else wanted - {self.into, self.position, self.count} | {self.column}
 
     def output(self, given: pa.Schema) -> pa.Schema:
         """The element and its number."""
         check_document(given, self.column, "explode")
         made = with_type(given, self.into or self.column, pa.string())
-        return made if self.position is None else with_type(made, self.position, pa.int32())
+        for name in (self.position, self.count):
+            made = made if name is None else with_type(made, name, pa.int32())
+        return made
 
     def work(self, given: pa.Schema, at: StepContext) -> Work:
         """One document after the other."""
@@ -76,12 +81,14 @@ class _Part:
     rows: list[int] = field(default_factory=list)
     texts: list[bytes | None] = field(default_factory=list)
     numbers: list[int | None] = field(default_factory=list)
+    counts: list[int | None] = field(default_factory=list)
     size: int = 0
 
-    def add(self, row: int, text: bytes | None, number: int | None) -> None:
+    def add(self, row: int, text: bytes | None, number: int | None, count: int | None) -> None:
         self.rows.append(row)
         self.texts.append(text)
         self.numbers.append(number)
+        self.counts.append(count)
         self.size += 0 if text is None else len(text)
 
 
@@ -108,18 +115,22 @@ class _Split:
         try:
             if text is None:
                 raise NotJsonError("there is no text")
-            found = elements(read_object(text.decode(errors="replace")), self.path)
+            found = [
+                on_one_line(bytes(one)) for one in elements(read_object(text.decode(errors="replace")), self.path) or ()
+            ]
+            if self.step.elements == "objects" and not all(one.startswith(b"{") for one in found):
+                raise NotJsonError(f"'{self.step.path}' has elements that are no objects")
         except NotJsonError as error:
-            self._refuse(batch, row, str(error), part)
+            self._refuse(batch, row, text, str(error), part)
             return
         if not found and self.step.outer:
-            part.add(row, None, None)
-        for number, element in enumerate(found or ()):
-            part.add(row, on_one_line(bytes(element)), number)
+            part.add(row, None, None, 0)
+        for number, element in enumerate(found):
+            part.add(row, element, number, len(found))
 
-    def _refuse(self, batch: pa.RecordBatch, row: int, detail: str, part: _Part) -> None:
+    def _refuse(self, batch: pa.RecordBatch, row: int, text: bytes | None, detail: str, part: _Part) -> None:
         if self.step.invalid == "keep":
-            part.add(row, None, None)
+            part.add(row, text if self.step.into is None else None, None, None)
         elif self.step.invalid == "fail":
             raise ProjectError("invalid-row", f"'{self.step.column}' of a row cannot be taken apart: {detail}")
         else:
@@ -129,6 +140,7 @@ class _Split:
         made = {
             self.step.into or self.step.column: pa.array(part.texts, pa.binary()).cast(pa.string()),
             self.step.position: pa.array(part.numbers, pa.int32()),
+            self.step.count: pa.array(part.counts, pa.int32()),
         }
         rows = pa.array(part.rows, pa.int32())
         columns = [made[name] if name in made else batch.column(name).take(rows) for name in self.output.names]
