@@ -69,6 +69,8 @@ ROUTES: dict[tuple[str, str], list[tuple[str, dict[str, Any] | None]]] = {
     ("GET", "/metrics"): [("/metrics", None)],
     ("GET", "/openapi.json"): [("/openapi.json", None)],
     ("GET", "/docs"): [("/docs", None)],
+    ("GET", "/dashboards"): [("/dashboards", None)],
+    ("GET", "/dashboards/{name}"): [("/dashboards/people", None), ("/dashboards/vault", None)],
     ("GET", "/headrace.js"): [("/headrace.js", None)],
     ("POST", "/sql"): [
         ("/sql", {"sql": "SELECT * FROM people"}),

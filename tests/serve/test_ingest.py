@@ -224,3 +224,40 @@ def test_other_methods_and_paths_are_not_known(api: Callable[..., Api]) -> None:
     assert problem(answer) == (405, "method-not-allowed")
     assert answer.headers["allow"] == "POST, OPTIONS"
     assert one.post({}, path="/v1/telemetri").status_code in (404, 405)
+
+
+def test_health_says_whether_a_record_would_be_taken(api: Callable[..., Api]) -> None:
+    form = {"path": "/v1/telemetry/health", "status": 500, "reply": {"ets": "{now}"}, "refusal": {"err": "{code}"}}
+    one = api(max_backlog="500B", health=form, serve={"auth": {"keys": [api_key("w", "w", scopes=["write"])]}})
+
+    def asked(method: str = "GET") -> httpx.Response:
+        return one.ask({"url": "/v1/telemetry/health"}, method=method)[0]
+
+    well = asked()
+    assert (well.status_code, list(well.json()), well.headers["cache-control"]) == (200, ["ets"], "no-store")
+    assert (asked("HEAD").status_code, asked("HEAD").content) == (200, b"")
+    assert problem(asked("POST")) == (405, "method-not-allowed")
+    assert one.post({"a": 1}, x_api_key="w").status_code == 200
+    full = asked()
+    assert (full.status_code, full.json()) == (500, {"err": "inbox-full"})
+    one.source.inbox(one.settings.log).release(1, timedelta(0))
+    until(lambda: asked().status_code == 200)
+    log = Path(str(one.settings.log))
+    log.rename(log.with_name("away"))
+    log.write_text("a file where the folder was")
+    until(lambda: asked().status_code == 500)
+    assert asked().json() == {"err": "inbox-unavailable"}
+    log.unlink()
+    log.with_name("away").rename(log)
+    until(lambda: asked().status_code == 200)
+
+
+def test_health_in_place_of_the_nodes_own_and_as_a_problem(api: Callable[..., Api], tmp_path: Path) -> None:
+    one = api(health={"path": "/health"})
+    assert one.ask({"url": "/health"}, method="GET")[0].json() == {"status": "ready"}
+    stranger = one.ask({"url": "http://evil.example/health"}, method="GET")[0]
+    assert problem(stranger) == (403, "host-forbidden")
+    (tmp_path / "log" / ".inbox").rename(tmp_path / "away")
+    (tmp_path / "log" / ".inbox").write_text("")
+    until(lambda: one.ask({"url": "/health"}, method="GET")[0].status_code == 503)
+    assert problem(one.ask({"url": "/health"}, method="GET")[0]) == (503, "inbox-unavailable")

@@ -373,6 +373,8 @@ WALKED = {
     "/metrics": "",
     "/openapi.json": "",
     "/docs": "no data",
+    "/dashboards": "tests/serve/test_dashboards.py",
+    "/dashboards/{name}": "tests/serve/test_dashboards.py",
     "/headrace.js": "no data",
     "/sql": "tests/serve/sql",
     "/tables/{name}": "tests/serve/test_pushing.py",

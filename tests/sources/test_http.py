@@ -47,6 +47,8 @@ def at(commit: int) -> dict[str, dict[str, int]]:
         ({"path": "/v1", "fields": {"a": {}}}, "needs one of"),
         ({"path": "/v1", "fields": {"a": {"now": "ms", "uuid": True}}}, "needs one of"),
         ({"path": "/v1", "reply": {"ets": "{nov}"}}, "did you mean 'now'"),
+        ({"path": "/v1", "health": {"path": "/metrics"}}, "other questions"),
+        ({"path": "/v1", "health": {"path": "/health", "reply": "{code}"}}, "stands for nothing"),
         ({"path": "/v1", "refusal": [{"a": "{position}"}]}, "stands for nothing"),
     ],
 )

@@ -72,6 +72,7 @@ class Inbox:
         self._log = FileLog(folder, Endpoint(name, _COLUMNS))
         self._kept = folder / "ids"
         self._read = folder / "read.json"
+        self._probe = folder / "probe"
         self._max_age = max_age
         self._known = _Known(max_age)
         self._position = 0
@@ -96,6 +97,10 @@ class Inbox:
                 self._known.add(segment.at, position, named)
                 self._reach(segment)
                 return found
+
+    def probe(self) -> None:
+        """Make nothing durable; an OSError when that cannot be done."""
+        write_atomically(self._probe, b"")
 
     def unread(self) -> int:
         """Bytes that some reader of the stream has not read yet, as far as this object has seen."""

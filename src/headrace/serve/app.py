@@ -61,17 +61,18 @@ class App:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
+        if scope["path"] in self._ingest.paths:
+            await self._routed(self._ingest, scope, receive, send)
+            return
         reply = self._rows.asked(scope)
         if reply is None:
-            await self._routed(
-                self._ingest if scope["path"] in self._ingest.paths else self._router, scope, receive, send
-            )
+            await self._routed(self._router, scope, receive, send)
         else:
             await _send(reply, send)
 
     def row(self, path: bytes, headers: Headers, client: Client) -> Reply | None:
         """The answer to a GET of a path without parameters, if it is for one row."""
-        return self._rows.told(path, headers, client)
+        return None if path in self._ingest.raw_paths else self._rows.told(path, headers, client)
 
     async def _routed(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()

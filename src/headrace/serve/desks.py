@@ -67,7 +67,7 @@ class Desk:
             found = await asyncio.to_thread(self.add, [pushed for pushed, _ in taken])
         except OSError as error:
             _LOG.warning("what was sent to '%s' could not be made durable: %s", self.name, error)
-            found = [_unavailable() for _ in taken]
+            found = [unavailable() for _ in taken]
         except Exception as error:
             found = [error for _ in taken]
         for (_, future), outcome in zip(taken, found, strict=True):
@@ -96,7 +96,8 @@ def _reused() -> RequestError:
     )
 
 
-def _unavailable() -> RequestError:
+def unavailable() -> RequestError:
+    """Nothing can be made durable now."""
     return RequestError(
         "inbox-unavailable",
         "what was sent could not be made durable",

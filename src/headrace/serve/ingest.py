@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from headrace.log.inbox import Entry, Pushed, id_of
 from headrace.serve.desks import Desk
 from headrace.serve.front import JSON, Front
 from headrace.serve.grants import Grant
+from headrace.serve.probes import Probe
 from headrace.serve.problems import problem
 from headrace.serve.replies import body_of, check_json, coding_of, require_type
 from headrace.serve.settings import Settings
@@ -40,18 +41,28 @@ _LONGEST_KEY = 255
 _METHODS = "POST, OPTIONS"
 
 
+Handler = Callable[[Request], Awaitable[Response]]
+
+
 class Ingest:
-    """All streams of one process that records are POSTed to."""
+    """All streams of one process that records are POSTed to, and whether they take any."""
 
     def __init__(self, front: Front) -> None:
-        self._gates = {source.path: _Gate(name, source, front) for name, source in front.settings.streams.items()}
-        self.paths = frozenset(self._gates)
+        self._handlers: dict[str, tuple[str, Handler]] = {}
+        for name, source in front.settings.streams.items():
+            gate = _Gate(name, source, front)
+            self._handlers[source.path] = name, gate.post
+            if source.health is not None:
+                probe = Probe(source.health, source.inbox(front.settings.log), front, gate.require_room)
+                self._handlers[source.health.path] = name, probe.get
+        self.paths = frozenset(self._handlers)
+        self.raw_paths = frozenset(path.encode() for path in self.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        gate = self._gates[scope["path"]]
-        scope["endpoint"], scope["headrace.endpoint"] = gate.post, gate.name
-        response = await gate.post(Request(scope, receive))
+        name, handler = self._handlers[scope["path"]]
+        scope["endpoint"], scope["headrace.endpoint"] = handler, name
+        response = await handler(Request(scope, receive))
         await response(scope, receive, send)
 
 
@@ -92,7 +103,7 @@ class _Gate(Desk):
         self._check(self._front.grant(request))
         require_type(request)
         check_json(request)
-        await self._require_room()
+        await self.require_room()
         body = await body_of(request, self._source.max_body, SMALLER)
         if len(body) < _LARGE and self._checker is None:
             pushed, errors = self._pushed(request, body)
@@ -125,7 +136,7 @@ class _Gate(Desk):
                 hint=f"it allows: {allowed}",
             )
 
-    async def _require_room(self) -> None:
+    async def require_room(self) -> None:
         """Refuse a record while too much waits to be read, or to be made durable."""
         most = self._source.max_backlog
         if self._unread > most and time.monotonic() > self._look_due:

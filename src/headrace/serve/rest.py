@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError
-from headrace.serve import docspage, live, openapi, pushing
+from headrace.serve import dashboards, live, openapi, pages, pushing
 from headrace.serve.access import Door
-from headrace.serve.front import Front, check_accept
+from headrace.serve.front import Front
 from headrace.serve.ingest import may_post
 from headrace.serve.lists import query_of
 from headrace.serve.rows import Rows
@@ -43,6 +43,7 @@ def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
         Route("/metrics", rest.metrics),
         Route("/openapi.json", rest.openapi),
         Route("/docs", rest.docs),
+        *dashboards.routes(front),
         *sql.routes(front, answerers),
         Route("/{path}", rest.list),
         Route("/{path}/count", rest.count, methods=["POST"]),
@@ -106,9 +107,7 @@ class Rest:
 
     async def docs(self, request: Request) -> Response:
         """A page for people. It holds no data: it asks for the OpenAPI document itself, with the reader's token."""
-        self._front.check_host(request.headers.get("host"))
-        check_accept(request, "text/html")
-        return Response(docspage.PAGE, headers=docspage.HEADERS, media_type="text/html")
+        return pages.DOCS.answer(self._front, request)
 
     async def list(self, request: Request) -> Response:
         """Rows, as the parameters of the address want them."""

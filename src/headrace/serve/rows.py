@@ -18,6 +18,7 @@ from headrace.serve.texts import endpoint_name
 
 _LOG = logging.getLogger(__name__)
 _OTHER_ROUTES = (b"", b"events", b"oapi")
+_PAGES = b"dashboards"
 _JSON_TYPE = (b"content-type", JSON.encode())
 _REVALIDATED = (b"cache-control", b"no-cache")
 Reply = tuple[int, Headers, bytes]
@@ -40,7 +41,7 @@ class Rows:
     def told(self, path: bytes, sent: Iterable[tuple[bytes, bytes]], client: Client) -> Reply | None:
         """The same, for a GET of a path without parameters. It is counted here."""
         name, _, key = path[1:].partition(b"/")
-        if key in _OTHER_ROUTES:
+        if key in _OTHER_ROUTES or name == _PAGES:
             return None
         headers = dict(sent)
         if b"origin" in headers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from headrace.core.logtopics import LogTopics
 from headrace.core.statefiles import StatePath, state_path
 from headrace.log.folder import LogFolder
 from headrace.project import given
+from headrace.project.dashboards import DashboardSpec
 from headrace.project.loader import Project
 from headrace.project.serving import ServeSpec
 from headrace.sources.http import HttpSource
@@ -42,6 +43,8 @@ class Settings:
     """Tables that are pushed to."""
     streams: Mapping[str, HttpSource] = field(default_factory=dict)
     """Streams that records are POSTed to."""
+    dashboards: Mapping[str, DashboardSpec] = field(default_factory=dict)
+    """Pages of charts."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Hides secrets in what other systems said."""
 
@@ -62,6 +65,7 @@ class Settings:
             endpoints=_endpoints(project),
             tables=_pushed(project),
             streams=_posted(project),
+            dashboards=project.spec.dashboards,
             redact=project.secrets.redact,
         )
 
@@ -128,19 +132,27 @@ def _pushed(project: Project) -> dict[str, PushTable]:
 def _posted(project: Project) -> dict[str, HttpSource]:
     """The streams that are POSTed to; each path means one thing."""
     found: dict[str, HttpSource] = {}
-    taken = {f"/{name}": f"endpoint '{name}'" for name in _endpoints(project)}
+    endpoints, taken = _endpoints(project), dict[str, str]()
     for name, spec in project.spec.streams.items():
         if not isinstance(spec.source, HttpSource):
             continue
-        path = spec.source.path
-        other = taken.get(path) or taken.get(path[: path.index("/", 1)] if "/" in path[1:] else path)
-        if other is not None:
-            raise ProjectError(
-                "path-taken",
-                f"stream '{name}' is posted to {path}, where {other} is",
-                where=project.origin("streams", name, "source", "path"),
-                hint="every stream and endpoint needs a path of its own",
-            )
+        for path, *place in _paths(spec.source):
+            first = path.split("/")[1]
+            other = f"endpoint '{first}'" if first in endpoints else taken.get(path)
+            if other is not None:
+                raise ProjectError(
+                    "path-taken",
+                    f"stream '{name}' has the path {path}, where {other} is",
+                    where=project.origin("streams", name, "source", *place),
+                    hint="every stream and endpoint needs a path of its own",
+                )
+            taken[path] = f"stream '{name}'"
         found[name] = spec.source
-        taken[path] = f"stream '{name}'"
     return found
+
+
+def _paths(source: HttpSource) -> Iterator[tuple[str, ...]]:
+    """The paths of a stream, each with the keys that say it."""
+    yield source.path, "path"
+    if source.health is not None:
+        yield source.health.path, "health", "path"

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.core.errors import RequestError, did_you_mean
 
+HEALTH_WORDS = ("now",)
 REPLY_WORDS = ("now", "position", "errors")
 REFUSAL_WORDS = ("now", "status", "code", "message", "hint", "fault", "errors")
 _WORD = re.compile(r"\{([a-z]+)\}")
@@ -53,6 +54,11 @@ def reply(template: Any, position: int, errors: Sequence[Any] = ()) -> Any:
     if template is not None:
         return filled(template, words)
     return {"position": position, **({"errors": list(errors)} if errors else {})}
+
+
+def health(template: Any) -> Any:
+    """For who asks whether one would be taken."""
+    return filled(template, {"now": _now()})
 
 
 def refusal(template: Any, error: RequestError, errors: Sequence[Any] = ()) -> Any:

@@ -9,19 +9,18 @@ from pydantic import ByteSize, Field, StringConstraints, field_validator
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration
-from headrace.core.endpoints import RESERVED
 from headrace.core.positions import Positions
 from headrace.core.source import PackedPosition, RecordSource
 from headrace.core.statefiles import StatePath
 from headrace.log.inbox import Inbox
 from headrace.sources._http_fields import FieldFrom
+from headrace.sources._http_health import PATH, HttpHealth, free_path
 from headrace.sources._http_replies import REFUSAL_WORDS, REPLY_WORDS, require_words
 from headrace.sources._http_validation import HttpValidation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PATH = r"^(/[A-Za-z0-9_-]+)+$"
 FieldName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -40,9 +39,7 @@ class HttpSource(RecordSource):
     position: ClassVar[tuple[str, ...]] = ("_commit", "_number")
 
     type: Literal["http"] = "http"
-    path: str = Field(
-        pattern=_PATH, max_length=200, description="Where records are POSTed.", examples=["/v1/telemetry"]
-    )
+    path: str = Field(pattern=PATH, max_length=200, description="Where records are POSTed.", examples=["/v1/telemetry"])
     fields: dict[FieldName, FieldFrom] = Field(
         default={},
         description="Fields of the record that do not come from the body as they are, in the order in which they are "
@@ -84,14 +81,16 @@ class HttpSource(RecordSource):
         f"that are replaced: {', '.join(f'{{{word}}}' for word in REFUSAL_WORDS)}.",
         examples=[{"params": {"err": "{code}", "errmsg": "{message}"}, "responseCode": "{fault}"}],
     )
+    health: HttpHealth | None = Field(
+        None,
+        description="Tell load balancers whether a record would be taken; default: only the node's own `/health`.",
+        examples=[{"path": "/v1/telemetry/health"}],
+    )
 
     @field_validator("path")
     @classmethod
     def _free(cls, path: str) -> str:
-        first = path.split("/")[1]
-        if first in RESERVED:
-            raise ValueError(f"begins with '/{first}', where the API answers other questions; take another path")
-        return path
+        return free_path(path)
 
     @field_validator("reply")
     @classmethod
