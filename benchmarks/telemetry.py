@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.telemetry.generator import Batch, Generator, lookups
 
-from benchmarks.meter import Meter
+from benchmarks.meter import Meter, started
 from headrace.testing.services import Kafka, Redis
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ def main() -> None:
         os.environ["KAFKA_BROKERS"] = kafka.address
         caches = [f"variables.{name}=redis://{redis.address}/{database}" for name, database in CACHES.items()]
         fill(redis)
+        services = started()
         spark = session(Path(scratch))
-        run(Path(scratch), "warm", kafka, spark, caches, options.warm_up, options.size)
-        report = run(Path(scratch), "bench", kafka, spark, caches, options.events, options.size)
+        run(Path(scratch), "warm", kafka, spark, services, caches, options.warm_up, options.size)
+        report = run(Path(scratch), "bench", kafka, spark, services, caches, options.events, options.size)
         spark.stop()
     print(json.dumps(report) if options.json else table(report))
 
@@ -82,7 +83,14 @@ def fill(redis: Redis) -> None:
 
 
 def run(
-    folder: Path, env: str, kafka: Kafka, spark: SparkSession, caches: list[str], events: int, size: int
+    folder: Path,
+    env: str,
+    kafka: Kafka,
+    spark: SparkSession,
+    services: set[int],
+    caches: list[str],
+    events: int,
+    size: int,
 ) -> dict[str, Any]:
     """All stages over fresh topics, one after the other."""
     from headrace.project.loader import load
@@ -95,7 +103,7 @@ def run(
     sent, average = produce(kafka, f"{env}.telemetry.ingest", batches)
     project = load(APP, profile="kafka", overrides=[f"variables.env={env}", f"state={folder / env}", *caches])
     load_before = os.getloadavg()[0]
-    stages = [stage(project, spark, name) for name in STAGES if name in project.spec.flows]
+    stages = [stage(project, spark, name, services) for name in STAGES if name in project.spec.flows]
     found = Counter({topic: size_of(kafka, f"{env}.{topic}") for topic in TOPICS})
     check(sent, found, denormalised="denormalise" in project.spec.flows)
     seconds, cpu = sum(one["seconds"] for one in stages), sum(one["cpu_s"] for one in stages)
@@ -131,7 +139,7 @@ def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter
     return fates, size // max(fates.total(), 1)
 
 
-def stage(project: Project, spark: SparkSession, name: str) -> dict[str, Any]:
+def stage(project: Project, spark: SparkSession, name: str, services: set[int]) -> dict[str, Any]:
     """One flow until it has caught up."""
     from headrace.engine.flow import FlowStarter
     from headrace.engine.runner import Runner
@@ -140,7 +148,7 @@ def stage(project: Project, spark: SparkSession, name: str) -> dict[str, Any]:
 
     state = StateDir.of(project.context)
     plan = make_plan(project, [name])
-    meter = Meter()
+    meter = Meter(services)
     before, began = meter.cpu_seconds(), time.monotonic()
     (done,) = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=1800)
     seconds, used = time.monotonic() - began, meter.cpu_seconds() - before
@@ -161,7 +169,7 @@ def size_of(kafka: Kafka, topic: str) -> int:
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     count = ended = 0
     while ended < PARTITIONS:
-        for message in consumer.consume(10_000, 60):
+        for message in consumer.consume(10_000, 0.2):
             if message.error() is None:
                 count += 1
             else:

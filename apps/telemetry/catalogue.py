@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ROOT = Path(__file__).parent
 _STEP = re.compile(r"\.(?P<plain>[A-Za-z_]\w*)|\['(?P<quoted>[^']+)'\]|(?P<each>\[\*\])")
+_WORD = re.compile(r"[A-Za-z_]\w*\(?")
+_TEXT = re.compile(r"'[^']*'")
 Step = dict[str, Any]
 
 
@@ -101,8 +103,13 @@ class Column(Model):
 class Metric(Model):
     """What Druid adds up."""
 
-    type: Literal["long", "double", "count"]
+    type: Literal["long", "double", "count", "distinct"]
     of: str | None = None
+
+
+def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a column is a text, that is its path."""
+    return {name: {"path": one} if isinstance(one, str) else one for name, one in given.items()}
 
 
 class Datasource(Model):
@@ -118,30 +125,66 @@ class Datasource(Model):
     @model_validator(mode="before")
     @classmethod
     def _paths_alone(cls, given: Any) -> Any:
-        columns = {name: {"path": one} if isinstance(one, str) else one for name, one in given["columns"].items()}
-        return {**given, "columns": columns}
+        return {**given, "columns": _columns(given["columns"])}
+
+
+class Rollup(Model):
+    """A further source of Druid over the topic of a table: what is added up by some of its columns."""
+
+    of: str
+    granularity: Literal["none", "hour", "day"]
+    metrics: dict[str, Metric] = Field(min_length=1)
+    dimensions: list[str] = Field(min_length=1)
+    columns: dict[str, Column] = {}
+    """Those that the table has not, or by another name; a dimension may be one of them."""
+    where: str | None = None
+    """Which events, as an expression of Druid."""
+    transforms: dict[str, str] = {}
+    """Dimensions that are not as they are read, as expressions of Druid."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _paths_alone(cls, given: Any) -> Any:
+        return {**given, "columns": _columns(given.get("columns", {}))}
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that it needs, the dimensions first."""
+        expressions = [*self.transforms.values(), *([self.where] if self.where else [])]
+        words = [word for one in expressions for word in _WORD.findall(_TEXT.sub("", one)) if not word.endswith("(")]
+        return [*dict.fromkeys([*self.dimensions, *(one.of for one in self.metrics.values() if one.of), *words])]
 
 
 class Catalogue(Model):
-    """All blocks and tables."""
+    """All blocks, tables and rollups."""
 
     lookups: dict[str, Lookup]
     blocks: dict[str, Block]
     datasources: dict[str, Datasource]
+    rollups: dict[str, Rollup] = {}
 
     @model_validator(mode="after")
     def _no_gaps(self) -> Catalogue:
-        for table, source in self.datasources.items():
-            for name in self.gaps(source):
+        for table, source in (*self.datasources.items(), *self.rollups.items()):
+            for name in self.gaps(source.columns):
                 raise ValueError(f"column {table}.{name} reads a path that denormalisation does not write")
+        for name, rollup in self.rollups.items():
+            if rollup.of not in self.datasources:
+                raise ValueError(f"rollup {name} is of '{rollup.of}', which is no table")
+            for column in sorted({*rollup.named, *rollup.transforms} - self.readable(rollup).keys()):
+                raise ValueError(f"rollup {name} names '{column}', which is no column of {rollup.of}")
         return self
 
-    def gaps(self, source: Datasource) -> list[str]:
+    def readable(self, rollup: Rollup) -> dict[str, Column]:
+        """All columns that a rollup can have."""
+        return {**self.datasources[rollup.of].columns, **rollup.columns}
+
+    def gaps(self, columns: Mapping[str, Column]) -> list[str]:
         """The columns below a block that would always be empty."""
         blocks = {block.path: block for block in self.blocks.values()}
         return [
             name
-            for name, column in source.columns.items()
+            for name, column in columns.items()
             if column.names[0] in blocks and not blocks[column.names[0]].writes(column.names[1:])
         ]
 
@@ -157,6 +200,8 @@ def generated(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
     for name, source in catalogue.datasources.items():
         yield f"sql/{name}.sql", table_sql(source)
         yield f"druid/{source.druid}.json", json.dumps(druid_spec(source), indent=2) + "\n"
+    for name, rollup in catalogue.rollups.items():
+        yield f"druid/{name}.json", json.dumps(rollup_spec(catalogue, name, rollup), indent=2) + "\n"
 
 
 # --- denormalisation ---------------------------------------------------------------------------------------------
@@ -298,37 +343,55 @@ def _quoted(name: str) -> str:
 
 
 def druid_spec(source: Datasource) -> dict[str, Any]:
-    """A supervisor that reads the topic into Druid. `ENV` and `BROKERS` stand for what is known when it is sent."""
-    metrics = [_druid_metric(name, one) for name, one in source.metrics.items()]
-    summed = {one.of for one in source.metrics.values()}
-    dimensions = [
-        {"type": {"strings": "string"}.get(one.type, one.type), "name": name}
-        for name, one in source.columns.items()
-        if not (source.granularity != "none" and name in summed)
-    ]
+    """A supervisor that reads a table's topic into Druid."""
+    summed = {one.of for one in source.metrics.values()} if source.granularity != "none" else set()
+    dimensions = [name for name in source.columns if name not in summed]
+    schema = _schema(source.druid, dimensions, source.columns, source, rollup=source.rollup)
+    return _supervisor(schema, source.topic, source.columns)
+
+
+def rollup_spec(catalogue: Catalogue, name: str, rollup: Rollup) -> dict[str, Any]:
+    """A supervisor that reads the topic of a table into Druid and adds up what is alike."""
+    readable = catalogue.readable(rollup)
+    columns = {one: readable[one] for one in rollup.named}
+    schema = _schema(name, rollup.dimensions, columns, rollup, rollup=True)
+    made = [{"type": "expression", "name": one, "expression": how} for one, how in rollup.transforms.items()]
+    kept = {"filter": {"type": "expression", "expression": rollup.where}} if rollup.where else {}
+    transform = {"transformSpec": {"transforms": made, **kept}} if made or kept else {}
+    return _supervisor({**schema, **transform}, catalogue.datasources[rollup.of].topic, columns)
+
+
+def _schema(
+    name: str, dimensions: Sequence[str], columns: Mapping[str, Column], how: Datasource | Rollup, *, rollup: bool
+) -> dict[str, Any]:
+    types = {one: columns[one].type.replace("strings", "string") for one in dimensions}
+    return {
+        "dataSource": name,
+        "timestampSpec": {"column": "syncts", "format": "auto"},
+        "dimensionsSpec": {"dimensions": [{"type": type, "name": one} for one, type in types.items()]},
+        "metricsSpec": [_druid_metric(one, metric) for one, metric in how.metrics.items()],
+        "granularitySpec": {
+            "type": "uniform",
+            "segmentGranularity": "DAY",
+            "queryGranularity": how.granularity.upper(),
+            "rollup": rollup,
+        },
+    }
+
+
+def _supervisor(schema: dict[str, Any], topic: str, columns: Mapping[str, Column]) -> dict[str, Any]:
+    """`ENV` and `BROKERS` stand for what is known when it is sent."""
+    timed = {"syncts": Column(type="long", path="$.syncts"), **columns}
+    fields = [_flat(name, one) for name, one in timed.items()]
     return {
         "type": "kafka",
         "spec": {
-            "dataSchema": {
-                "dataSource": source.druid,
-                "timestampSpec": {"column": "syncts", "format": "auto"},
-                "dimensionsSpec": {"dimensions": dimensions},
-                "metricsSpec": metrics,
-                "granularitySpec": {
-                    "type": "uniform",
-                    "segmentGranularity": "DAY",
-                    "queryGranularity": source.granularity.upper(),
-                    "rollup": source.rollup,
-                },
-            },
+            "dataSchema": schema,
             "ioConfig": {
                 "type": "kafka",
-                "topic": f"ENV.{source.topic}",
+                "topic": f"ENV.{topic}",
                 "consumerProperties": {"bootstrap.servers": "BROKERS", "isolation.level": "read_committed"},
-                "inputFormat": {
-                    "type": "json",
-                    "flattenSpec": {"useFieldDiscovery": False, "fields": _flattened(source)},
-                },
+                "inputFormat": {"type": "json", "flattenSpec": {"useFieldDiscovery": False, "fields": fields}},
                 "taskCount": 1,
                 "replicas": 1,
                 "taskDuration": "PT4H",
@@ -340,15 +403,8 @@ def druid_spec(source: Datasource) -> dict[str, Any]:
 
 
 def _druid_metric(name: str, metric: Metric) -> dict[str, str]:
-    if metric.type == "count":
-        return {"type": "count", "name": name}
-    return {"type": f"{metric.type}Sum", "name": name, "fieldName": str(metric.of)}
-
-
-def _flattened(source: Datasource) -> list[dict[str, str]]:
-    """Where Druid finds the columns; the time is one of them."""
-    columns = {"syncts": Column(type="long", path="$.syncts"), **source.columns}
-    return [_flat(name, one) for name, one in columns.items()]
+    kind = {"count": "count", "distinct": "HLLSketchBuild"}.get(metric.type, f"{metric.type}Sum")
+    return {"type": kind, "name": name, **({} if metric.of is None else {"fieldName": metric.of})}
 
 
 def _flat(name: str, column: Column) -> dict[str, str]:

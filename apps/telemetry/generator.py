@@ -1,4 +1,5 @@
-"""Telemetry as devices send it: sessions of users, in batches, with repeats and faults. The same seed, the same events.
+"""Telemetry as devices send it: sessions of users, in batches, with repeats and faults. The same seed and start, the
+same events.
 
 python apps/telemetry/generator.py --batches 1000 --brokers localhost:9092 --topic dev.telemetry.ingest
 python apps/telemetry/generator.py --batches 10 > apps/telemetry/in/telemetry.ingest/1.jsonl
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 Event = dict[str, Any]
@@ -206,10 +208,14 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--size", type=int, default=20, help="events per batch")
     parser.add_argument("--seed", type=int, default=1)
+    # what is older than some months is not denormalised
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    parser.add_argument("--start", type=_millis, default=_millis(f"{yesterday}"), metavar="TIME",
+                        help="when the first session begins, UTC; yesterday's midnight if not given")  # fmt: skip
     parser.add_argument("--brokers", help="host:port of Kafka; else the batches are printed")
     parser.add_argument("--topic", default="dev.telemetry.ingest")
     options = parser.parse_args()
-    made = Generator(options.seed, options.size).batches(options.batches)
+    made = Generator(options.seed, options.size, start=options.start).batches(options.batches)
     fates: Counter[str] = Counter()
     send = _producer(options.brokers, options.topic) if options.brokers else None
     for batch in made:
@@ -221,6 +227,11 @@ def main() -> None:
     if send is not None:
         send(None)
     print(json.dumps({"events": fates.total(), **fates}), file=sys.stderr)
+
+
+def _millis(text: str) -> int:
+    time = datetime.fromisoformat(text)
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _producer(brokers: str, topic: str) -> Any:

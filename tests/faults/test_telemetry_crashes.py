@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
 FULL = os.environ.get("HEADRACE_FAULTS") == "full"
 BATCHES = 600 if FULL else 120
-FLOWS = ("extract", "redact", "preprocess")
+OLD = 30 if FULL else 6
+"""Batches of half a year ago, whose events are not denormalised."""
+FLOWS = ("extract", "redact", "preprocess", "denormalise")
 # where each life ends: in the midst of the first batches, with rows written that are not yet committed
 DEATHS = (
-    ("after_sinks:0:extract", "after_sinks:1:preprocess", "before_batch:1:redact")
+    ("after_sinks:0:extract", "after_sinks:1:preprocess", "after_sinks:1:denormalise")
     if FULL
     else ("after_sinks:0:preprocess",)
 )
@@ -44,9 +47,19 @@ OUTCOMES = (
     "telemetry.failed", "telemetry.duplicate", "telemetry.error", "telemetry.audit", "telemetry.cb.audit",
     "telemetry.unique", "telemetry.unique.primary", "telemetry.unique.secondary", "druid.events.log",
     "telemetry.extractor.failed", "telemetry.extractor.duplicate", "telemetry.assess.raw",
+    "telemetry.denorm", "druid.events.error",
 )  # fmt: skip
+CACHES = {"content_cache": 5, "device_cache": 2, "user_cache": 12, "dialcode_cache": 6}
+DENORMALISED = {
+    "telemetry.unique.primary": "telemetry.denorm",
+    "telemetry.unique.secondary": "telemetry.denorm",
+    "telemetry.error": "druid.events.error",
+}
 PATIENCE = 600.0
 Topics = Mapping[str, Iterable[Mapping[str, Any]]]
+
+
+SEED, OLD_SEED, DAY = 7, 8, 86_400_000
 
 
 def expected(batches: Iterable[Batch]) -> Counter[tuple[str, str]]:
@@ -73,12 +86,33 @@ def expected(batches: Iterable[Batch]) -> Counter[tuple[str, str]]:
     return +found
 
 
-def violations(batches: list[Batch], topics: Topics) -> list[str]:
+def denormalised(found: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    """The same after denormalisation."""
+    made = Counter(found)
+    for (topic, mid), times in found.items():
+        if topic in DENORMALISED:
+            made["telemetry.failed" if not_taken(mid) else DENORMALISED[topic], mid] += times
+    return made
+
+
+def not_taken(mid: str) -> bool:
+    """Whether an event is too old to be denormalised, or of a type that is not."""
+    eid, seed, *_ = mid.split(":")
+    return eid == "INTERRUPT" or int(seed) == OLD_SEED
+
+
+def generated() -> list[Batch]:
+    """Of yesterday, and some of half a year ago."""
+    now = int(time.time() * 1000)
+    old = Generator(OLD_SEED, repeats=0.05, faults=0.03, start=now - 180 * DAY).batches(OLD)
+    return [*old, *Generator(SEED, repeats=0.05, faults=0.03, start=now - DAY).batches(BATCHES)]
+
+
+def violations(wanted: Counter[tuple[str, str]], topics: Topics) -> list[str]:
     """What is missing, and what is there too often."""
     found = Counter((topic, _name(one["mid"])) for topic, documents in topics.items() for one in documents)
     for topic in ("telemetry.raw", "telemetry.ingest", "telemetry.redact", "telemetry.assess.raw"):
         found = Counter({key: times for key, times in found.items() if key[0] != topic})
-    wanted = expected(batches)
     lost = [f"lost: {mid} in {topic}" for topic, mid in (wanted - found).elements()]
     extra = [f"too often: {mid} in {topic}" for topic, mid in (found - wanted).elements()]
     ids = Counter(one["mid"] for one in topics["telemetry.unique"])
@@ -90,39 +124,46 @@ def _name(mid: str) -> str:
     return mid.rpartition("-")[0] + "-" if mid.startswith("SHARE:") and "-" in mid else mid
 
 
-def made(batches: list[Batch]) -> dict[str, list[dict[str, Any]]]:
+def made(wanted: Counter[tuple[str, str]]) -> dict[str, list[dict[str, Any]]]:
     """What a pipeline without faults would have written."""
     topics: dict[str, list[dict[str, Any]]] = {topic: [] for topic in OUTCOMES}
-    for (topic, mid), times in expected(batches).items():
+    for (topic, mid), times in wanted.items():
         for number in range(times):
             topics[topic].append({"mid": f"{mid}{number}" if mid.endswith("-") else mid})
     return topics
 
 
 def test_the_checker_finds_what_is_lost_and_what_is_doubled() -> None:
-    batches = list(Generator(seed=3).batches(40))
-    whole = made(batches)
-    assert violations(batches, whole) == []
-    for topic in ("telemetry.failed", "telemetry.duplicate", "telemetry.unique", "druid.events.log"):
+    wanted = denormalised(expected(generated()))
+    whole = made(wanted)
+    assert violations(wanted, whole) == []
+    for topic in (
+        "telemetry.failed",
+        "telemetry.duplicate",
+        "telemetry.unique",
+        "telemetry.denorm",
+        "druid.events.log",
+    ):
         gone = whole[topic][0]
-        (told,) = violations(batches, {**whole, topic: whole[topic][1:]})
+        (told,) = violations(wanted, {**whole, topic: whole[topic][1:]})
         assert told == f"lost: {_name(gone['mid'])} in {topic}"
-        doubled = violations(batches, {**whole, topic: [gone, *whole[topic]]})
+        doubled = violations(wanted, {**whole, topic: [gone, *whole[topic]]})
         assert doubled[0] == f"too often: {_name(gone['mid'])} in {topic}"
 
 
 @pytest.fixture
 def known() -> Iterator[Redis]:
-    """Redis with what is known about contents."""
+    """Redis with what is known about contents, devices, users and dial codes."""
     problem = Redis.problem()
     if problem is not None:
         unavailable(problem)
     with Redis() as server:
-        with redis.Redis(host="127.0.0.1", port=server.port, db=5).pipeline() as pipe:
-            for database, key, value in lookups():
-                if database == 5:
-                    pipe.set(key, value)
-            pipe.execute()
+        for number in CACHES.values():
+            with redis.Redis(host="127.0.0.1", port=server.port, db=number).pipeline() as pipe:
+                for database, key, value in lookups():
+                    if database == number:
+                        pipe.set(key, value) if isinstance(value, str) else pipe.hset(key, mapping=dict(value))
+                pipe.execute()
         yield server
 
 
@@ -135,16 +176,21 @@ def test_every_event_is_accounted_for(
     for topic in (*INPUTS, *OUTCOMES):
         kafka.create_topic(f"{env}.{topic}", 2)
     monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
-    app = Application(tmp_path, "kafka", env=env, content_cache=f"redis://{known.address}/5")
+    caches = {name: f"redis://{known.address}/{number}" for name, number in CACHES.items()}
+    app = Application(tmp_path, "kafka", env=env, **caches)
     conf = json.dumps({"spark.local.dir": str(tmp_path / "local"), **SHORT_LIVED})
     app.overrides += [f"spark.conf={conf}", f"flows.extract.max_records={BATCHES // 3}", "spark.master=local[2]"]
-    app.overrides += ["flows.preprocess.max_records=1000", "flows.redact.max_records=60"]
-    batches = list(Generator(seed=7, repeats=0.05, faults=0.03).batches(BATCHES))
+    app.overrides += [
+        "flows.preprocess.max_records=1000",
+        "flows.redact.max_records=60",
+        "flows.denormalise.max_records=1500",
+    ]
+    batches = generated()
     produce(kafka, f"{env}.telemetry.ingest", [batch.text.encode() for batch in batches])
     lives: list[Engine] = []
     try:
         for death in DEATHS:
-            lives.append(start(app, death, len(lives)))
+            lives.append(start(app, FLOWS, death, len(lives)))
             assert await_true(lives[-1].died, PATIENCE), lives[-1].tail()
             assert lives[-1].process.returncode == -9, lives[-1].tail()
         app.run(spark, *FLOWS)
@@ -153,19 +199,24 @@ def test_every_event_is_accounted_for(
             if engine.process.poll() is None:
                 engine.kill()
     topics = {topic: [json.loads(one.value()) for one in consume(kafka, f"{env}.{topic}")] for topic in OUTCOMES}
-    assert violations(batches, topics) == []
+    counts = {topic: len(found) for topic, found in topics.items()}
+    print(f"{len(lives)} kills, {sum(len(batch.sent) for batch in batches)} events sent; {counts}")
+    assert violations(denormalised(expected(batches)), topics) == []
     assert topics["telemetry.duplicate"]
-    assert topics["telemetry.failed"]
+    failed = Counter(one["metadata"].get("denorm_error") for one in topics["telemetry.failed"])
+    print(f"of those that failed: {dict(failed)}")
+    assert failed["older than 3 months"] > 0
+    assert failed[None] > 0
     assert not topics["telemetry.extractor.failed"]
     answers = [one for one in topics["telemetry.assess.raw"] if one["eid"] in ("ASSESS", "RESPONSE")]
     assert answers, "some questions are those of a registration"
 
 
-def start(app: Application, crash: str, number: int) -> Engine:
+def start(app: Application, flows: Iterable[str], crash: str, number: int = 0) -> Engine:
     """A life of the engine that ends at this point."""
     log = app.folder / f"life-{number}.log"
     settings = [word for one in app.overrides for word in ("--set", one)]
-    command = [sys.executable, "-m", "headrace", "run", str(app.folder), *FLOWS, "--profile", "kafka", *settings]
+    command = [sys.executable, "-m", "headrace", "run", str(app.folder), *flows, "--profile", "kafka", *settings]
     with log.open("wb") as output:
         env = {**os.environ, "HEADRACE_CRASH": crash}
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)

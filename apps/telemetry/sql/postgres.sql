@@ -1,8 +1,13 @@
 -- Tables and views that flows of this project keep in PostgreSQL. Run it once, before the first start with --profile
 -- kafka: psql "$POSTGRES_URL" -f sql/postgres.sql. What adds up rows is a view, so it can never differ from them.
 
--- who is enrolled; other services write it
-CREATE TABLE IF NOT EXISTS user_enrolments (userid text, courseid text, batchid text, PRIMARY KEY (userid, courseid, batchid));
+-- who is enrolled, and courses with the number of their resources; other services write them
+CREATE TABLE IF NOT EXISTS user_enrolments (
+  user_id text, course_id text, batch_id text, status int, progress int, enrolled_on timestamptz,
+  PRIMARY KEY (user_id, course_id, batch_id)
+);
+
+CREATE TABLE IF NOT EXISTS courses (course_id text PRIMARY KEY, name text, org text, resources int);
 
 CREATE TABLE IF NOT EXISTS assessment_aggregator (
   user_id text, course_id text, batch_id text, content_id text, attempt_id text,

@@ -56,23 +56,17 @@ class Application:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
 
-    def run(self, spark: SparkSession, *flows: str, tries: int = 5) -> None:
-        """Run flows until they have caught up.
-
-        Spark gives a Python process ten seconds to start, which on a busy machine may not do: that is tried again.
-        """
+    def run(self, spark: SparkSession, *flows: str) -> None:
+        """Run flows until they have caught up."""
         project = self.project()
         state = StateDir.of(project.context)
         plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec))
         check_services(project, plan)
         runs = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=900)
         errors = [one.error for one in runs if one.error is not None]
-        if errors and tries > 1 and all(error.code == "executor-lost" for error in errors):
-            self.run(spark, *flows, tries=tries - 1)
-        elif errors:
+        if errors:
             raise errors[0]
-        else:
-            assert all(one.caught_up for one in runs), "they did not catch up in time"
+        assert all(one.caught_up for one in runs), "they did not catch up in time"
 
     def project(self) -> Project:
         """The project with its profile."""

@@ -22,6 +22,8 @@ CORRECTED = {
     "user_language_list": "$.userdata.language[*]",
     "user_subject_list": "$.userdata.subject[*]",
 }
+# what upstream's specs name without a path; here it is read as in the table
+FOUND = {"eid", "user_declared_state", "device_loc_district"}
 DRUID = {"double": "double", "long": "long", "string": "string", "strings": "string(multi-value ok)"}
 
 
@@ -55,13 +57,18 @@ def test_the_command_says_what_is_out_of_date(tmp_path: Path) -> None:
 
 
 def test_every_dimension_of_upstream_is_a_column() -> None:
-    sources = {one.druid: one for one in HELD.datasources.values()}
-    assert {row["datasource"] for row in UPSTREAM} == set(sources)
+    columns = {one.druid: one.columns for one in HELD.datasources.values()}
+    for druid, rollup in HELD.rollups.items():
+        readable = HELD.readable(rollup)
+        columns[druid] = {name: readable[name] for name in rollup.dimensions}
+        listed = [row["dimension"] for row in UPSTREAM if row["datasource"] == druid]
+        assert rollup.dimensions == listed, druid
+    assert {row["datasource"] for row in UPSTREAM} == set(columns)
     for row in UPSTREAM:
         name, path = row["dimension"], row["jsonpath"]
-        column = sources[row["datasource"]].columns[name]
-        if column.cdata:
-            assert path == "(transform/root)"
+        column = columns[row["datasource"]][name]
+        if path == "(transform/root)":
+            assert column.cdata or name in FOUND, name
         elif path == "(root)":
             assert column.names == (name,)
         else:
@@ -109,6 +116,48 @@ def test_druid_finds_all_it_ingests(source: Any) -> None:
     assert len(set(found)) == len(found)
     assert {one["fieldName"] for one in schema["metricsSpec"] if "fieldName" in one} <= set(found)
     assert schema["granularitySpec"]["rollup"] == source.rollup
+
+
+@pytest.mark.parametrize("name", HELD.rollups)
+def test_druid_finds_all_that_a_rollup_needs(name: str) -> None:
+    rollup = HELD.rollups[name]
+    spec = json.loads((APP / "druid" / f"{name}.json").read_text(encoding="utf-8"))["spec"]
+    assert spec["ioConfig"]["topic"] == f"ENV.{HELD.datasources[rollup.of].topic}"
+    schema = spec["dataSchema"]
+    found = [one["name"] for one in spec["ioConfig"]["inputFormat"]["flattenSpec"]["fields"]]
+    assert len(set(found)) == len(found)
+    assert [one["name"] for one in schema["dimensionsSpec"]["dimensions"]] == rollup.dimensions
+    needed = {*rollup.dimensions, *(one["fieldName"] for one in schema["metricsSpec"] if "fieldName" in one)}
+    assert set(found) >= {"syncts", *needed}
+    assert schema["granularitySpec"]["queryGranularity"] == rollup.granularity.upper()
+    assert schema["granularitySpec"]["rollup"]
+
+
+def test_rollups_choose_events_and_count_distinct_values() -> None:
+    spec = CATALOGUE.rollup_spec(HELD, "tpd-hourly-rollup-syncts", HELD.rollups["tpd-hourly-rollup-syncts"])
+    schema = spec["spec"]["dataSchema"]
+    assert schema["metricsSpec"][1] == {"type": "HLLSketchBuild", "name": "unique_devices", "fieldName": "context_did"}
+    expression = "eid == 'START' || !like(nvl(context_pdata_pid, ''), '%contentplayer%')"
+    assert schema["transformSpec"]["filter"] == {"type": "expression", "expression": expression}
+    read = {one["name"] for one in spec["spec"]["ioConfig"]["inputFormat"]["flattenSpec"]["fields"]}
+    assert read >= {"context_pdata_pid", "first_time_user", "actor_id", "context_did"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("of", "telemetry_event", "is no table"),
+        ("dimensions", ["eid", "edata_tipe"], "names 'edata_tipe'"),
+        ("where", "edi == 'AUDIT'", "names 'edi'"),
+        ("metrics", {"total": {"type": "double", "of": "edata_durration"}}, "names 'edata_durration'"),
+        ("columns", {"user_lists": "$.userdata.gradelist"}, "user_lists reads a path that denormalisation does not"),
+    ],
+)
+def test_rollups_name_what_there_is(key: str, value: Any, told: str) -> None:
+    given = yaml.safe_load((APP / "catalogue.yaml").read_text(encoding="utf-8"))
+    given["rollups"]["audit-rollup-syncts"][key] = value
+    with pytest.raises(ValidationError, match=told):
+        CATALOGUE.Catalogue.model_validate(given)
 
 
 def test_the_metrics_of_summaries() -> None:

@@ -63,6 +63,23 @@ def test_answers_are_those_of_the_telemetry_service(project: Project) -> None:
     )
 
 
+def test_health_is_that_of_the_telemetry_service(project: Project) -> None:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app=create_app(Settings.of(project)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get("/health")
+
+    well = asyncio.run(ask())
+    said = {"id": "api.health", "ver": "1.0", "params": {}, "responseCode": "SUCCESS"}
+    assert (well.status_code, {**well.json(), "ets": 0}) == (200, {**said, "ets": 0})
+    inboxes = Path(str(project.context.log_path)) / ".inbox"
+    shutil.rmtree(inboxes)
+    inboxes.write_text("a file where the folder was")
+    ill = asyncio.run(ask())
+    said |= {"params": {"err": "Telemetry API is unhealthy"}, "responseCode": "SERVER_ERROR"}
+    assert (ill.status_code, {**ill.json(), "ets": 0}) == (500, {**said, "ets": 0})
+
+
 def test_a_run_of_the_application_serves_it(project: Project) -> None:
     assert wants_serving(project, make_plan(project, ["ingest_http"]))
 

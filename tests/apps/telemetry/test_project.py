@@ -27,6 +27,19 @@ def test_each_stage_waits_for_those_before_it(profile: str) -> None:
     assert all(writers <= order[flow] for flow, writers in links.items()), "no flow is in a circle"
 
 
+def test_every_report_with_an_endpoint_is_on_a_dashboard() -> None:
+    project = load(APP, environment={})
+    make_plan(project)
+    reports = {
+        sink.endpoint
+        for name, flow in project.spec.flows.items()
+        if flow.over == "all"
+        for sink in (one.of_flow(name) for one in flow.sinks)
+        if sink.endpoint is not None
+    }
+    assert reports == {chart.endpoint for one in project.spec.dashboards.values() for chart in one.charts}
+
+
 def test_the_generator_makes_the_same_events_of_all_kinds_for_the_same_seed() -> None:
     batches = list(Generator(seed=5).batches(300))
     assert batches == list(Generator(seed=5).batches(300))

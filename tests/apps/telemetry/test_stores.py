@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import redis
 from tests.apps.telemetry.application import FIXTURES, Application, fixture, line
+from tests.apps.telemetry.stores import (
+    ACTOR,
+    ATTEMPT,
+    COMPETENCY,
+    FLOWS,
+    INPUT,
+    LONG,
+    ORDER,
+    fill,
+    fill_tables,
+    services,
+    uuid_of,
+    variables,
+)
 from tests.conftest import unavailable
 
 from headrace.engine.deadletters import read_letters
@@ -26,118 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.service]
-
-ACTOR = "59c3c2b7-b32b-4d9a-9d02-220e73004d66"
-ATTEMPT = json.loads(fixture("assessment-aggregator/BATCH_ASSESS_EVENT.json"))
-LONG = "a review of more than one hundred letters, " * 3
-
-
-def uuid_of(second: int) -> str:
-    """A time-based UUID of a second of the year 2024."""
-    ticks = (1_704_067_200 + second) * 10_000_000 + 0x01B21DD213814000
-    digits = f"{ticks:015x}"
-    return f"{digits[7:]}-{digits[3:7]}-1{digits[:3]}-8000-000000000000"
-
-
-def rating(user: str, stars: float, second: int, review: str = "") -> str:
-    given = {"rating": stars, "review": review, "updatedOn": uuid_of(second)}
-    return line(
-        {"activity_id": "do_1", "activity_Type": "Course", "user_id": user, "prevValues": {}, "updatedValues": given}
-    )
-
-
-def audit(document: dict[str, Any], **changes: Any) -> str:
-    return line(document | changes)
-
-
-COMPETENCY = {
-    "eid": "CB_AUDIT",
-    "mid": "CB.competency",
-    "actor": {"id": ACTOR},
-    "context": {"channel": "old"},
-    "edata": {"cb_object": {"type": "Competency", "org": None}},
-}
-ORDER = json.loads(fixture("igot-cb-preprocessor/WO_EVENT.json"))
-INPUT = {
-    "events.deviceprofile": [fixture(f"device-profile-updater/deviceProfileEvents.0{n}.json") for n in range(1, 6)]
-    + ["no JSON", line({"device_id": "late", "api_last_updated_on": 9 * 10**18})],
-    "telemetry.audit": [
-        *(fixture(f"user-cache-updater-v2/telemetrEvents.0{n}.json") for n in range(1, 10)),
-        fixture("user-cache-updater-v2/telemetryEventWithAppPid.json"),
-        fixture("user-cache-updater-v2/telemetrEvents.01.json").replace('"user-1"', '"user-9"'),
-    ],
-    "learning.graph.events": [
-        fixture(f"content-cache-updater/{file.name}") for file in sorted((FIXTURES / "content-cache-updater").iterdir())
-    ]
-    + ["{}"],
-    "telemetry.cb.audit": [line(ORDER), line(ORDER), line(COMPETENCY), "no JSON"],
-    "telemetry.assess": [
-        *(
-            fixture(f"assessment-aggregator/{name}.json")
-            for name in (
-                "BATCH_ASSESS_EVENT",
-                "BATCH_ASSESS__OLDER_EVENT",
-                "BATCH_ASSESS_FAIL_EVENT",
-                "LATEST_BATCH_ASSESS_EVENT",
-            )
-        ),
-        line(ATTEMPT | {"contentId": "elsewhere"}),
-        line(ATTEMPT | {"courseId": "other", "contentId": "short"}),
-        line(ATTEMPT | {"courseId": "other", "contentId": "unknown"}),
-        line(ATTEMPT | {"events": []}),
-        "no JSON",
-    ],
-    "rating.event": [
-        rating("u1", 4.5, 1, LONG),
-        rating("u1", 3.0, 3, LONG + "!"),
-        rating("u1", 1.0, 2, "too late"),
-        rating("u2", 5.0, 4),
-        rating("u3", 5.0, 5),
-        "no JSON",
-    ],
-}
-FLOWS = (
-    "workorders", "device_cache", "device_table", "user_cache", "content_cache", "dialcode_cache", "assess_check",
-    "assessment_aggregator", "certificates", "rating_check", "ratings",
-)  # fmt: skip
-
-
-class Services(BaseHTTPRequestHandler):
-    """The user, dial code and content services, as far as tests ask them."""
-
-    def do_HEAD(self) -> None:
-        self._say(200, {})
-
-    def do_GET(self) -> None:
-        kind, _, name = self.path.partition("?")[0].strip("/").partition("/")
-        if kind == "user":
-            assert self.path.endswith("?fields=locations,organisations")
-            self._say(*_user(name))
-        elif kind == "dialcode" and name == "X3J6W1":
-            self._say(200, {"result": {"dialcode": {"identifier": name, "channel": "c"}}})
-        elif kind == "content" and name == ATTEMPT["contentId"]:
-            self._say(200, {"responseCode": "OK", "result": {"content": {"totalQuestions": 3}}})
-        else:
-            self._say(404, {"responseCode": "RESOURCE_NOT_FOUND"})
-
-    def _say(self, status: int, document: Any) -> None:
-        text = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text if self.command == "GET" else b"")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what was asked is seen in what comes of it."""
-
-
-def _user(name: str) -> tuple[int, Any]:
-    known = FIXTURES / "user-cache-updater-v2" / f"api_response.{name.replace('-', '')}.json"
-    if name == "user-9":
-        return 404, json.loads((known.parent / "api_response.user2.json").read_text())
-    if name == "user-2" or not known.exists():
-        return 400, json.loads((known.parent / "api_response.clientError.json").read_text())
-    return 200, json.loads(known.read_text())
 
 
 @dataclass(frozen=True)
@@ -157,46 +56,27 @@ class Stores:
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Services)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def stores(spark: SparkSession, http: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+def stores(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     for problem in (Redis.problem(), Postgres.problem()):
         if problem is not None:
             unavailable(problem)
     folder = tmp_path_factory.mktemp("telemetry")
     with (
+        services() as http,
         Redis() as cache,
         Postgres() as server,
         psycopg.connect(server.env["POSTGRES_URL"], autocommit=True) as database,
     ):
-        database.execute((Path(__file__).parents[3] / "apps/telemetry/sql/postgres.sql").read_text())
-        database.execute("INSERT INTO user_enrolments VALUES ('u1', 'do_1', 'b'), ('u2', 'do_1', 'b')")
-        variables = {
-            **{name: f"redis://{cache.address}/{number}" for name, number in CACHES.items()},
-            "POSTGRES_URL": server.env["POSTGRES_URL"],
-            "user_read_url": f"{http}/user",
-            "dialcode_url": f"{http}/dialcode",
-            "content_read_url": f"{http}/content",
-            "compat": "sunbird",
-        }
-        application = Application(folder, "kafka", **variables)
+        fill_tables(database)
+        places = variables(http, cache, server.env["POSTGRES_URL"])
+        application = Application(folder, "kafka", **places, compat="sunbird")
         for topic, lines in INPUT.items():
             application.give(f"in/{topic}/0.jsonl", lines)
-        _fill(cache)
+        fill(cache)
         application.overrides += _with_files()
         application.run(spark, *FLOWS)
         state = StateDir.of(application.project().context)
         yield Stores(application, read_letters(state.dead_letters).to_pylist(), cache, database)
-
-
-CACHES = {"device_cache": 2, "content_cache": 5, "dialcode_cache": 6, "relation_cache": 10, "user_cache": 12}
 
 
 def _with_files() -> list[str]:
@@ -205,27 +85,6 @@ def _with_files() -> list[str]:
     source = "{{type: files, path: '{{in/{0},out/dev.{0}}}', missing: wait}}"
     topics = "sinks.topics={type: files, path: out, contains: lines, folder_column: topic}"
     return [topics, *(f"streams.{name.replace('.', '_')}.source={source.format(name)}" for name in streams)]
-
-
-def _fill(server: Redis) -> None:
-    """What upstream's tests begin with."""
-
-    def database(number: int) -> Any:
-        return redis.Redis(port=server.port, db=number)
-
-    seen = {"api_last_updated_on": "1568377184000", "firstaccess": "1568377184000", "state": "Tamil Nadu"}
-    database(2).hset("232455", mapping={**seen, "country_code": "IN"})
-    database(2).hset(
-        "test-device", mapping={"api_last_updated_on": "1568377184000", "country_code": "IN", "firstaccess": "0"}
-    )
-    database(12).hset("user:user-3", mapping={"block": "of before", "userlogintype": "kept"})
-    database(12).hset(f"user:{ACTOR}", mapping={"rootorgid": "01", "orgname": "Ministry"})
-    database(6).set("X3J6W3", "held")
-    database(5).set("short", '{"totalQuestions": 1}')
-    for key, member in json.loads(fixture("assessment-aggregator/redis_cache.json"))[
-        "redis_db10_sets_leafnodes"
-    ].items():
-        database(10).sadd(key, member)
 
 
 def test_device_cache(stores: Stores) -> None:
