@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# Tests that start servers wait a good deal: with memory for it, a third worker is worth a try on two cores.
-WORKERS ?= 2
+# A good deal of the tests wait for servers they start: a third worker fills two cores (and takes some 3 GB).
+WORKERS ?= 3
 # The tests start some hundred processes: each would compile what the first could have kept.
 export PYTHONDONTWRITEBYTECODE :=
 

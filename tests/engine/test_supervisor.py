@@ -277,6 +277,16 @@ def test_until_caught_up_every_failure_is_final(project: Project, quick: None) -
     assert (run.state, run.error) == ("failed", AWAY)
 
 
+def test_until_caught_up_a_lost_executor_costs_the_budget(project: Project, quick: None) -> None:
+    starter = Starter(project, StateDir(Path(project.context.state)))
+    starter.until_caught_up = True
+    starter.refuse["first"] = ProjectError("executor-lost", "Python worker failed to connect back.")
+    runner = Runner(starter, make_plan(project, ["first"]))  # type: ignore[arg-type]
+    runner.health.problem = lambda flow, generation: AWAY  # type: ignore[method-assign]
+    (run,) = runner.run(seconds=60)
+    assert (run.state, run.restarts) == ("failed", 2), "nor is anything waited for"
+
+
 class Slow:
     """An observer that takes its time and then fails."""
 

@@ -99,6 +99,14 @@ def test_profiles_are_checked_also_when_not_in_use(refused: Any) -> None:
     assert "'dev'?" in str(unknown.hint)
 
 
+def test_a_variable_that_is_set_is_one_that_is_used(loaded: Any, refused: Any) -> None:
+    text = "project: a\nvariables: {env: dev}\nflows: {f: {sql: 'SELECT ${env}, ${other:-1}'}}"
+    assert loaded(text, overrides=["variables.env=prod", "variables.other=2"]).spec.flows["f"].sql == "SELECT prod, 2"
+    (error,) = refused(text, overrides=["variables.evn=prod"])
+    assert (error.code, error.where.file) == ("unknown-variable", "--set variables.evn")
+    assert "did you mean 'env'?" in error.hint
+
+
 def test_overrides_win_and_name_themselves_in_errors(loaded: Any, refused: Any) -> None:
     project = loaded(
         "project: a\nspark: {memory: 2g}", overrides=["spark.memory=4g", 'spark.conf."spark.ui.port"=4040']

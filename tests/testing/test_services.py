@@ -117,7 +117,7 @@ def test_a_stale_pid_is_not_believed(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "state.json", tmp_path / "log")
     daemon.spawn(["true"], {"client": 1}, os.environ)
     state = json.loads(daemon.state_file.read_text())
-    before = state["process_started"] - 60
+    before = psutil.Process().create_time() - 60
     daemon.state_file.write_text(json.dumps({**state, "pid": os.getpid(), "process_started": before}))  # it is ours now
     assert daemon.process() is None
     daemon.stop()

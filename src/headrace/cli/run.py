@@ -90,6 +90,8 @@ def run(
             kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
             runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
     _finish(runs, loaded, json)
+    if until_caught_up and stopping.is_set() and not all(run.caught_up for run in runs):
+        raise typer.Exit(int(Exit.INTERRUPTED))
 
 
 def _kept(project: Project, plan: Plan, state: StateDir, given: Given, until_caught_up: bool) -> Iterator[Kept]:

@@ -124,7 +124,7 @@ def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
     if _KAFKA.search(text):
         return error("broker-unreachable", _KAFKA, "check that the broker runs and can be reached")
     if _EXECUTOR.search(text):
-        return error("executor-lost", _EXECUTOR, "look at the cluster's workers")
+        return error("executor-lost", _EXECUTOR, "look at the workers; a machine that is too busy starts none in time")
     if _STORE.search(text):
         return error("state-unreachable", _STORE, "check the object store, its keys and the network")
     if _NETWORK.search(text):

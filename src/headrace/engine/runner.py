@@ -55,7 +55,8 @@ class Runner:
 
     A flow that fails for a reason of its own has failed. What comes from outside is waited for, as long as it lasts;
     what nobody can explain is tried again as often as the project's restart budget allows. With `until_caught_up`
-    every failure is final: who runs a flow once wants to know.
+    every failure is final, since who runs a flow once wants to know, except for a lost executor: that is a machine
+    too busy to start a process in time, and costs the budget.
     """
 
     starter: FlowStarter
@@ -363,7 +364,8 @@ class Runner:
         fault = fault_of(error, has_run=run.has_run)
         if error.code == "out-of-memory":
             self.starter.careful.add(run.plan.name)
-        if self.starter.until_caught_up or fault == "own":
+        once = self.starter.until_caught_up
+        if fault == "own" or (once and error.code != "executor-lost"):
             run.fail(error)
             self._timetable.ends(run.plan)
             return
@@ -371,7 +373,7 @@ class Runner:
         attempts = run.trouble.attempts + 1 if run.trouble else 0
         wait = min(policy.max_backoff, policy.backoff * 2 ** min(attempts, 20)).total_seconds()
         wait *= self._random.uniform(0.8, 1.2)
-        run.trouble = Trouble(error, fault == "outside", attempts, time.monotonic() + wait)
+        run.trouble = Trouble(error, fault == "outside" and not once, attempts, time.monotonic() + wait)
         run.look, run.look_due = None, 0.0
         run.degrade(error)
 
@@ -385,7 +387,7 @@ class Runner:
         if not run.look.done():
             return
         found = self._answer(run.look)
-        if found is not None:
+        if found is not None and not self.starter.until_caught_up:
             trouble.outside = trouble.was_away = True
             run.degrade(found)
             run.look, run.look_due = None, now + _LOOK_AGAIN

@@ -172,6 +172,11 @@ class FlowPlan:
         order: tuple[Delivery, ...] = ("best_effort", "at_least_once", "idempotent", "exactly_once")
         return min((step.sink.guarantee for step in self.sinks), key=order.index, default="exactly_once")
 
+    @property
+    def names_known(self) -> bool:
+        """Whether the names of its columns can be told without Spark."""
+        return all(column and column != "*" for column in self.output_columns)
+
     def all_inputs(self) -> Iterator[Input]:
         """All it reads, also through flows that became part of it."""
         yield from flattened(self.inputs)

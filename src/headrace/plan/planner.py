@@ -14,6 +14,7 @@ from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
 from headrace.plan.asked import check_asked
+from headrace.plan.dashboards import wrong_charts
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
 from headrace.plan.processing import (
@@ -70,6 +71,8 @@ def make_plan(
     planner.errors += repeated_endpoints(project)
     for name in only or project.spec.flows:
         planner.plan(name)
+    if not only:
+        planner.errors += wrong_charts(project, planner.plans.values())
     if planner.errors:
         raise ProjectErrors(planner.errors)
     flows = [flow for flow in planner.plans.values() if flow is not None]
@@ -193,7 +196,7 @@ class _Planner:
         if path is None:
             message = f"flow '{flow}' keeps no lake table"
             raise ProjectError("flow-without-table", message, hint="give it a sink of type lake")
-        columns = planned.output_columns if planned is not None and _names_known(planned) else None
+        columns = planned.output_columns if planned is not None and planned.names_known else None
         return LakeTable(path, columns)
 
     def _assemble(self, name: str, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> FlowPlan:
@@ -358,7 +361,7 @@ class _Planner:
             upstream = self.plan(name)
             if upstream is None:
                 self.broken.add(name)
-            if upstream is None or not _names_known(upstream):
+            if upstream is None or not upstream.names_known:
                 return None
             # what reads it sees `driver.name` as a field of the column `driver`, as a sink does
             heads = dict.fromkeys(column.partition(".")[0] for column in upstream.output_columns)
@@ -407,7 +410,7 @@ class _Planner:
             self.errors.append(error.at(self.project.origin(*path, key)))
 
     def _check_sinks(self, flow: FlowPlan) -> None:
-        if not _names_known(flow):
+        if not flow.names_known:
             return
         for index, step in enumerate(flow.sinks):
             try:
@@ -420,11 +423,6 @@ class _Planner:
 
     def _fail_sql(self, error: SqlError, flow: str) -> None:
         self.errors.append(error.at(self.project.sql_origin(flow, error.line, error.offset)))
-
-
-def _names_known(flow: FlowPlan) -> bool:
-    """Whether the names of its columns can be told without Spark."""
-    return all(column and column != "*" for column in flow.output_columns)
 
 
 def _stateful(inputs: Sequence[Input], rules: Mapping[str, LateRule]) -> tuple[Input, ...]:

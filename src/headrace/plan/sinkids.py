@@ -37,7 +37,7 @@ def _name(sink: Sink, *, alone: bool) -> str:
 def repeated_endpoints(project: Project) -> Iterator[ProjectError]:
     """Endpoints that two sinks write: whose rows such a one had would be a matter of chance."""
     writers: dict[str, str] = {}
-    for flow, index, name in _endpoints(project):
+    for flow, index, name in endpoints(project):
         if name in writers:
             yield ProjectError(
                 "endpoint-twice",
@@ -48,7 +48,8 @@ def repeated_endpoints(project: Project) -> Iterator[ProjectError]:
         writers.setdefault(name, flow)
 
 
-def _endpoints(project: Project) -> Iterator[tuple[str, int, str]]:
+def endpoints(project: Project) -> Iterator[tuple[str, int, str]]:
+    """All endpoints: the flow, the number of the sink, and the name."""
     for flow, spec in project.spec.flows.items():
         for index, sink in enumerate(spec.sinks):
             with suppress(ProjectError):  # said when the flow is planned

@@ -18,7 +18,7 @@ from headrace.project.model import ProjectSpec
 from headrace.project.place import find_file
 from headrace.project.problems import in_file_order, problems_of
 from headrace.project.tree import Path_, TextOrigin, Tree, load_tree, parse_tree
-from headrace.project.variables import Secrets
+from headrace.project.variables import Secrets, names_in
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ def load(
     tree = with_profile(tree, profile)
     for override in overrides:
         tree = with_override(tree, override)
+    errors.extend(_unused_variables(tree, overrides))
     project, tree = _made(tree, file.parent, profile, os.environ if environment is None else environment, errors)
     if project is not None:
         errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
@@ -163,6 +164,20 @@ def _unknown_profile_keys(tree: Tree, in_use: str | None) -> Iterator[ProjectErr
                     where=tree.origin(("profiles", name, key)),
                     hint=did_you_mean(key, ProjectSpec.model_fields, "keys"),
                 )
+
+
+def _unused_variables(tree: Tree, overrides: Sequence[str]) -> Iterator[ProjectError]:
+    """A misspelt `--set variables.NAME=…` would change nothing, and nobody would know."""
+    paths = [override.partition("=")[0].strip().split(".", 1) for override in overrides]
+    names = {path[1] for path in paths if len(path) == 2 and path[0] == "variables"}
+    used = names_in(tree.data) if names else set()
+    for name in sorted(names - used):
+        yield ProjectError(
+            "unknown-variable",
+            f"nothing in the project refers to variable '{name}'",
+            where=tree.origin(("variables", name)),
+            hint=did_you_mean(name, used, "variables"),
+        )
 
 
 def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:

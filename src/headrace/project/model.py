@@ -17,6 +17,7 @@ from headrace.core.objectstore import ObjectStore
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
+from headrace.project.dashboards import DashboardSpec
 from headrace.project.schedules import ScheduleSpec
 from headrace.project.serving import ServeSpec
 from headrace.project.tables import TableSpec
@@ -369,6 +370,7 @@ class ProjectSpec(Options):
     streams: dict[Name, StreamSpec] = Field(default={}, description="Streams by name.")
     tables: dict[Name, TableSpec] = Field(default={}, description="Tables by name.")
     flows: dict[Name, FlowSpec] = Field(default={}, description="Flows by name.")
+    dashboards: dict[Name, DashboardSpec] = Field(default={}, description="Pages of charts over endpoints, by name.")
     functions: FunctionsSpec = Field(FunctionsSpec(), description="What functions of SQL need to know of the project.")
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")

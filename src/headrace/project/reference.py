@@ -20,6 +20,7 @@ from headrace.core.durations import format_duration
 from headrace.core.kinds import FAMILIES, kinds
 from headrace.functions.function import Function
 from headrace.functions.library import families
+from headrace.project.dashboards import ChartSpec, DashboardSpec
 from headrace.project.json_schema import project_schema
 from headrace.project.model import (
     BackfillSpec,
@@ -45,6 +46,8 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "Backfill": BackfillSpec,
     "A table": TableSpec,
     "A flow": FlowSpec,
+    "A dashboard": DashboardSpec,
+    "A chart": ChartSpec,
     "Functions": FunctionsSpec,
     "Lookups": LookupsSpec,
     "Defaults": Defaults,

@@ -117,6 +117,15 @@ class Variables:
         )
 
 
+def names_in(value: Any) -> set[str]:
+    """The variables that a value refers to, at any depth."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return {name for part in parts for name in names_in(part)}
+    found = _REFERENCE.finditer(value) if isinstance(value, str) else ()
+    return {match[2] for match in found if match[2] and not match[1]}
+
+
 def _malformed(text: str) -> ProjectError:
     return ProjectError(
         "bad-reference",

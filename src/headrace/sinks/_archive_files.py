@@ -129,10 +129,11 @@ def write_about(folder: StatePath, file: DataFile, parts: Iterable[Part]) -> Non
 
 
 def orphans(names: Iterable[str], writer: str) -> list[str]:
-    """What stands beside files of a writer that are gone: their removal was cut off."""
+    """What stands beside files of a writer that are gone, and what it has only half written: it was cut off then."""
     there = set(names)
+    half = [name for name in there if name.startswith((f"._{writer}-", f".{MARK}.", f".{LATE}."))]
     beside = [name for name in there if name.startswith(f"_{writer}-") and name.endswith(".json")]
-    return [name for name in beside if name[1 : -len(".json")] not in there]
+    return half + [name for name in beside if name[1 : -len(".json")] not in there]
 
 
 def remove_file(folder: StatePath, file: DataFile) -> None:
