@@ -260,7 +260,7 @@ def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
     }
     # the writers of the caches escape square brackets by backslashes, and write nothing as an empty text
     options = {"strip": "\\", "empty": "drop"} if hashed else {}
-    return {"type": "reshape", "column": f"{name}_value", "into": name, **options, "fields": fields}
+    return {"type": "reshape", "column": f"{name}_value", **options, "fields": fields}
 
 
 def _given(one: Taken) -> Step:

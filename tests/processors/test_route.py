@@ -49,3 +49,17 @@ def test_a_row_for_each_route_and_none_is_lost(tmp_path: Path, spark: Any) -> No
     assert [letter["reason"] for letter in around.letters()] == ["no-route"] * 2
     every = RouteStep(column="to", routes=[Route(to="a"), Route(to="b", when="topic = 'old'")], otherwise="x")
     assert [row["to"] for row in around.run(spark, every, rows[:1], columns)] == ["a", "b"]
+
+
+@pytest.mark.spark
+def test_routes_together_are_a_list(tmp_path: Path, spark: Any) -> None:
+    rows = [{"eid": eid, "n": n} for eid, n in (("LOG", 1), ("A", 2), (None, 0))]
+    around = Around(tmp_path)
+    step = RouteStep(routes=ROUTES, otherwise="x", together=True)
+    given = pa.schema([("eid", pa.string()), ("n", pa.int64())])
+    assert step.output(given).field("topic").type == pa.list_(pa.string())
+    made = around.run(spark, step, rows, "eid string, n bigint")
+    assert [row["topic"] for row in made] == [["dev.log"], ["dev.raw", "it's"], ["x"]]
+    made = around.run(spark, RouteStep(routes=ROUTES, together=True), rows, "eid string, n bigint")
+    assert [row["topic"] for row in made] == [["dev.log"], ["dev.raw", "it's"]]
+    assert [letter["reason"] for letter in around.letters()] == ["no-route"]

@@ -148,6 +148,15 @@ def test_lines_in_folders_and_nothing_silently_dropped(spark: Any, desk: Any, tm
     assert lines(tmp_path)["."] == [LINES[0][1], "é", ""]
 
 
+@pytest.mark.spark
+def test_a_line_goes_into_all_folders_of_a_list(spark: Any, desk: Any, tmp_path: Path) -> None:
+    lists = [("a", ["dev.raw", "dev.log"]), ("b", ["dev.log"]), ("c", []), ("d", None), ("e", ["dev.raw", None])]
+    rows = spark.createDataFrame(lists, "value string, topics array<string>").coalesce(1)
+    sink(contains="lines", folder_column="topics").write_batch(rows, desk.batch())
+    assert lines(tmp_path) == {"dev.raw": ["a", "e"], "dev.log": ["a", "b"]}
+    assert [letter["reason"] for letter in desk.letters()] == ["bad-folder-name"] * 3
+
+
 def test_options_of_lines_are_checked(tmp_path: Path) -> None:
     for bad in ({"folder_column": "topic"}, {"contains": "lines", "partition_by": ["x"]},
                 {"contains": "lines", "compression": "snappy"}):  # fmt: skip
@@ -158,8 +167,16 @@ def test_options_of_lines_are_checked(tmp_path: Path) -> None:
     made.check_rows(context, schema.names, "append", schema)
     assert code_of(lambda: made.check_rows(context, ["value"], "append", None)) == "unknown-column"
     assert code_of(lambda: made.check_rows(context, ["topic"], "append", None)) == "unknown-column"
-    other = pa.schema([("value", pa.binary()), ("topic", pa.string())])
-    assert code_of(lambda: made.check_rows(context, other.names, "append", other)) == "wrong-column-type"
+    many = pa.schema([("value", pa.string()), ("topic", pa.list_(pa.string()))])
+    made.check_rows(context, many.names, "append", many)
+    for kinds in (
+        (pa.binary(), pa.string()),
+        (pa.string(), pa.list_(pa.int32())),
+        (pa.list_(pa.string()), pa.string()),
+    ):
+        other = pa.schema(zip(("value", "topic"), kinds, strict=True))
+        found = code_of(lambda other=other: made.check_rows(context, other.names, "append", other))
+        assert found == "wrong-column-type"
 
 
 class CrashError(Exception):

@@ -348,6 +348,32 @@ def test_json_with_keys_headers_and_topics(spark: Any, kafka: Kafka, topic: Topi
 @pytest.mark.spark
 @pytest.mark.service
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_row_goes_to_all_topics_of_a_list(
+    spark: Any, kafka: Kafka, topic: Topic, batch: Batch, delivery: str, headers: bool
+) -> None:
+    first, second = topic(), topic()
+    lists = (
+        f"CASE id WHEN 0 THEN array('{first}', '{second}') WHEN 1 THEN array('{second}', NULL) WHEN 2 THEN array() END"
+    )
+    more = (
+        ["array(named_struct('key', 'h', 'value', CAST(CAST(id AS STRING) AS BINARY))) AS headers"] if headers else []
+    )
+    rows = spark.range(4).selectExpr("CAST(id AS STRING) AS value", f"{lists} AS topics", *more)
+    options = {"headers_column": "headers"} if headers else {}
+    out = sink(brokers=kafka.address, topic=first, format="raw", topic_column="topics", delivery=delivery, **options)
+    out.write_batch(rows, batch)
+    assert sorted(message.value() for message in consume(kafka, first)) == [b"0", b"1", b"2", b"3"]
+    assert sorted(message.value() for message in consume(kafka, second)) == [b"0", b"1"]
+    if delivery == "exactly_once":
+        assert batch.tally.bytes() == {("counts", batch.sink): 6}
+        out.write_batch(rows, batch)
+        assert len(consume(kafka, second)) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.service
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_raw_values_and_keys_of_other_types(
     spark: Any, kafka: Kafka, topic: Topic, batch: Batch, delivery: str
 ) -> None:

@@ -58,6 +58,9 @@ DEFAULTS: Mapping[str, str] = {
     # reports on batches that never were: one at the start of a query cannot be helped, more would only be passed over
     "spark.sql.streaming.noDataProgressEventInterval": "1h",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # every batch asks for its generated classes again: with room for a hundred, as is usual, four flows push out each
+    # other's, which are then made and compiled anew
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # a batch that does not fit into Arrow's memory fails its flow, which then takes smaller ones; by default it ends
     # the whole process, as its cause is an OutOfMemoryError. One that is the failure itself still does.
     "spark.executor.killOnFatalError.depth": "1",

@@ -82,9 +82,14 @@ def elements(members: dict[str, Any], path: Path) -> list[msgspec.Raw] | None:
 
 def put(members: dict[str, Any], path: Path, value: Any) -> None:
     """Set what is at a path. Objects on the way are made, also where something else stands."""
-    for name in path[:-1]:
+    opened(members, path[:-1])[path[-1]] = value
+
+
+def opened(members: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The object at a path; it is made, also where something else stands."""
+    for name in path:
         members = _inside(members, name)
-    members[path[-1]] = value
+    return members
 
 
 def remove(members: dict[str, Any], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -19,8 +20,8 @@ from headrace.processors._json_text import (
     NotJsonError,
     Path,
     java_double,
+    opened,
     path_of,
-    put,
     read_any,
     read_object,
     remove,
@@ -146,23 +147,24 @@ class _Put:
 
     path: Path
     source: str | None
-    constant: Any
-    read: Callable[[Any], Any] | None
-    """What makes a value of the column a part of a document; None: it is one."""
+    constant: Any = None
+    read: Callable[[pa.Array], list[Any]] | None = None
+    """What makes parts of documents of a column."""
 
     @staticmethod
     def of(path: Path, part: Part, given: pa.Schema, doubles: bool) -> _Put:
         if part.source is None:
-            return _Put(path, None, read_any(written(part.value).decode()), None)
+            return _Put(path, None, read_any(written(part.value).decode()))
         if part.json_ is not None:
-            return _Put(path, part.source, None, partial(_read_json, part.source, doubles))
-        return _Put(path, part.source, None, _reader(type_of(given, part.source, "document"), doubles))
+            return _Put(path, part.source, read=partial(_read_texts, part.source, doubles))
+        return _Put(path, part.source, read=_reader(type_of(given, part.source, "document"), doubles))
 
-    def values(self, rows: pa.RecordBatch) -> Sequence[Any]:
-        """One for each row."""
-        if self.source is None:
+    def parts(self, rows: pa.RecordBatch) -> Sequence[Any] | None:
+        """One for each row: what to put, None, or a NotJsonError. None: nothing in any row."""
+        if self.source is None or self.read is None:
             return [self.constant] * rows.num_rows
-        return _python(column_of(rows, self.source))
+        column = column_of(rows, self.source)
+        return None if column.null_count == len(column) else self.read(column)
 
 
 def _python(values: pa.Array) -> list[Any]:
@@ -173,17 +175,29 @@ def _python(values: pa.Array) -> list[Any]:
         return list(values.cast(pa.string()).to_pylist())
 
 
-def _read_json(column: str, doubles: bool, text: str) -> Any:
+def _read_texts(column: str, doubles: bool, values: pa.Array) -> list[Any]:
+    """Equal texts are read once: what was looked up for a row stands in others too."""
+    texts = values.dictionary_encode()
+    read = [_read_json(column, doubles, text) for text in texts.dictionary.cast(pa.binary()).to_pylist()]
+    return [None if place is None else read[place] for place in texts.indices.to_pylist()]
+
+
+def _read_json(column: str, doubles: bool, text: bytes) -> Any:
+    told = text.decode(errors="replace")
     try:
-        return read_any(with_doubles(text) if doubles else text)
+        return read_any(with_doubles(told) if doubles else told)
     except NotJsonError as error:
-        raise NotJsonError(f"'{column}': {error}") from None
+        return NotJsonError(f"'{column}': {error}")
 
 
-def _reader(kind: pa.DataType, doubles: bool) -> Callable[[Any], Any] | None:
+def _reader(kind: pa.DataType, doubles: bool) -> Callable[[pa.Array], list[Any]]:
     if doubles and pa.types.is_floating(kind):
-        return _java_number
-    return _without_nulls if pa.types.is_nested(kind) else None
+        return partial(_each, _java_number)
+    return partial(_each, _without_nulls) if pa.types.is_nested(kind) else _python
+
+
+def _each(read: Callable[[Any], Any], values: pa.Array) -> list[Any]:
+    return [None if value is None else read(value) for value in _python(values)]
 
 
 def _java_number(value: float) -> Any:
@@ -219,12 +233,12 @@ class _Write:
         place = batch.schema.get_field_index(self.column)
         # bytes: a text that is not UTF-8 would stop the whole batch
         given = batch.column(place).cast(pa.binary()).to_pylist()
-        parts = [put.values(batch) for put in self.puts]
+        puts = self._puts(batch)
         made: list[bytes | None] = []
         dropped: list[int] = []
         for row, text in enumerate(given):
             try:
-                made.append(self._written(text, row, parts))
+                made.append(self._written(text, row, puts))
             except NotJsonError as error:
                 made.append(text)
                 if self.invalid != "keep":
@@ -234,17 +248,31 @@ class _Write:
         batch = batch.set_column(place, self.column, texts)
         return batch if not dropped else batch.filter(_all_but(dropped, batch.num_rows))
 
-    def _written(self, text: bytes | None, row: int, parts: Sequence[Sequence[Any]]) -> bytes:
+    def _puts(self, batch: pa.RecordBatch) -> list[tuple[Path, list[tuple[str, Sequence[Any]]]]]:
+        """Neighbours that go into the same object, which is then looked for once."""
+        found = [(put.path, put.parts(batch)) for put in self.puts]
+        some = [(path, parts) for path, parts in found if parts is not None]
+        return [
+            (into, [(path[-1], parts) for path, parts in group])
+            for into, group in groupby(some, key=lambda pair: pair[0][:-1])
+        ]
+
+    def _written(
+        self, text: bytes | None, row: int, puts: Sequence[tuple[Path, Sequence[tuple[str, Sequence[Any]]]]]
+    ) -> bytes:
         if text is None:
             raise NotJsonError("there is no text")
         told = text.decode(errors="replace")
         members = read_object(with_doubles(told) if self.doubles else told)
         for path in self.removed:
             remove(members, path)
-        for one, values in zip(self.puts, parts, strict=True):
-            value = values[row]
-            if value is not None:
-                put(members, one.path, value if one.read is None else one.read(value))
+        for into, named in puts:
+            new = {name: part for name, parts in named if (part := parts[row]) is not None}
+            if new:
+                for part in new.values():
+                    if isinstance(part, NotJsonError):
+                        raise part
+                opened(members, into).update(new)
         return written(members)
 
     def _refuse(self, rows: pa.RecordBatch, row: int, detail: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from headrace.processors._columns import check_document, column_of, heads, with_
 from headrace.processors._json_text import NotJsonError, Path, path_of, put, read_object, written
 
 Kind = Literal["any", "text", "json", "long", "epoch_ms"]
+_REMEMBERED = 2000
 
 
 class Taken(Options):
@@ -47,7 +49,8 @@ class Reshape(ArrowProcessor):
     A row without a text gets none, and so does one whose object has none of the parts; then defaults are not written
     either. What is null counts as missing. A text that is no JSON object makes the row a dead letter (`not-json`).
     What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: equal texts
-    of an Arrow batch are read once, so answers of a lookup that many rows share cost next to nothing.
+    of an Arrow batch are read once, and the last 2,000 of a task are remembered, so answers of a lookup that many rows
+    share cost next to nothing.
     """
 
     type: Literal["reshape"] = "reshape"
@@ -179,26 +182,27 @@ class _Shaping:
     letters: StepLetters
 
     def __call__(self, batches: Batches) -> Batches:
+        shaped = lru_cache(_REMEMBERED)(self._shaped)
         for batch in batches:
-            yield self._one(batch)
+            yield self._one(batch, shaped)
 
-    def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _one(self, batch: pa.RecordBatch, shaped: Callable[[bytes], bytes | None]) -> pa.RecordBatch:
         texts = column_of(batch, self.column).dictionary_encode()
         made: list[bytes | None] = []
         refused: dict[int, str] = {}
         for number, text in enumerate(texts.dictionary.cast(pa.binary()).to_pylist()):
             try:
-                made.append(self._shaped(text.decode(errors="replace")))
+                made.append(shaped(text))
             except NotJsonError as error:
                 made.append(None)
                 refused[number] = str(error)
         column = pa.array(made, pa.binary()).cast(pa.string()).take(texts.indices)
         index = batch.schema.get_field_index(self.into)
-        shaped = batch.append_column(self.into, column) if index < 0 else batch.set_column(index, self.into, column)
-        return self._without(refused, batch, shaped, texts.indices) if refused else shaped
+        after = batch.append_column(self.into, column) if index < 0 else batch.set_column(index, self.into, column)
+        return self._without(refused, batch, after, texts.indices) if refused else after
 
-    def _shaped(self, text: str) -> bytes | None:
-        members = read_object(text)
+    def _shaped(self, text: bytes) -> bytes | None:
+        members = read_object(text.decode(errors="replace"))
         found = [part.of_object(members) for part in self.parts]
         if all(value is None for value in found):
             return None

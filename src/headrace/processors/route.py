@@ -43,7 +43,8 @@ class Route(Options):
 class RouteStep(Processor):
     """Says in a column where a row goes: one row comes out for each route whose condition is true.
 
-    Several may be: the row then comes out several times, in the order of the routes. A row for which none is true goes
+    Several may be: the row then comes out several times, in the order of the routes, or once with a list of all of them
+    (`together`), which costs less on the way to a sink that writes it to each. A row for which none is true goes
     where `otherwise` says; without that it becomes a dead letter with reason `no-route`. A condition that is null is
     not true; one that cannot be computed for a row fails the flow: write try_cast. The sinks kafka (`topic_column`) and
     files (`folder_column`) write a row to where the column says.
@@ -62,6 +63,8 @@ class RouteStep(Processor):
     otherwise: str | None = Field(
         None, min_length=1, description="Where a row goes that has no route. Default: it is a dead letter."
     )
+
+    together: bool = Field(False, description="Give each row once, with a list of all its routes in the column.")
 
     _sql: str = PrivateAttr("")
 
@@ -95,12 +98,12 @@ class RouteStep(Processor):
         return (wanted - {self.column}).union(*conditions)
 
     def output(self, given: pa.Schema) -> pa.Schema:
-        """A text more."""
+        """A text more, or a list of texts."""
         check_columns(parse(self._query()), given)
-        return with_type(given, self.column, pa.string())
+        return with_type(given, self.column, pa.list_(pa.string()) if self.together else pa.string())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """The places of a row as an array, then a row for each."""
+        """The places of a row as an array, then, unless they stay together, a row for each."""
         from pyspark.sql import functions as F
 
         with view(rows):
@@ -108,7 +111,10 @@ class RouteStep(Processor):
         places = F.col(_FOUND)
         if self.otherwise is not None:
             places = F.when(F.size(places) == 0, F.array(F.lit(self.otherwise))).otherwise(places)
-        routed = found.withColumn(_FOUND, F.explode_outer(places))
+        if self.together:
+            routed = found.withColumn(_FOUND, F.when(F.size(places) > 0, places))
+        else:
+            routed = found.withColumn(_FOUND, F.explode_outer(places))
         names = [F.col(quoted(name)) for name in rows.columns if name != self.column]
         if self.column in rows.columns:
             names.insert(rows.columns.index(self.column), F.col(_FOUND).alias(self.column))

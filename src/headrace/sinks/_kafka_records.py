@@ -12,6 +12,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.format import Format
 from headrace.core.records import encode_rows, nested
+from headrace.sinks._routed import names_many
 from headrace.sinks._views import GONE, as_rows
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def to_records(
     extra = [col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
     staged = keyed.select(*own, col(_KEY), *extra)
     encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in beside)])
-    headers_or_topic = [col(f"_headrace_{name}").cast(_TYPES[name]).alias(name) for name in beside]
+    types = dict(_TYPES)
+    if "topic" in beside and names_many(rows, beside["topic"]):
+        types["topic"] = "array<string>"
+    headers_or_topic = [col(f"_headrace_{name}").cast(types[name]).alias(name) for name in beside]
     return encoded.select("value", col(_KEY).alias("key"), *headers_or_topic)
 
 

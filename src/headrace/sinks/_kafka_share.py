@@ -57,25 +57,32 @@ class Share:
 
 
 def send_all(producer: Producer, topic: str, share: Share) -> tuple[int, int]:
-    """Queue all rows of a writer; how many they are, and the bytes of their keys and values."""
-    rows = size = 0
+    """Queue all rows of a writer, each for all its topics; how many records they are, and the bytes of these.
+
+    Rows of a topic keep their order; the transaction tells later whether they arrived.
+    """
+    records = size = 0
     for batch in share:
-        _send(producer, topic, batch)
-        rows += batch.num_rows
-        size += binary_bytes(batch.column("key")) + binary_bytes(batch.column("value"))
-    return rows, size
+        send = _send_one_by_one if "headers" in batch.schema.names else _send_together
+        for name, rows in _by_topic(batch, topic):
+            send(producer, name, rows)
+            records += rows.num_rows
+            size += binary_bytes(rows.column("key")) + binary_bytes(rows.column("value"))
+    return records, size
 
 
-def _send(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
-    """Queue the rows of a batch in their order; the transaction tells later whether they arrived."""
-    if "headers" in batch.schema.names:
-        _send_one_by_one(producer, topic, batch)
-    elif "topic" in batch.schema.names:
-        named = pc.fill_null(batch.column("topic"), topic)
-        for name in pc.unique(named).to_pylist():
-            _send_together(producer, name, batch.filter(pc.equal(named, name)))
-    else:
-        _send_together(producer, topic, batch)
+def _by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if "topic" not in batch.schema.names:
+        yield topic, batch
+        return
+    named = batch.column("topic")
+    if not pa.types.is_list(named.type):
+        for name in named.unique().to_pylist():
+            yield name, batch.filter(pc.equal(named, name))
+        return
+    names, rows = named.flatten(), pc.list_parent_indices(named)
+    for name in names.unique().to_pylist():
+        yield name, batch.take(rows.filter(pc.equal(names, name)))
 
 
 def _send_together(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
@@ -102,9 +109,9 @@ def _refused(messages: list[dict[str, Any]], queued: int) -> list[dict[str, Any]
 
 def _send_one_by_one(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
     for row in batch.to_pylist():
-        headers = row.get("headers")
+        headers = row["headers"]
         message = {
-            "topic": row.get("topic") or topic,
+            "topic": topic,
             "key": row["key"],
             "value": row["value"],
             "headers": [(header["key"], header["value"]) for header in headers] if headers else None,

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.core.context import Batch
 from headrace.core.schema import quoted
 from headrace.sinks._refused import SUMMARY, Report, count_up
+from headrace.sinks._routed import row_for_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +39,8 @@ def staged(rows: DataFrame, folder_column: str | None) -> DataFrame:
     """One line of each row, and the folder in which it is to be staged."""
     from pyspark.sql import functions as F
 
+    if folder_column is not None:
+        rows = row_for_each(rows, folder_column)
     value = F.col(VALUE)
     place = F.lit("") if folder_column is None else F.col(quoted(folder_column))
     reason = F.when(value.isNull(), "no-value").when(value.rlike("[\r\n]"), "line-break")

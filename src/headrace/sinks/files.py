@@ -55,7 +55,8 @@ class FilesSink(Sink):
     )
     folder_column: str | None = Field(
         None,
-        description="lines only: a column with the name of the folder, below `path`, that a line belongs into.",
+        description="lines only: a column with the name of the folder, below `path`, that a line belongs into, or with "
+        "a list of such names.",
         examples=["topic"],
     )
     rows_per_file: int | None = Field(None, ge=1, description="Begin another file after this many rows.")
@@ -117,6 +118,8 @@ class FilesSink(Sink):
                 hint = did_you_mean(name, columns, "columns")
                 raise ProjectError("unknown-column", f"{key} names '{name}'", hint=hint)
             kind = schema.field(name).type if schema is not None and key != "partition_by" else pa.string()
+            if key == "folder_column" and pa.types.is_list(kind):
+                kind = kind.value_type
             if not pa.types.is_string(kind) and not pa.types.is_null(kind):
                 message = f"{key} needs a string, and '{name}' is of type {ddl_type(kind)}"
                 raise ProjectError("wrong-column-type", message, hint="cast it in the SQL")

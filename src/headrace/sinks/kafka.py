@@ -59,7 +59,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
     type: Literal["kafka"] = "kafka"
     topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
     topic_column: str | None = Field(
-        None, description="Column that names the topic of each row (null: `topic`); it is not part of the value."
+        None,
+        description="Column that names the topic of each row (null: `topic`), or all its topics in a list; it is not "
+        "part of the value.",
     )
     format: AnyFormat = Field(
         {"type": "json"},
@@ -209,14 +211,16 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def records(self, rows: DataFrame, context: Context) -> DataFrame:
         """The rows as Spark's Kafka writer wants them."""
-        from pyspark.sql.functions import coalesce, lit
-
         from headrace.sinks._kafka_records import to_records
+        from headrace.sinks._routed import or_else, row_for_each
 
         made = to_records(
             rows, self.format, self.key_columns, self._key_format(), self._beside(), context, self._left_out()
         )
-        return made.withColumn("topic", coalesce("topic", lit(self.topic))) if self.topic_column else made
+        if self.topic_column is None:
+            return made
+        # a transaction takes a row once for all its topics
+        return or_else(made if self.delivery == "exactly_once" else row_for_each(made, "topic"), "topic", self.topic)
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch: again if it is run again, or once, as `delivery` says."""

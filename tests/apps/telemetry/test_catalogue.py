@@ -100,8 +100,8 @@ def test_denormalisation_keeps_what_the_catalogue_says() -> None:
     flows = yaml.safe_load((APP / "flows" / "lookups.yaml").read_text(encoding="utf-8"))
     redis = flows["profiles"]["kafka"]["flows"]
     for found in (flows["flows"]["denormalise_found"], redis["denormalise_found"], redis["denormalise_summary_found"]):
-        kept = {step["into"]: set(step["fields"]) for step in found["after"] if step["type"] == "reshape"}
-        assert kept == {name: set(block.fields) for name, block in HELD.blocks.items() if block.lookup}
+        kept = {step["column"]: set(step["fields"]) for step in found["after"] if step["type"] == "reshape"}
+        assert kept == {f"{name}_value": set(block.fields) for name, block in HELD.blocks.items() if block.lookup}
 
 
 @pytest.mark.parametrize("source", HELD.datasources.values(), ids=HELD.datasources.keys())

@@ -1,0 +1,36 @@
+"""Rows that name where they go: one place, or a list of places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.schema import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def names_many(rows: DataFrame, column: str) -> bool:
+    """Whether the column holds lists."""
+    return dict(rows.dtypes)[column] == "array<string>"
+
+
+def row_for_each(rows: DataFrame, column: str) -> DataFrame:
+    """A row for each place of a list; one that names none for a list without any."""
+    from pyspark.sql import functions as F
+
+    if not names_many(rows, column):
+        return rows
+    places = F.col(quoted(column))
+    return rows.withColumn(column, F.explode_outer(F.when(F.size(places) > 0, places)))
+
+
+def or_else(rows: DataFrame, column: str, place: str) -> DataFrame:
+    """With a place where none is named."""
+    from pyspark.sql import functions as F
+
+    named, other = F.col(quoted(column)), F.lit(place)
+    if not names_many(rows, column):
+        return rows.withColumn(column, F.coalesce(named, other))
+    known = F.transform(named, lambda one: F.coalesce(one, other))
+    return rows.withColumn(column, F.when(F.size(named) > 0, known).otherwise(F.array(other)))
