@@ -178,6 +178,14 @@ def test_check_finds_or_makes_the_topic(kafka: Kafka, topic: Topic) -> None:
 # One writer, without Spark: what happens between the first record and the commit.
 
 
+@pytest.mark.parametrize("topics", [["a", None], [["a"], None], [["a"], []], [["a"], [None]]])
+def test_a_row_without_a_topic_is_never_lost(topics: list[Any]) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2"], "topic": topics})
+    with pytest.raises(RuntimeError, match="names no topic"):
+        list(_kafka_share._by_topic(rows, "other"))
+    assert next(_kafka_share._by_topic(rows.drop_columns(["topic"]), "other"))[0] == "other"
+
+
 @pytest.fixture
 def write(kafka: Kafka, topic: Topic) -> TransactionalWrite:
     name = topic(partitions=2)

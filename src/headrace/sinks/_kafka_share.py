@@ -76,11 +76,12 @@ def _by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Recor
         yield topic, batch
         return
     named = batch.column("topic")
-    if not pa.types.is_list(named.type):
-        for name in named.unique().to_pylist():
-            yield name, batch.filter(pc.equal(named, name))
-        return
-    names, rows = named.flatten(), pc.list_parent_indices(named)
+    if pa.types.is_list(named.type):
+        names, rows = named.flatten(), pc.list_parent_indices(named)
+    else:
+        names, rows = named, pa.array(range(len(named)))
+    if names.null_count or len(rows.unique()) < len(named):
+        raise RuntimeError("a row names no topic, and would be lost")
     for name in names.unique().to_pylist():
         yield name, batch.take(rows.filter(pc.equal(names, name)))
 
