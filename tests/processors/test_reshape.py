@@ -59,6 +59,14 @@ def test_types(tmp_path: Path, kind: str, given: Any, wanted: Any) -> None:
     assert shaped(tmp_path, {"a": given}, fields={"b": {"path": "a", "type": kind}}) == {"b": wanted}
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"), [("epoch_ms", "yesterday", 0), ("long", "", 0), ("long", "7", 7), ("text", "x", "x")]
+)
+def test_what_is_written_for_what_cannot_be_made(tmp_path: Path, kind: str, given: Any, wanted: Any) -> None:
+    fields = {"b": {"path": "a", "type": kind, "otherwise": 0}}
+    assert shaped(tmp_path, {"a": given}, fields=fields) == {"b": wanted}
+
+
 def test_prefixes_defaults_and_characters_that_go(tmp_path: Path) -> None:
     fields = {"code": {"path": "c", "prefix": "IN-", "default": ""}, "spec": {"path": "s", "default": {}}, "n": "n"}
     assert shaped(tmp_path, {"c": "M\\H"}, fields=fields, strip="\\") == {"code": "IN-MH", "spec": {}}

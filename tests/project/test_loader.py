@@ -107,6 +107,19 @@ def test_a_variable_that_is_set_is_one_that_is_used(loaded: Any, refused: Any) -
     assert "did you mean 'env'?" in error.hint
 
 
+def test_a_variable_is_one_of_its_choices(loaded: Any, refused: Any) -> None:
+    text = (
+        "project: a\nvariables: {mode: strict, on: true}\n"
+        "choices: {mode: [strict, lenient], on: [true, false], no: [1]}\n"
+        "flows: {f: {sql: 'SELECT ${mode}, ${on}, ${no:-1}'}}"
+    )
+    assert loaded(text, overrides=["variables.mode=lenient", "variables.on=false"]).spec.flows["f"].sql
+    (error,) = refused(text, overrides=["variables.mode=lenientt"])
+    assert (error.code, error.where.file) == ("bad-value", "--set variables.mode")
+    assert "did you mean 'lenient'?" in error.hint
+    assert [one.code for one in refused(text, overrides=["variables.on=yeah", "variables.no=2"])] == ["bad-value"] * 2
+
+
 def test_overrides_win_and_name_themselves_in_errors(loaded: Any, refused: Any) -> None:
     project = loaded(
         "project: a\nspark: {memory: 2g}", overrides=["spark.memory=4g", 'spark.conf."spark.ui.port"=4040']

@@ -31,7 +31,10 @@ class Taken(Options):
         "any",
         description="`any`: as it stands. `text`: as a text. `json`: a text that holds a list or an object is read. "
         "`long`: a text that is a number becomes one. `epoch_ms`: an ISO date (UTC if it says nothing else) becomes "
-        "milliseconds since 1970. What cannot be made so stays as it stands.",
+        "milliseconds since 1970. What cannot be made so stays as it stands, unless `otherwise` says something else.",
+    )
+    otherwise: Any = Field(
+        None, description="What is written for a text of which no `long` or `epoch_ms` can be made.", examples=[0]
     )
     prefix: str = Field("", description="What is put before a text.", examples=["IN-"])
     default: Any = Field(None, description="What is written when it is not there.", examples=["", {}])
@@ -110,13 +113,23 @@ class _Part:
     kind: Kind
     prefix: str
     default: Any
+    otherwise: Any
     strip: Mapping[int, None] = field(repr=False)
     no_empty: bool
 
     @staticmethod
     def of(name: str, taken: Taken, strip: str, no_empty: bool) -> _Part:
         removed = {ord(one): None for one in strip}
-        return _Part(path_of(name), path_of(taken.path), taken.type, taken.prefix, taken.default, removed, no_empty)
+        return _Part(
+            path_of(name),
+            path_of(taken.path),
+            taken.type,
+            taken.prefix,
+            taken.default,
+            taken.otherwise,
+            removed,
+            no_empty,
+        )
 
     def of_object(self, members: dict[str, Any]) -> Any:
         """The part in its new form; None when it is not there."""
@@ -140,7 +153,10 @@ class _Part:
                 return json.loads(text, strict=False)
             except ValueError:
                 return text
-        made = _MADE[self.kind](text) if self.kind in _MADE else None
+        made = None
+        if self.kind in _MADE:
+            made = _MADE[self.kind](text)
+            made = self.otherwise if made is None else made
         return self.prefix + text.translate(self.strip) if made is None else made
 
     def _of_other(self, raw: Any, text: bytes) -> Any:

@@ -132,6 +132,9 @@ def with_variables(
     outside = Variables({}, secret_files, root, secrets, environment)
     own = outside.fill(Tree({"variables": declared if isinstance(declared, dict) else {}}, tree.origins), errors)
     variables = Variables(own.data["variables"], secret_files, root, secrets, environment)
+    choices = tree.data.get("choices")
+    wrong = variables.not_chosen(choices if isinstance(choices, dict) else {})
+    errors.extend(error.at(tree.origin(("variables", name))) for name, error in wrong)
     kept = {key: value for key, value in tree.data.items() if key in ("profiles", "variables")}
     rest = {key: value for key, value in tree.data.items() if key not in kept}
     filled = variables.fill(Tree(rest, tree.origins), errors)

@@ -358,6 +358,11 @@ class ProjectSpec(Options):
     variables: dict[str, Any] = Field(
         default={}, description="Values for ${NAME} anywhere in the file; the environment is asked next."
     )
+    choices: dict[str, list[str | int | float | bool]] = Field(
+        default={},
+        description="What a variable may be, where not every value means something. Another one is an error.",
+        examples=[{"mode": ["strict", "lenient"]}],
+    )
     secrets: dict[str, str] = Field(
         default={}, description="Files that hold the values of ${secret:NAME}; without one the environment is asked."
     )

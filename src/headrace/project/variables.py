@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Variables:
         secret, name, default = match.groups()
         if name is None:
             raise _malformed(match[0])
-        found = self._secret(name) if secret else self._plain(name)
+        found = self._secret(name) if secret else self.text(name)
         if found is not None and secret:
             self.secrets.add(found)
         if found is None:
@@ -83,11 +83,18 @@ class Variables:
             raise self._missing(name, bool(secret))
         return found
 
-    def _plain(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
+        """A variable as it stands within a text; None when it has no value."""
         value = self.declared.get(name)
-        if value is None:
-            return self.environment.get(name)
-        return str(value).lower() if isinstance(value, bool) else str(value)
+        return self.environment.get(name) if value is None else _as_text(value)
+
+    def not_chosen(self, choices: Mapping[str, Any]) -> Iterator[tuple[str, ProjectError]]:
+        """The variables whose value is none of those they may have, each with what is wrong."""
+        for name, allowed in choices.items():
+            found, texts = self.text(name), [_as_text(one) for one in allowed] if isinstance(allowed, list) else []
+            if found is not None and texts and found not in texts:
+                message = f"variable '{name}' cannot be '{found}'"
+                yield name, ProjectError("bad-value", message, hint=did_you_mean(found, texts, "values"))
 
     def _secret(self, name: str) -> str | None:
         if name not in self.secret_files:
@@ -115,6 +122,10 @@ class Variables:
             f"variable '{name}' is set neither under 'variables:' nor in the environment and has no default",
             hint=f"write ${{{name}:-default}}, or export {name}=…; {did_you_mean(name, self.declared, 'variables')}",
         )
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def names_in(value: Any) -> set[str]:
