@@ -45,6 +45,7 @@ class Taken(Model):
     type: Literal["any", "text", "json", "long", "epoch_ms"] = "any"
     prefix: str = ""
     default: Any = None
+    otherwise: Any = None
 
 
 class Block(Model):
@@ -255,7 +256,9 @@ def _in_files(name: str, block: Block) -> Step:
 def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
     hashed = catalogue.lookups[str(block.lookup)].holds == "hash"
     fields = {
-        field: ({"path": one, "type": "json"} if hashed else one) if isinstance(one, str) else _given(one)
+        field: ({"path": one, "type": "json"} if hashed else one)
+        if isinstance(one, str)
+        else one.model_dump(exclude_unset=True)
         for field, one in block.fields.items()
     }
     # the writers of the caches escape square brackets by backslashes, and write nothing as an empty text
@@ -263,16 +266,16 @@ def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
     return {"type": "reshape", "column": f"{name}_value", **options, "fields": fields}
 
 
-def _given(one: Taken) -> Step:
-    return one.model_dump(exclude_unset=True)
-
-
 # --- OLAP tables -------------------------------------------------------------------------------------------------
 
 
 def _long(text: str) -> str:
     # numbers that went through Gson look like 1.5E12
-    return f"coalesce(try_cast({text} AS BIGINT), CAST(try_cast({text} AS DOUBLE) AS BIGINT))"
+    return f"coalesce(try_cast({text} AS BIGINT), try_cast(try_cast({text} AS DOUBLE) AS BIGINT))"
+
+
+def _millis(text: str) -> str:
+    return f"CASE WHEN try_cast({text} AS DOUBLE) BETWEEN 0 AND 253402300799999 THEN {_long(text)} END"
 
 
 def _lines(parts: Sequence[str], indent: int) -> str:
@@ -286,7 +289,7 @@ def table_sql(source: Datasource) -> str:
         _grow(tree, column)
     parts = [f"{_column(one)} AS {_quoted(name)}" for name, one in source.columns.items()]
     parts += [f"{_metric(source, one)} AS {name}" for name, one in source.metrics.items()]
-    time = f"timestamp_millis(coalesce({_long('e.syncts')}, {_long('e.ets')}))"
+    time = f"timestamp_millis(coalesce({_millis('e.syncts')}, {_millis('e.ets')}))"
     return (
         f"{_HEAD}SELECT {time} AS __time,\n  CAST({time} AS DATE) AS day,\n  {_lines(parts, 2)}\n"
         f"FROM (\n  SELECT from_json(value, '{_ddl(tree, ' ')}') AS e\n"

@@ -1,6 +1,6 @@
 -- Written by catalogue.py from catalogue.yaml: change it there.
-SELECT timestamp_millis(coalesce(coalesce(try_cast(e.syncts AS BIGINT), CAST(try_cast(e.syncts AS DOUBLE) AS BIGINT)), coalesce(try_cast(e.ets AS BIGINT), CAST(try_cast(e.ets AS DOUBLE) AS BIGINT)))) AS __time,
-  CAST(timestamp_millis(coalesce(coalesce(try_cast(e.syncts AS BIGINT), CAST(try_cast(e.syncts AS DOUBLE) AS BIGINT)), coalesce(try_cast(e.ets AS BIGINT), CAST(try_cast(e.ets AS DOUBLE) AS BIGINT)))) AS DATE) AS day,
+SELECT timestamp_millis(coalesce(CASE WHEN try_cast(e.syncts AS DOUBLE) BETWEEN 0 AND 253402300799999 THEN coalesce(try_cast(e.syncts AS BIGINT), try_cast(try_cast(e.syncts AS DOUBLE) AS BIGINT)) END, CASE WHEN try_cast(e.ets AS DOUBLE) BETWEEN 0 AND 253402300799999 THEN coalesce(try_cast(e.ets AS BIGINT), try_cast(try_cast(e.ets AS DOUBLE) AS BIGINT)) END)) AS __time,
+  CAST(timestamp_millis(coalesce(CASE WHEN try_cast(e.syncts AS DOUBLE) BETWEEN 0 AND 253402300799999 THEN coalesce(try_cast(e.syncts AS BIGINT), try_cast(try_cast(e.syncts AS DOUBLE) AS BIGINT)) END, CASE WHEN try_cast(e.ets AS DOUBLE) BETWEEN 0 AND 253402300799999 THEN coalesce(try_cast(e.ets AS BIGINT), try_cast(try_cast(e.ets AS DOUBLE) AS BIGINT)) END)) AS DATE) AS day,
   e.context.pdata.id AS context_pdata_id,
   e.context.pdata.pid AS context_pdata_pid,
   e.context.pdata.ver AS context_pdata_ver,

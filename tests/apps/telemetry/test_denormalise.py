@@ -81,15 +81,23 @@ class Outcome:
         return {name.removesuffix("_denorm"): value for name, value in told.items() if name.endswith("_denorm")}
 
 
-def run(app: Application, spark: SparkSession, extra: Iterable[str] = (), errors: Sequence[str] = ()) -> Outcome:
+def run(
+    app: Application,
+    spark: SparkSession,
+    extra: Iterable[str] = (),
+    errors: Sequence[str] = (),
+    summaries: Sequence[str] = (),
+) -> Outcome:
     for place, entries in LOOKUPS.items():
-        app.give(f"lookups/{place}.jsonl", [line({"key": k, "value": cached(v)}) for k, v in entries.items()])
+        known = [line({"key": k, "value": cached(v)}) for k, v in entries.items()]
+        dated = line({"key": "DATED", "value": line({"name": "n", "identifier": "DATED", **DATES})})
+        app.give(f"lookups/{place}.jsonl", [*known, dated] if place in ("contents", "dialcodes") else known)
     first = [one for one in EVENTS if json.loads(one)["eid"] in PRIMARY]
     given = {
         "telemetry_unique_primary": [*first, *extra],
         "telemetry_unique_secondary": [one for one in EVENTS if one not in first],
         "telemetry_error": errors,
-        "telemetry_derived": SUMMARIES,
+        "telemetry_derived": [*SUMMARIES, *summaries],
     }
     with ProjectHarness(app.project(), spark) as harness:
         for stream, texts in given.items():
@@ -116,10 +124,22 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     lost = {**json.loads(EVENTS[7]), "mid": "lost", "object": {**OBJECT, "rollup": {"l1": "nowhere", "l2": "either"}}}
     own = {**json.loads(EVENTS[7]), "mid": "own", "object": {**OBJECT, "rollup": {"l1": "x", "l2": OBJECT["id"]}}}
     timeless = {"mid": "timeless", "eid": "START", "ets": "soon"}
-    extra = [line(by_ip), line(lost), line(own), line(timeless), "no json", "[1]"]
-    return run(app, spark, extra, [line({**json.loads(EVENTS[1]), "eid": "ERROR", "mid": "error"})])
+    beyond = {**json.loads(EVENTS[1]), "mid": "beyond", "ets": 1e300}
+    dated = {**json.loads(EVENTS[1]), "mid": "dated", "object": {"id": "DATED", "type": "Content"}}
+    dialled = {**dated, "mid": "dialled", "object": {"id": "dated", "type": "qr"}}
+    text = {**json.loads(EVENTS[1]), "mid": "text", "userdata": "a text", "contentdata": 5}
+    twice = line({**text, "mid": "twice"}).replace('"a text"', '{"a":1,"a":2}')
+    extra = [*map(line, (by_ip, lost, own, timeless, beyond, dated, dialled, text)), twice, "no json", "[1]"]
+    errors = [line({**json.loads(EVENTS[1]), "eid": "ERROR", "mid": "error"})]
+    return run(app, spark, extra, errors, ["no summary"])
 
 
+DATES = {
+    "lastUpdatedOn": "yesterday",
+    "lastPublishedOn": "",
+    "generated_on": "2018-08-01T13:41:53.695",
+    "published_on": "x",
+}
 OBJECT = {"id": "do_312526125187809280139352", "type": "Content", "version": ""}
 
 
@@ -267,23 +287,34 @@ def test_what_upstream_drops_says_why(corrected: Outcome) -> None:
         "mid11": "events of type INTERRUPT are skipped",
         "CFBA22543AA3EAD4C2737931D34F2E8D": "events of type ME_DEVICE_SUMMARY are skipped",
         "timeless": "ets is missing or not a number",
+        "beyond": "ets is missing or not a number",
     }
     assert failed["mid10"]["flags"]["denorm_processed"] is False
     assert failed["mid10"]["metadata"]["src"] == "Denormalization"
     unreadable = [one["event"] for one in corrected.topics["dev.telemetry.failed"] if "event" in one]
-    assert sorted(unreadable) == ["[1]", "no json"]
+    assert sorted(unreadable) == ["[1]", "no json", "no summary"]
 
 
 def test_every_event_is_accounted_for(corrected: Outcome) -> None:
-    given = len(EVENTS) + 6 + 1
-    assert (
-        sum(
-            len(corrected.topics[f"dev.{name}"])
-            for name in ("telemetry.denorm", "telemetry.failed", "druid.events.error")
-        )
-        == given
+    given = len(EVENTS) + 11 + 1
+    told = sum(
+        len(corrected.topics[f"dev.{name}"]) for name in ("telemetry.denorm", "telemetry.failed", "druid.events.error")
     )
-    assert len(corrected.topics["dev.telemetry.denorm"]) == 13 + 3
+    # of the summaries the one that is none
+    assert told == given + 1
+    assert len(corrected.topics["dev.telemetry.denorm"]) == 13 + 7
+
+
+def test_dates_that_are_none_are_0(corrected: Outcome) -> None:
+    assert corrected.one("dated")["contentdata"] == {"name": "n", "lastupdatedon": 0, "lastpublishedon": 0}
+    dialcode = corrected.one("dialled")["dialcodedata"]
+    assert (dialcode["generatedon"], dialcode["publishedon"]) == (1533130913695, 0)
+
+
+def test_a_block_that_is_no_object_gives_way(corrected: Outcome) -> None:
+    for mid in ("text", "twice"):
+        found = corrected.one(mid)
+        assert (found["userdata"]["state"], found["contentdata"]["channel"]) == ("Telangana", "in.ekstep")
 
 
 def test_a_place_by_address(corrected: Outcome) -> None:

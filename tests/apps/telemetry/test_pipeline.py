@@ -44,12 +44,17 @@ def edited(text: str, **changes: Any) -> str:
 @pytest.fixture(scope="module")
 def upstream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Topics:
     """`compat: sunbird`, with the input of upstream's own tests."""
-    app = Application(tmp_path_factory.mktemp("app"), compat="sunbird", numbers="double", max_event_size=859)
+    app = Application(
+        tmp_path_factory.mktemp("app"), compat="sunbird", numbers="double", igot="false", max_event_size=859
+    )
     with_id = extractor("EVENT_WITH_MESSAGE_ID.json")
     rest = [extractor("EVENT_WITHOUT_MESSAGE_ID.json"), extractor("INVALID_BATCH_EVENT.invalid.txt")]
     app.give("telemetry.ingest", [with_id, with_id, *rest])
     app.give("lookups/contents.jsonl", QUESTIONS)
-    app.give("telemetry.raw", [*EVENTS.values(), EVENTS[1]])
+    app.give(
+        "telemetry.raw",
+        [*EVENTS.values(), EVENTS[1], edited(_cb_audit(), mid="cb"), "\t" + edited(EVENTS[4], mid="tab")],
+    )
     valid, summary, invalid = (
         fixture(f"druid-events-validator/{name}_EVENT.json")
         for name in ("VALID_DENORM_TELEMETRY", "VALID_DENORM_SUMMARY", "INVALID_DENORM_TELEMETRY")
@@ -81,6 +86,7 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
             line({"events": {}}),
             line({"events": [7]}),
             line({"events": [json.loads(EVENTS[3])], "syncts": 1.529500243955e12}),
+            *(edited(_beyond(), syncts=syncts) for syncts in (1e300, "NaN", 900_000_000_000_000_000)),
         ],
     )
     share = json.loads(EVENTS[5])
@@ -100,6 +106,17 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
             edited(EVENTS[5], mid="share", edata=share["edata"]),
             edited(_cb_audit(), mid="cb"),
             edited(_without(EVENTS[15], "syncts", "@timestamp"), mid="late"),
+            "\t" + edited(EVENTS[4], mid="tab"),
+            edited(_without(EVENTS[4], "@timestamp"), mid="beyond", syncts=1e300),
+            edited(
+                EVENTS[5],
+                mid="dial-share",
+                uid="f:5:6:user-1",
+                object={"id": "abc", "type": "DialCode"},
+                context=_context(5, rollup="no object"),
+                edata={"items": [{"id": "do_1", "params": [{"size": 1e300, "transfers": "NaN"}]}]},
+            ),
+            edited(EVENTS[5], mid="twice").replace('"pid":', '"pid":"first","pid":'),
         ],
     )
     valid = fixture("druid-events-validator/VALID_DENORM_TELEMETRY_EVENT.json")
@@ -110,6 +127,11 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def _context(number: int, **changes: str) -> dict[str, Any]:
     return {**json.loads(EVENTS[number])["context"], **changes}
+
+
+def _beyond() -> str:
+    """A batch of an event that no one looks at."""
+    return line({"mid": "beyond", "events": [{**json.loads(EVENTS[3]), "mid": "beyond"}]})
 
 
 def _without(text: str, *names: str) -> str:
@@ -197,7 +219,7 @@ def test_extractor_unreadable_batch(upstream: Topics) -> None:
 def test_extractor_batches_without_events_are_counted(corrected: Topics) -> None:
     audits = [one for one in corrected["dev.druid.events.log"] if is_audit(one)]
     counts = [one["edata"]["params"][0]["events_count"] for one in audits]
-    assert sorted(counts) == [0, 0, 1, 20, 25]
+    assert sorted(counts) == [0, 0, 1, 1, 1, 1, 20, 25]
     assert {one["mid"] for one in audits} >= {"56c0c430-748b-11e8-ae77-cd19397ca6b0", "5734970"}
     assert len(corrected["dev.telemetry.extractor.failed"]) == 2
 
@@ -207,6 +229,8 @@ def test_extractor_batch_without_syncts_has_the_time_of_its_batch(corrected: Top
     times = sorted(one["syncts"] for one in started)
     assert times[0] == 1529500243955
     assert times[1] > 1_790_000_000_000
+    beyond = [one for one in corrected["dev.druid.events.log"] if one["mid"] == "beyond" and not is_audit(one)]
+    assert [one["syncts"] > 1_790_000_000_000 for one in beyond] == [True] * 3
 
 
 def test_ingest_router(corrected: Topics) -> None:
@@ -323,8 +347,30 @@ def test_preprocessor_corrections(corrected: Topics) -> None:
     assert late["@timestamp"].endswith("Z")
 
 
-def test_preprocessor_cb_audit(corrected: Topics) -> None:
+def test_share_items_have_what_was_corrected_in_their_share(corrected: Topics) -> None:
+    (item,) = [one for one in corrected["dev.telemetry.unique"] if one["mid"].startswith("dial-share-")]
+    assert item["actor"] == {"id": "user-1", "type": "User"}
+    assert item["object"] == {"id": "do_1", "rollup": {"l1": "ABC"}}
+    assert item["edata"] == {"type": "download", "size": 0}
+    assert item["context"]["rollup"] == "no object"
+    assert len([one for one in corrected["dev.telemetry.unique"] if one["mid"].startswith("twice-")]) == 3
+
+
+def test_preprocessor_white_space_before_an_event(upstream: Topics, corrected: Topics) -> None:
+    for topics in (upstream, corrected):
+        assert routes(topics, "tab") == {"telemetry.audit", "telemetry.unique", "telemetry.unique.primary"}
+
+
+def test_preprocessor_a_time_beyond_all_calendars_is_none(corrected: Topics) -> None:
+    event = of(corrected, "telemetry.unique", "beyond")
+    assert event["@timestamp"][:2] == "20"
+
+
+def test_preprocessor_cb_audit(upstream: Topics, corrected: Topics) -> None:
     assert routes(corrected, "cb") == {"telemetry.cb.audit", "telemetry.unique.primary"}
+    # without igot it is an event as any other
+    assert routes(upstream, "cb") == {"telemetry.unique", "telemetry.unique.primary"}
+    assert "hub" not in of(upstream, "telemetry.unique", "mid4")["context"]
 
 
 def test_what_is_no_event_is_kept_with_what_is_wrong(corrected: Topics) -> None:
@@ -360,6 +406,6 @@ def test_every_event_is_somewhere_once(corrected: Topics) -> None:
     routed = [one for one in routed if "dv_duplicate" not in one["flags"]]
     logs = [one for one in corrected["dev.druid.events.log"] if "pp_validation_processed" in one.get("flags", {})]
     failed = [one for one in corrected["dev.telemetry.failed"] if "pp_validation_processed" in one.get("flags", {})]
-    given = len(EVENTS) + 11 + len(corrected["dev.telemetry.raw"])
+    given = len(EVENTS) + 15 + len(corrected["dev.telemetry.raw"])
     assert len(routed) + len(logs) + len(failed) == given
     assert by_mid(one for one in corrected["dev.telemetry.unique"])

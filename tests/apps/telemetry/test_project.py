@@ -9,6 +9,7 @@ import pytest
 from apps.telemetry.generator import Generator, fate_of
 from tests.apps.telemetry.application import APP
 
+from headrace.core.errors import ProjectErrors
 from headrace.plan.links import feeds, waits
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -25,6 +26,19 @@ def test_each_stage_waits_for_those_before_it(profile: str) -> None:
     assert order["denormalise"] >= {"preprocess"}
     assert order["olap"] >= {"preprocess", "denormalise"}
     assert all(writers <= order[flow] for flow, writers in links.items()), "no flow is in a circle"
+
+
+@pytest.mark.parametrize("wrong", ["compat=Sunbird", "igot=maybe", "olap_dedup=maybe", "numbers=doubles"])
+def test_a_setting_that_means_nothing_is_refused(wrong: str) -> None:
+    with pytest.raises(ProjectErrors) as refused:
+        load(APP, overrides=[f"variables.{wrong}"], environment={})
+    assert {one.code for one in refused.value.errors} == {"bad-value"}
+
+
+def test_producers_that_send_twice_are_those_of_the_env() -> None:
+    project = load(APP, overrides=["variables.env=prod"], environment={})
+    (step,) = [one for one in project.spec.flows["preprocess"].before["telemetry_raw"] if one.type == "deduplicate"]
+    assert "concat('prod.', id)" in step.when
 
 
 def test_every_report_with_an_endpoint_is_on_a_dashboard() -> None:

@@ -78,7 +78,10 @@ EVENTS = [
     event("INTERACT", "u5", DAY + timedelta(hours=1), "video/mp4"),
     event("INTERACT", "u5", DAY, "text/html"),
     WIDE,
-    line({"eid": "START", "mid": "timeless"}),
+    # numbers beyond those of a column, and a time that is none
+    event("FEEDBACK", "u6", DAY, ets=1e300, edata={"rating": 1e300, "duration": "NaN"}),
+    event("START", "u6", DAY, ets=ms(DAY), syncts=1e300),
+    line({"eid": "START", "mid": "timeless", "syncts": 900_000_000_000_000_000}),
     "no json",
 ]
 SUMMARIES = [
@@ -155,6 +158,8 @@ def test_values_of_all_shapes_arrive(app: Application) -> None:
         "user_roles": ["PUBLIC"],
     }
     assert {name: found[name] for name in given} == given
+    (beyond,) = [row for row in rows(app, "telemetry_events_syncts").to_pylist() if row["eid"] == "FEEDBACK"]
+    assert (beyond["__time"], beyond["ets"], beyond["edata_rating"]) == (DAY, None, None)
 
 
 def test_events_without_a_time_are_dead_letters(app: Application) -> None:
