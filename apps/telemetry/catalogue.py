@@ -263,7 +263,8 @@ def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
     }
     # the writers of the caches escape square brackets by backslashes, and write nothing as an empty text
     options = {"strip": "\\", "empty": "drop"} if hashed else {}
-    return {"type": "reshape", "column": f"{name}_value", **options, "fields": fields}
+    # an entry that cannot be read is none: the event is not to blame
+    return {"type": "reshape", "column": f"{name}_value", "invalid": "missing", **options, "fields": fields}
 
 
 # --- OLAP tables -------------------------------------------------------------------------------------------------

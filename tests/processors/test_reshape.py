@@ -88,6 +88,11 @@ def test_equal_texts_and_texts_that_are_no_objects(tmp_path: Path) -> None:
     assert "'answer': " in letters[0]["detail"]
 
 
+def test_what_is_no_object_may_count_as_missing(tmp_path: Path) -> None:
+    assert shaped(tmp_path, "no json", fields={"b": "a"}, invalid="missing") is None
+    assert shaped(tmp_path, [1], fields={"b": "a"}, invalid="missing") is None
+
+
 def test_what_is_refused() -> None:
     for wrong in ({"fields": {}}, {"fields": {"a..b": "c"}}, {"fields": {"a": "b."}}, {"fields": {"a": {"path": ""}}}):
         with pytest.raises(ValidationError):

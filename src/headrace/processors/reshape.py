@@ -50,7 +50,8 @@ class Reshape(ArrowProcessor):
     """Makes a JSON object of parts of another, under other names: what is kept of an answer, a cache or a record.
 
     A row without a text gets none, and so does one whose object has none of the parts; then defaults are not written
-    either. What is null counts as missing. A text that is no JSON object makes the row a dead letter (`not-json`).
+    either. What is null counts as missing. A text that is no JSON object makes the row a dead letter (`not-json`),
+    unless `invalid` says otherwise.
     What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: equal texts
     of an Arrow batch are read once, and the last 2,000 of a task are remembered, so answers of a lookup that many rows
     share cost next to nothing.
@@ -69,6 +70,11 @@ class Reshape(ArrowProcessor):
     )
     strip: str = Field("", description="Characters that are taken out of all texts.", examples=["\\"])
     empty: Literal["keep", "drop"] = Field("keep", description="Whether empty texts are kept, or count as missing.")
+    invalid: Literal["dead_letter", "missing"] = Field(
+        "dead_letter",
+        description="What becomes of a row whose text is no JSON object: a `dead_letter`, or (`missing`) a row as if "
+        "there were no text, for answers of a cache that somebody else fills.",
+    )
 
     @field_validator("fields")
     @classmethod
@@ -97,7 +103,7 @@ class Reshape(ArrowProcessor):
         """One distinct text after the other."""
         fields = {name: Taken(path=one) if isinstance(one, str) else one for name, one in self.fields.items()}
         parts = [_Part.of(name, one, self.strip, self.empty == "drop") for name, one in fields.items()]
-        return _Shaping(self.column, self._into, parts, at.letters)
+        return _Shaping(self.column, self._into, parts, at.letters if self.invalid == "dead_letter" else None)
 
     @property
     def _into(self) -> str:
@@ -195,7 +201,8 @@ class _Shaping:
     column: str
     into: str
     parts: list[_Part]
-    letters: StepLetters
+    letters: StepLetters | None
+    """None: what cannot be read is missing."""
 
     def __call__(self, batches: Batches) -> Batches:
         shaped = lru_cache(_REMEMBERED)(self._shaped)
@@ -215,7 +222,9 @@ class _Shaping:
         column = pa.array(made, pa.binary()).cast(pa.string()).take(texts.indices)
         index = batch.schema.get_field_index(self.into)
         after = batch.append_column(self.into, column) if index < 0 else batch.set_column(index, self.into, column)
-        return self._without(refused, batch, after, texts.indices) if refused else after
+        if not refused or self.letters is None:
+            return after
+        return self._without(refused, self.letters, batch, after, texts.indices)
 
     def _shaped(self, text: bytes) -> bytes | None:
         members = read_object(text.decode(errors="replace"))
@@ -230,9 +239,14 @@ class _Shaping:
         return written(made)
 
     def _without(
-        self, refused: dict[int, str], batch: pa.RecordBatch, shaped: pa.RecordBatch, places: pa.Array
+        self,
+        refused: dict[int, str],
+        letters: StepLetters,
+        batch: pa.RecordBatch,
+        shaped: pa.RecordBatch,
+        places: pa.Array,
     ) -> pa.RecordBatch:
         bad = pc.fill_null(pc.is_in(places, value_set=pa.array(list(refused), places.type)), False)
         for row in pc.indices_nonzero(bad).to_pylist():
-            self.letters.keep(batch, row, "not-json", f"'{self.column}': {refused[places[row].as_py()]}")
+            letters.keep(batch, row, "not-json", f"'{self.column}': {refused[places[row].as_py()]}")
         return shaped.filter(pc.invert(bad))

@@ -91,7 +91,8 @@ def run(
     for place, entries in LOOKUPS.items():
         known = [line({"key": k, "value": cached(v)}) for k, v in entries.items()]
         dated = line({"key": "DATED", "value": line({"name": "n", "identifier": "DATED", **DATES})})
-        app.give(f"lookups/{place}.jsonl", [*known, dated] if place in ("contents", "dialcodes") else known)
+        broken = line({"key": "BROKEN", "value": "no json"})
+        app.give(f"lookups/{place}.jsonl", [*known, dated, broken] if place in ("contents", "dialcodes") else known)
     first = [one for one in EVENTS if json.loads(one)["eid"] in PRIMARY]
     given = {
         "telemetry_unique_primary": [*first, *extra],
@@ -127,9 +128,10 @@ def corrected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     beyond = {**json.loads(EVENTS[1]), "mid": "beyond", "ets": 1e300}
     dated = {**json.loads(EVENTS[1]), "mid": "dated", "object": {"id": "DATED", "type": "Content"}}
     dialled = {**dated, "mid": "dialled", "object": {"id": "dated", "type": "qr"}}
+    broken = {**dated, "mid": "broken", "object": {"id": "BROKEN", "type": "Content"}}
     text = {**json.loads(EVENTS[1]), "mid": "text", "userdata": "a text", "contentdata": 5}
     twice = line({**text, "mid": "twice"}).replace('"a text"', '{"a":1,"a":2}')
-    extra = [*map(line, (by_ip, lost, own, timeless, beyond, dated, dialled, text)), twice, "no json", "[1]"]
+    extra = [*map(line, (by_ip, lost, own, timeless, beyond, dated, dialled, broken, text)), twice, "no json", "[1]"]
     errors = [line({**json.loads(EVENTS[1]), "eid": "ERROR", "mid": "error"})]
     return run(app, spark, extra, errors, ["no summary"])
 
@@ -296,19 +298,23 @@ def test_what_upstream_drops_says_why(corrected: Outcome) -> None:
 
 
 def test_every_event_is_accounted_for(corrected: Outcome) -> None:
-    given = len(EVENTS) + 11 + 1
+    given = len(EVENTS) + 12 + 1
     told = sum(
         len(corrected.topics[f"dev.{name}"]) for name in ("telemetry.denorm", "telemetry.failed", "druid.events.error")
     )
     # of the summaries the one that is none
     assert told == given + 1
-    assert len(corrected.topics["dev.telemetry.denorm"]) == 13 + 7
+    assert len(corrected.topics["dev.telemetry.denorm"]) == 13 + 8
 
 
 def test_dates_that_are_none_are_0(corrected: Outcome) -> None:
     assert corrected.one("dated")["contentdata"] == {"name": "n", "lastupdatedon": 0, "lastpublishedon": 0}
     dialcode = corrected.one("dialled")["dialcodedata"]
     assert (dialcode["generatedon"], dialcode["publishedon"]) == (1533130913695, 0)
+
+
+def test_an_entry_of_a_cache_that_cannot_be_read_is_none(corrected: Outcome) -> None:
+    assert corrected.flags("broken")["content"] is False
 
 
 def test_a_block_that_is_no_object_gives_way(corrected: Outcome) -> None:
