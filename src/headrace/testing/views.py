@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,8 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.schema import from_ddl, quoted, to_ddl
-from headrace.core.tables import WEIGHT, TableShape
+from headrace.core.schema import quoted, to_ddl
+from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of
 from headrace.views.algebra import View
 from headrace.views.changed import Changed
 from headrace.views.keyed import keyed
@@ -27,14 +26,24 @@ from headrace.views.state import ViewState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Row = tuple[Any, ...]
 _WORDS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
 
 
 class ViewHarness:
     """Tables and one view over them: `apply` is one batch of changes, `rows` the result, `changes` what the last batch
-    emitted, `batch_rows` what Spark says when it is asked anew. Tables hold rows in memory; without a key they are
-    bags. `view` is for one that is not made from the text. Arrays and structs come back as tuples.
+    emitted, `batch_rows` what Spark says when it is asked anew.
+
+        tables = {"t": {"key": ["id"], "columns": {"id": "bigint", "v": "string"}}}
+        with ViewHarness(tables, "SELECT v, count(*) AS n FROM t GROUP BY v") as view:
+            view.apply([("I", "t", (1, "a")), ("I", "t", {"id": 2, "v": "a"})])
+            assert view.rows() == [("a", 2)]
+            view.apply([("U", "t", (2, "a"), (2, "b")), ("D", "t", (1, "a"))])
+            assert sorted(view.changes()) == [("D", ("a", 2)), ("I", ("b", 1))]
+
+    Rows are tuples of Python values in the order of the columns: `Decimal` with its scale, `datetime` in UTC for
+    `timestamp`, arrays and structs as tuples. Their order means nothing. With a key a table has one row of it, and a
+    change is about that row; without one it is a bag. What a view cannot have, and rows that do not fit, are a
+    ProjectError. `view` is for one that is not made from the text.
     """
 
     def __init__(
@@ -47,14 +56,14 @@ class ViewHarness:
         view: View | None = None,
     ) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-view-")
-        self.tables = {name: _shape(about) for name, about in tables.items()}
+        self._tables = {name: TestTable(name, about) for name, about in tables.items()}
+        self.tables = {name: table.shape for name, table in self._tables.items()}
         self.sql = sql
         self.view = view or normalise(sql, self.tables, key=key)
         # sessions of its own: settings are changed, and tables must not be mistaken for others of the same name
         self.spark = (spark or _session()).newSession()
         self._oracle = self.spark.newSession()
         self._logs: dict[str, list[pa.Table]] = {name: [] for name in tables}
-        self._current: dict[str, Counter[Row]] = {name: Counter() for name in tables}
         self._result: Counter[Row] = Counter()
         self._changes: list[tuple[Any, ...]] = []
         self._inputs: dict[str, TableInput] = {}
@@ -77,21 +86,20 @@ class ViewHarness:
 
     def inputs(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, TableInput]:
         """The tables of a batch, in the session `spark`; the changes are part of the tables from then on."""
-        weighted: dict[str, list[Row]] = {name: [] for name in self.tables}
-        for change in changes:
-            self._add(weighted, change)
+        # on copies: of a batch with an error nothing happens
+        after = {name: table.copy() for name, table in self._tables.items()}
+        weighted = {name: after[name].change(found) for name, found in self._by_table(changes).items()}
+        self._tables = after
         self._inputs = {name: self._input(name, rows) for name, rows in weighted.items()}
         for name, new in weighted.items():
             if new:
                 self._logs[name].append(self._arrow(name, new))
-            for *row, weight in new:
-                self._current[name][tuple(row)] += weight
         return self._inputs
 
     def _run(self, inputs: Mapping[str, TableInput], before: Counter[Row]) -> Counter[Row]:
         after = Counter(before)
         emitted = self.maintained.apply(self._batch, inputs)
-        rows = _rows(nullable(emitted.frame).toArrow() if emitted.few is None else emitted.few)
+        rows = rows_of(nullable(emitted.frame).toArrow() if emitted.few is None else emitted.few)
         self._changes = self._told(emitted, rows)
         for *row, weight in rows:
             after[tuple(row)] += weight
@@ -110,10 +118,10 @@ class ViewHarness:
 
     def batch_rows(self) -> list[Row]:
         """What Spark says to the query over the tables as they are."""
-        for name, rows in self._current.items():
-            table = self._arrow(name, [(*row, 1) for row in rows.elements()]).drop_columns([WEIGHT])
+        for name, one in self._tables.items():
+            table = one.arrow(list(one.rows.elements()), one.shape.columns)
             local(self._oracle, table, to_ddl(table.schema)).createOrReplaceTempView(quoted(name))
-        return _rows(self._oracle.sql(self.sql).toArrow())
+        return rows_of(self._oracle.sql(self.sql).toArrow())
 
     def close(self) -> None:
         """Remove what was kept."""
@@ -127,13 +135,18 @@ class ViewHarness:
     ) -> None:
         self.close()
 
-    def _add(self, weighted: dict[str, list[Row]], change: tuple[Any, ...]) -> None:
-        op, name, *rows = change
-        if name not in self.tables:
-            hint = did_you_mean(name, self.tables, "tables")
-            raise ProjectError("unknown-table", f"there is no table '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
-        for row, weight in zip(rows, {"I": (1,), "D": (-1,), "U": (-1, 1)}[op], strict=True):
-            weighted[name].append((*_values(row, self.tables[name].columns), weight))
+    def _by_table(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
+        """The changes of each table in their order."""
+        found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in self.tables}
+        for change in changes:
+            if not isinstance(change, tuple | list) or len(change) < 2:
+                raise not_a_change(change)
+            name = change[1]
+            if name not in found:
+                hint = did_you_mean(str(name), self.tables, "tables")
+                raise ProjectError("unknown-table", f"there is no table '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+            found[name].append(tuple(change))
+        return found
 
     def _input(self, name: str, new: list[Row]) -> TableInput:
         ddl = to_ddl(self.tables[name].weighted)
@@ -142,9 +155,7 @@ class ViewHarness:
         return TableInput(delta, lambda: local(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name]))
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
-        schema = self.tables[name].weighted
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-        return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+        return self._tables[name].arrow(rows, self.tables[name].weighted)
 
     def _told(self, emitted: Changed, rows: list[Row]) -> list[tuple[Any, ...]]:
         if not self.view.key:
@@ -153,16 +164,11 @@ class ViewHarness:
         with keyed(emitted, self.view.key) as changes:
             # both ways have to be right: batches take turns
             few = changes.few if self._batch % 2 else None
-            keyed_rows = _rows(changes.rows.toArrow() if few is None else few)
+            keyed_rows = rows_of(changes.rows.toArrow() if few is None else few)
         for *row, op, old in keyed_rows:
-            before = () if Op(op) is not Op.UPDATE else (tuple(value for _, value in old),)
+            before = () if Op(op) is not Op.UPDATE else (old,)
             told.append((_WORDS[Op(op)], *before, tuple(row)))
         return told
-
-
-def _shape(about: Mapping[str, Any]) -> TableShape:
-    columns = from_ddl(", ".join(f"{quoted(name)} {kind}" for name, kind in about["columns"].items()))
-    return TableShape(columns, tuple(about.get("key") or ()))
 
 
 def _session() -> SparkSession:
@@ -174,27 +180,3 @@ def _session() -> SparkSession:
 
     found = SparkSession.getActiveSession()
     return found or start_session(SparkSpec(master="local[2]"), "tests", Path(tempfile.mkdtemp(prefix="headrace-")))
-
-
-def _values(row: Mapping[str, Any] | Sequence[Any], columns: pa.Schema) -> Row:
-    if not isinstance(row, Mapping):
-        return tuple(_frozen(value) for value in row)
-    unknown = sorted(set(row) - set(columns.names))
-    if unknown:
-        hint = did_you_mean(unknown[0], columns.names, "columns")
-        raise ProjectError("unknown-column", f"there is no column '{unknown[0]}'", hint=hint)
-    return tuple(_frozen(row.get(name)) for name in columns.names)
-
-
-def _rows(table: pa.Table) -> list[Row]:
-    columns = [[_frozen(value) for value in column.to_pylist()] for column in table.columns]
-    return list(zip(*columns, strict=True)) if columns else []
-
-
-def _frozen(value: Any) -> Any:
-    """The value so that rows can be counted: two NaN are one, as in SQL."""
-    if isinstance(value, float) and math.isnan(value):
-        return math.nan
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(one) for one in value)
-    return tuple((key, _frozen(one)) for key, one in value.items()) if isinstance(value, dict) else value
