@@ -183,6 +183,12 @@ SELECT {a.k}, {a.p} FROM {a} INTERSECT SELECT {b.k}, {b.p} FROM {b}
 -- except
 SELECT {a.k}, {a.p} FROM {a} EXCEPT SELECT {b.k}, {b.p} FROM {b}
 
+-- except_all
+SELECT {a.k}, {a.p} FROM {a} EXCEPT ALL SELECT {b.k}, {b.p} FROM {b}
+
+-- intersect_all
+SELECT {a.n}, {a.f} FROM {a} INTERSECT ALL SELECT {b.x}, {b.f} FROM {b}
+
 -- except_groups
 SELECT {a.s}, count(*) AS c FROM {a} GROUP BY {a.s} EXCEPT SELECT {b.s}, count(*) FROM {b} GROUP BY {b.s}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
 from headrace.testing.views import ViewHarness
 from headrace.views.normalise import normalise
@@ -87,6 +88,37 @@ def test_windows_and_ttl_in_from(spark: SparkSession) -> None:
     view = normalise("SELECT id, window_end FROM TTL(TUMBLE(orders, ts, '5 MINUTES'), ts, '20 MINUTES')", shapes(spark))
     assert view.key == ("id", "window_end")
     check(ViewHarness(TABLES, meaning, spark=spark, view=view))
+
+
+def test_columns_of_unlike_types_match_as_spark_compares_them(spark: SparkSession) -> None:
+    """'1' and '01' both equal 1: a change of one row must not forget the other that matches the same. The fields of a
+    struct have the names of the text."""
+    tables = {
+        "codes": {"key": ["id"], "columns": {"id": "bigint", "code": "string"}},
+        "customers": TABLES["customers"],
+    }
+    sql = "SELECT to_json(struct(codes.id, c.ID, c.region)) AS j FROM codes FULL JOIN customers c ON code = c.id"
+    with ViewHarness(tables, sql, spark=spark) as harness:
+        for batch in (
+            [("I", "customers", (1, "EU")), ("I", "customers", (2, "US")), ("I", "codes", (1, "1"))],
+            [("I", "codes", (2, "01"))],
+            [("D", "codes", (1, "1"))],
+            [("D", "codes", (2, "01"))],
+        ):
+            harness.apply(batch)
+            assert sorted(harness.rows()) == sorted(harness.batch_rows())
+    semi = "SELECT id FROM customers WHERE id IN (SELECT code FROM codes)"
+    with ViewHarness(tables, semi, spark=spark) as harness:
+        harness.apply([("I", "customers", (1, "EU")), ("I", "codes", (1, "1")), ("I", "codes", (2, "01"))])
+        harness.apply([("D", "codes", (2, "01"))])
+        assert (harness.rows(), harness.changes()) == ([(1,)], [])
+
+
+def test_a_text_that_spark_takes_for_the_time_of_day_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ProjectError) as refused:
+        ViewHarness(TABLES, "SELECT id FROM orders WHERE ts > 'now' AND tags[0] <> 'today'", spark=spark)
+    assert refused.value.code == "view-unsupported"
+    assert refused.value.message == "'now' as a time in a view: it depends on the clock"
 
 
 def shapes(spark: SparkSession) -> dict[str, TableShape]:

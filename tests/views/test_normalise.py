@@ -116,6 +116,9 @@ def test_a_declared_key_is_taken_and_has_to_be_there() -> None:
         ("SELECT a, b FROM bag GROUP BY a, b", ("a", "b")),
         ("SELECT customer FROM orders WHERE CASE WHEN amount > 1 AND customer = 1 AND id > 2 THEN true END", ()),
         ("SELECT status FROM orders WHERE id = 7", ("",)),
+        ("SELECT c.id, o.id AS o FROM (SELECT DISTINCT b FROM bag) x JOIN customers c ON x.b = c.id JOIN orders o "
+         "ON o.status = c.id", ()),
+        ("SELECT c.id, x.b FROM (SELECT DISTINCT b FROM bag) x LEFT JOIN customers c ON x.b = c.id", ("b",)),
     ],
 )  # fmt: skip
 def test_keys_are_derived_only_where_they_hold(sql: str, key: tuple[str, ...]) -> None:

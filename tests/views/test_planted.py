@@ -94,7 +94,7 @@ def a_match_never_takes_anything_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deltas, "match", lambda op, old, new, types: right(op, (None, None), new, types))
 
 
-@bug("left", "anti", "full", "not_exists", "except")
+@bug("left", "anti", "full", "not_exists")
 def rows_with_a_null_to_match_are_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deltas, "unmatchable", lambda *arguments: None)
 

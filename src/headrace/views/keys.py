@@ -10,15 +10,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from headrace.core.tables import TableShape
 from headrace.sql.canonical import conjuncts
-from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll, inputs_of
+from headrace.views.kinds import alike
 from headrace.views.names import plain, used
 from headrace.views.reading import Verbatim
 from headrace.views.shaping import makes_rows
 
+_NUMBERS = ("row_number()", "rank()", "dense_rank()", "ntile(")
 _FIELD = re.compile(r"`\w+`\.`\w+`")
 
 
@@ -70,13 +73,13 @@ def facts(op: Operator, tables: Mapping[str, TableShape]) -> Facts:
             return _project(op, facts(op.input, tables))
         case Filter():
             found = facts(op.input, tables)
-            return Facts(found.rows, (*found.rules, *_filter(op.condition)))
+            return Facts(found.rows, (*found.rules, *_filter(op.condition, kinds(op, tables))))
         case UnionAll():
             return Facts(frozenset([_row(op.columns)]))
         case Join():
-            return _join(op, [facts(one, tables) for one in op.inputs])
+            return _join(op, [facts(one, tables) for one in op.inputs], kinds(op, tables))
         case Match():
-            return _match(op, facts(op.left, tables), facts(op.right, tables))
+            return _match(op, facts(op.left, tables), facts(op.right, tables), kinds(op, tables))
         case Aggregate():
             return _aggregate(op, facts(op.input, tables))
         case Ranked():
@@ -120,20 +123,55 @@ def _project(op: Project, found: Facts) -> Facts:
     return Facts(rows, tuple(rules))
 
 
-def _filter(condition: str) -> list[Rule]:
-    """`a = 1` makes a column always the same; nothing else is looked for."""
-    parts = conjuncts(parse_one(condition, dialect=Verbatim))
-    equal = [part for part in parts if isinstance(part, exp.EQ) and isinstance(part.right, exp.Literal)]
-    return [Rule(frozenset(), frozenset([one.left.name])) for one in equal if isinstance(one.left, exp.Column)]
+def kinds(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataType]:
+    """The types of columns, also of those below, where they are known without asking Spark."""
+    found = {name: kind for one in inputs_of(op) for name, kind in kinds(one, tables).items()}
+    match op:
+        case Scan():
+            found |= {name: tables[op.table].columns.field(source).type for name, source in op.fields}
+        case Project():
+            columns = [(name, plain(source)) for name, source in op.expressions]
+            found |= {name: found[column] for name, column in columns if column in found}
+        case Aggregate():
+            found |= {call.name: pa.int64() for call in op.calls if call.function == "count"}
+        case Ranked():
+            found |= {name: pa.int32() for name, source in op.expressions if source.startswith(_NUMBERS)}
+        case _:
+            pass
+    return found
 
 
-def _join(op: Join, inputs: list[Facts]) -> Facts:
+def _told_by(column: str, other: str, known: Mapping[str, pa.DataType]) -> bool:
+    """Whether a column is known when one is that equals it: `'01' = 1` and `'1' = 1`, so 1 does not tell the text."""
+    kind, given = known.get(column), known.get(other)
+    if kind is None or given is None:
+        return False
+    return alike(kind, given) or not (pa.types.is_string(kind) or pa.types.is_floating(given))
+
+
+def _equal(left: str, right: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
+    pairs = ((left, right), (right, left))
+    return [Rule(frozenset([b]), frozenset([a])) for a, b in pairs if _told_by(a, b, known)]
+
+
+def _filter(condition: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
+    """`a = 1` makes a column always the same, unless it is a text; nothing else is looked for."""
+    found = []
+    for part in conjuncts(parse_one(condition, dialect=Verbatim)):
+        if isinstance(part, exp.EQ) and isinstance(part.left, exp.Column) and isinstance(part.right, exp.Literal):
+            kind = known.get(part.left.name)
+            if part.right.is_string or (kind is not None and not pa.types.is_string(kind)):
+                found.append(Rule(frozenset(), frozenset([part.left.name])))
+    return found
+
+
+def _join(op: Join, inputs: list[Facts], known: Mapping[str, pa.DataType]) -> Facts:
     rules = [rule for one in inputs for rule in one.rules]
-    rules += [rule for pair in op.equal for rule in _both(pair.left, pair.right)]
+    rules += [rule for pair in op.equal for rule in _equal(pair.left, pair.right, known)]
     return Facts(frozenset(name for one in inputs for name in one.rows), tuple(rules))
 
 
-def _match(op: Match, left: Facts, right: Facts) -> Facts:
+def _match(op: Match, left: Facts, right: Facts, known: Mapping[str, pa.DataType]) -> Facts:
     if op.kind in ("semi", "anti"):
         return left
     rows = left.rows | right.rows
@@ -144,7 +182,8 @@ def _match(op: Match, left: Facts, right: Facts) -> Facts:
         # equal to the key of the other side: at most one row of it, or none, belongs to each row
         kept, other = (left, right) if op.kind == "left" else (right, left)
         pairs = [(one.left, one.right) if op.kind == "left" else (one.right, one.left) for one in op.equal]
-        determined = Facts(frozenset(), other.rules).closure([column for _, column in pairs])
+        told = [column for mine, column in pairs if _told_by(column, mine, known)]
+        determined = Facts(frozenset(), other.rules).closure(told)
         if other.rows <= determined:
             between.append(Rule(frozenset(kept.rows), frozenset(other.rows | determined)))
     return Facts(rows, (*kept_left, *kept_right, *between))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,9 @@ from headrace.core.schema import ddl_type
 from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll, inputs_of
 from headrace.views.plain import Types
 from headrace.views.sums import Sums, as_sums
+
+_FRESH = re.compile(r"_\d+$")
+"""What was put behind the name that a column has in the text."""
 
 
 @dataclass
@@ -73,8 +77,9 @@ def refuse_maps(operator: Operator, types: Types) -> None:
     """Refuse columns that are maps, or have maps in them."""
     for one in types.schema(operator):
         if "map<" in ddl_type(one.type):
+            name = _FRESH.sub("", one.name)
             raise ProjectError(
                 "view-unsupported",
-                f"column '{one.name}' is a map: rows of a view are compared by all their columns, and maps cannot be",
+                f"column '{name}' is a map: rows of a view are compared by all their columns, and maps cannot be",
                 hint="select the values that are needed, m['key'], or map_entries(m)",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.views import deltas
 from headrace.views.algebra import Aggregate, Filter, Match, Operator, Project, Ranked, View
+from headrace.views.aligned import aligned
 from headrace.views.changed import Changed, changed_rows
 from headrace.views.direct import direct
 from headrace.views.layout import layout, refuse_maps
@@ -69,8 +70,6 @@ class Maintained:
     ) -> None:
         self.state = state
         self._spark, self._columns, self._identified = spark, view.columns, identified
-        # copies of rows are counted as groups of all columns are
-        self._root: Operator = Aggregate(view.root, view.root.columns, ()) if identified else view.root
         self._runner = Runner(spark, state)
         self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
         self._numbers = {name: number for number, name in enumerate(tables)}
@@ -79,7 +78,12 @@ class Maintained:
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         for name, shape in tables.items():
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
+        spark.conf.set("spark.sql.debug.maxToStringFields", "10000")  # plans are looked at
         self._types = Types(spark, {name: self._table("empty", name) for name in tables})
+        view = replace(view, root=aligned(view.root, self._types))
+        self._types.refuse_clock(view.root)
+        # copies of rows are counted as groups of all columns are
+        self._root: Operator = Aggregate(view.root, view.root.columns, ()) if identified else view.root
         self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
         self._kept = {operator: self._kept_columns(operator) for operator in self._layout.kept}

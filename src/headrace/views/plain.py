@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _ONE = "1 AS `__one`"
 """Stands for columns where none is wanted."""
+_CLOCK = re.compile(r"cast\(((?:now|today|tomorrow|yesterday)\b[^()]*) as (?:date|timestamp)", re.IGNORECASE)
+"""Texts that Spark takes for a moment of today, in places where it makes a date or a time of them."""
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
@@ -81,6 +84,25 @@ class Types:
     def of(self, operator: Operator) -> dict[str, str]:
         """The types of an operator's columns as Spark SQL names them."""
         return {field.name: ddl_type(field.type) for field in self.schema(operator)}
+
+    def refuse_clock(self, operator: Operator) -> None:
+        """Refuse texts that mean another time each day: only Spark knows where a text becomes a time."""
+        analysed: Any = self._spark.sql(plain(operator, self._tables.__getitem__))._jdf.queryExecution().analyzed()
+        found = _CLOCK.search(analysed.toString())
+        if found is not None:
+            raise ProjectError(
+                "view-unsupported",
+                f"'{found[1]}' as a time in a view: it depends on the clock",
+                hint="write the day or the time, or use a column of a table",
+            )
+
+    def compared(self, left: Operator, column: str, right: Operator, other: str) -> str:
+        """The type as which two columns of unlike types are compared: only Spark knows."""
+        sides = " CROSS JOIN ".join(f"({plain(one, self._tables.__getitem__)})" for one in (left, right))
+        text = f"SELECT {quoted(column)} = {quoted(other)} AS `x` FROM {sides}"
+        arrow_schema(self._spark, text, ("x",))  # refuses what cannot be compared at all
+        equality: Any = self._spark.sql(text)._jdf.queryExecution().analyzed().expressions().head().child()
+        return str(equality.left().dataType().sql())
 
     def of_expression(self, operator: Operator, expression: str) -> pa.DataType:
         """The type of an expression over an operator's columns."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from headrace.views.algebra import Aggregate, Equal, Match, Operator, Project, UnionAll
+from headrace.views.algebra import Aggregate, Call, Filter, Operator, Project, UnionAll
 from headrace.views.grouping import Item, aggregates, group_by
-from headrace.views.names import quoted
+from headrace.views.names import quoted, same
 from headrace.views.ranking import Ranking, limited
-from headrace.views.reading import function_of, ref, text
+from headrace.views.reading import Ref, function_of, ref, text
 from headrace.views.scope import Env, Relation, Scope, Seen, refs
 from headrace.views.shaping import computed, filtered
 from headrace.views.sources import exploded
 from headrace.views.subqueries import rows
-from headrace.views.translation import Aliases, Translation
+from headrace.views.translation import Aliases, Translation, is_aggregate
 from headrace.views.vocabulary import GENERATORS
 
 
@@ -53,11 +53,22 @@ def _by(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env
         if not 1 <= place <= len(items):
             raise env.refuse(node, f"ORDER BY {place}: there are {len(items)} columns", "give its number or name")
         made.set("this", items[place - 1][1].copy())
-    elif isinstance(value, exp.Column) and len(value.parts) == 1 and value.name.lower() in aliases:
-        made.set("this", aliases[value.name.lower()].copy())
     else:
-        made.set("this", t.resolved(value, scope, env, aliases))
+        named = value.copy().transform(lambda part: _output(part, aliases))
+        made.set("this", t.resolved(named, scope, env, aliases))
     return made
+
+
+def _output(part: exp.Expr, aliases: Aliases) -> exp.Expr:
+    """A column of the SELECT by its name; in an aggregate a name is that of an input."""
+    if not isinstance(part, exp.Column) or isinstance(part, Ref) or len(part.parts) > 1:
+        return part
+    meant, around = aliases.get(part.name.lower()), part.parent
+    while around is not None and not is_aggregate(around):
+        around = around.parent
+    if meant is None or around is not None:
+        return part
+    return meant.copy() if part.parent is None else exp.paren(meant.copy())
 
 
 def _set_operation(t: Translation, node: exp.SetOperation, env: Env) -> Relation:
@@ -71,13 +82,32 @@ def _set_operation(t: Translation, node: exp.SetOperation, env: Env) -> Relation
     if isinstance(node, exp.Union):
         found = _union(t, left, right)
         return _distinct(found) if node.args.get("distinct") else found
-    if not node.args.get("distinct"):
-        hint = "leave ALL out: then each row is there once"
-        raise env.refuse(node, f"{node.key.upper()} ALL: how often a row is on either side is not kept", hint)
-    equal = tuple(Equal(one.ref, other.ref, nulls=True) for one, other in zip(left.columns, right.columns, strict=True))
-    kind = "semi" if isinstance(node, exp.Intersect) else "anti"
-    once = _distinct(left)
-    return Relation(Match(kind, once.op, right.op, equal), once.columns)  # type: ignore[arg-type]
+    return _counted(t, node, left, right)
+
+
+def _counted(t: Translation, node: exp.SetOperation, left: Relation, right: Relation) -> Relation:
+    """INTERSECT and EXCEPT by how often each row is on either side. The types are those of a UNION of both."""
+    found = _union(t, *(_sided(t, side, name) for side, name in ((left, "true"), (right, "false"))))
+    rows, here = found.columns[:-1], quoted(found.columns[-1].ref)
+    ours, theirs = (t.names.fresh(name) for name in ("ours", "theirs"))
+    calls = [
+        Call(name, f"count(*) FILTER (WHERE {which})", "count", condition=which)
+        for name, which in ((ours, here), (theirs, f"NOT {here}"))
+    ]
+    op: Operator = Aggregate(found.op, tuple(one.ref for one in rows), tuple(calls))
+    both = isinstance(node, exp.Intersect)
+    if node.args.get("distinct"):
+        return Relation(Filter(op, f"{quoted(ours)} > 0 AND {quoted(theirs)} {'>' if both else '='} 0"), rows)
+    times = f"least({quoted(ours)}, {quoted(theirs)})" if both else f"{quoted(ours)} - {quoted(theirs)}"
+    copy = (t.names.fresh("copy"), f"explode(array_repeat(0, CAST({times} AS INT)))")
+    return Relation(Project(Filter(op, f"{times} > 0"), (*same(one.ref for one in rows), copy)), rows)
+
+
+def _sided(t: Translation, side: Relation, which: str) -> Relation:
+    """The rows with a column that says which side they are of."""
+    name = t.names.fresh("here")
+    op = Project(side.op, (*same(dict.fromkeys(one.ref for one in side.columns)), (name, which)))
+    return Relation(op, (*side.columns, Seen("", "here", name)))
 
 
 def _union(t: Translation, left: Relation, right: Relation) -> Relation:
@@ -168,7 +198,7 @@ class _Select:
 
     def _condition(self, clause: str, aliases: Aliases) -> list[exp.Expr]:
         node = self.node.args.get(clause)
-        return [] if node is None else [self.t.resolved(node.this, self.scope, self.env, aliases)]
+        return [] if node is None else [self.t.resolved(node.this, self.scope, self.env, aliases, filtering=True)]
 
     def _order(self, items: list[Item], aliases: Aliases) -> list[exp.Expr]:
         if self.node.args.get("limit") is None and self.node.args.get("offset") is None:

@@ -6,7 +6,7 @@ wrote, so here functions are names with arguments, and literals stay as they sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -103,6 +103,30 @@ def written(node: exp.Expr | None) -> str | None:
 def function_of(node: exp.Expr) -> str:
     """The name of the function that is called, in lower case; nothing when it is no call."""
     return node.name if isinstance(node, exp.Anonymous) else ""
+
+
+def with_field_names(node: exp.Expr, refuse: Callable[[exp.Expr], Exception]) -> exp.Expr:
+    """A copy in which struct(a, b AS c) says its field names, as Spark finds them: its columns get others here."""
+    made = node.copy()
+    for call in list(made.find_all(exp.Anonymous)):
+        if call.name == "struct" and not any(one.is_star for one in call.expressions):
+            pairs = [(_field_name(one, place, refuse), one.unalias()) for place, one in enumerate(call.expressions, 1)]
+            call.set("this", "named_struct")
+            call.set("expressions", [part for name, value in pairs for part in (_quoted_text(name), value)])
+    return made
+
+
+def _field_name(node: exp.Expr, place: int, refuse: Callable[[exp.Expr], Exception]) -> str:
+    named = node if isinstance(node, exp.Alias) else node.unnest()
+    if isinstance(named, exp.Bracket) and written(named.expressions[0]) is not None:
+        raise refuse(node)  # it has the name of a field of a struct, and none of a value of a map
+    is_name = isinstance(named, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
+    return str(named.alias_or_name) if is_name else f"col{place}"
+
+
+def _quoted_text(value: str) -> exp.Literal:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return exp.Literal(this=f"'{escaped}'", is_string=True)
 
 
 def conjunction(parts: list[exp.Expr]) -> exp.Expr:

@@ -69,8 +69,11 @@ class Env:
             return self
         if clause.recursive:
             raise self.refuse(clause, "WITH RECURSIVE: a view cannot read itself", "write out a fixed number of steps")
-        env = self
+        env, given = self, set[str]()
         for cte in clause.expressions:
+            if cte.alias.lower() in given:
+                raise self.refuse(cte, f"WITH has two queries of the name '{cte.alias}'", "give each its own name")
+            given.add(cte.alias.lower())
             names = tuple(column.name for column in cte.args["alias"].columns)
             env = replace(env, commons={**env.commons, cte.alias.lower(): Common(cte.this, names, env)})
         return env

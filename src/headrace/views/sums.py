@@ -88,8 +88,9 @@ def _kept(number: int, call: Call, aggregate: Aggregate, types: Types) -> Kept |
 
 def _where(call: Call, added: str) -> str:
     """What a row adds if it counts, else 0."""
-    asked = [f"({call.argument}) IS NOT NULL"] if call.argument is not None else []
-    asked += [f"({call.condition})"] if call.condition else []
+    # the condition first: what it leaves out may not be computed, as it may fail (10 DIV n FILTER (WHERE n <> 0))
+    asked = [f"({call.condition})"] if call.condition else []
+    asked += [f"({call.argument}) IS NOT NULL"] if call.argument is not None else []
     return f"CASE WHEN {' AND '.join(asked)} THEN {added} ELSE 0 END" if asked else added
 
 

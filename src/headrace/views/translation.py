@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,15 +10,19 @@ from sqlglot import exp
 
 from headrace.core.errors import did_you_mean
 from headrace.core.tables import TableShape
+from headrace.sql.errors import SqlError
 from headrace.views.algebra import Equal, Match, Operator, Project, Scan
 from headrace.views.joins import inner
 from headrace.views.names import Names
-from headrace.views.reading import Ref, function_of, text
+from headrace.views.reading import Ref, function_of, text, with_field_names
 from headrace.views.scope import Common, Env, Relation, Scope, Seen, refs
 from headrace.views.shaping import computed
 from headrace.views.vocabulary import AGGREGATES, OTHER_GENERATORS, RENAMED, UNSTABLE
 
 _CLOCKS = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentUser, exp.SessionUser)
+_TO_TIME = ("to_date", "to_timestamp", "try_to_date", "try_to_timestamp")
+_CLOCK_TEXT = re.compile(r"\w+[\s(]*['\"]\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""DATE'today', to_date('today')"""
 Aliases = Mapping[str, exp.Expr]
 """Names that a SELECT gives to its own columns, in lower case, and the resolved expressions behind them."""
 
@@ -93,6 +98,8 @@ class Translation:
                 return part
             if isinstance(part, exp.Column):
                 return self._column(part, scope, env, aliases or {})
+            if isinstance(part, exp.Star) and function_of(part.parent or part) != "count":
+                raise _no_star(part, env)
             if isinstance(part, exp.Subquery | exp.Exists) or (isinstance(part, exp.In) and part.args.get("query")):
                 return self.value(self, part, env, scope, filtering and _only_and_or(part))
             if isinstance(part, exp.Select | exp.SetOperation):
@@ -100,11 +107,13 @@ class Translation:
             _check_stable(part, env)
             return part
 
-        return node.copy().transform(one)
+        hint = "give it one: struct(x['y'] AS y)"
+        named = with_field_names(node, lambda one: env.refuse(one, "a field of struct() without a name", hint))
+        return named.transform(one)
 
     def _column(self, column: exp.Column, scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
         if isinstance(column.this, exp.Star):
-            raise env.refuse(column, "a star inside of an expression", "name the columns")
+            raise _no_star(column, env)
         found = scope.resolve(column, env)
         if found is not None:
             return found
@@ -143,6 +152,10 @@ class Translation:
         return Relation(Project(op, made), tuple(Seen("", name, column) for column, name, _ in named))
 
 
+def _no_star(node: exp.Expr, env: Env) -> SqlError:
+    return env.refuse(node, "a star inside of an expression", "name the columns")
+
+
 def _check_stable(node: exp.Expr, env: Env) -> None:
     """Refuse what is not a function of the rows."""
     name = function_of(node)
@@ -155,6 +168,12 @@ def _check_stable(node: exp.Expr, env: Env) -> None:
     if reason:
         hint = "use a column of a table; a view has to give the same for the same rows"
         raise env.refuse(node, f"{name}() in a view: {reason}", hint)
+    if _CLOCK_TEXT.match(text(node) if name.startswith(_TO_TIME) or isinstance(node, exp.Literal) else ""):
+        hint = "write the day or the time, or use a column of a table"
+        raise env.refuse(node, f"{text(node)} in a view: it depends on the clock", hint)
+    if name == "arrays_zip":
+        hint = "transform(a, (x, i) -> named_struct('a', x, 'b', b[i]))"
+        raise env.refuse(node, "arrays_zip() in a view: the names of its fields are lost", hint)
     if name in OTHER_GENERATORS:
         raise env.refuse(node, f"{name}() in a view: only Spark knows its columns", OTHER_GENERATORS[name])
     if isinstance(node, exp.Anonymous) and name in RENAMED:

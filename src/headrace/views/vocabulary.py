@@ -26,7 +26,7 @@ UNSTABLE = {
     "rand": "it gives another value each time", "randn": "it gives another value each time",
     "random": "it gives another value each time", "randstr": "it gives another value each time",
     "uniform": "it gives another value each time", "uuid": "it gives another value each time",
-    "shuffle": "it gives another value each time",
+    "shuffle": "it gives another value each time", "aes_encrypt": "it gives another value each time",
     "monotonically_increasing_id": "it depends on how rows are spread over tasks",
     "spark_partition_id": "it depends on how rows are spread over tasks",
     "input_file_name": "it depends on which file a row is read from",
