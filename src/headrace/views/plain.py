@@ -20,6 +20,9 @@ _ONE = "1 AS `__one`"
 """Stands for columns where none is wanted."""
 _CLOCK = re.compile(r"cast\(((?:now|today|tomorrow|yesterday)\b[^()]*) as (?:date|timestamp)", re.IGNORECASE)
 """Texts that Spark takes for a moment of today, in places where it makes a date or a time of them."""
+_VARIANT = re.compile(r'^"variant"$|"(type|elementType|valueType)":"variant"')
+_MADE_UP = re.compile(r"([`\"]\w+)_\d+([`\"])")
+_HINT = "try the same SQL in Spark: what it says of names and types is meant for this query"
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
@@ -87,6 +90,7 @@ class Types:
 
     def refuse_clock(self, operator: Operator) -> None:
         """Refuse texts that mean another time each day: only Spark knows where a text becomes a time."""
+        self.schema(operator)  # refuses what Spark does not take at all
         analysed: Any = self._spark.sql(plain(operator, self._tables.__getitem__))._jdf.queryExecution().analyzed()
         found = _CLOCK.search(analysed.toString())
         if found is not None:
@@ -120,16 +124,22 @@ def arrow_schema(spark: SparkSession, text: str, names: tuple[str, ...]) -> pa.S
         fields = [field for field in to_arrow_schema(found, timezone="UTC") if field.name in names]
         for field in fields:
             ddl_type(field.type)
+        if any(_VARIANT.search(field.dataType.json()) for field in found):
+            raise KeyError("variant")
         return pa.schema(
             [pa.field(one.name, pa.string() if pa.types.is_null(one.type) else one.type) for one in fields]
         )
     except AnalysisException as error:
-        raise ProjectError(
-            "view-unsupported", f"Spark refuses the query: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise ProjectError("view-unsupported", f"Spark refuses the query: {_said(error)}", hint=_HINT) from error
     except (PySparkException, KeyError) as error:
         raise ProjectError(
             "view-unsupported",
-            f"a column of the view has a type that cannot be kept: {str(error).splitlines()[0][:200]}",
+            f"a column of the view has a type that cannot be kept: {_said(error)}",
             hint="cast it to a number, a text, a date or a timestamp",
         ) from error
+
+
+def _said(error: Exception) -> str:
+    """The first line, with the columns under the names that they have in the text."""
+    line = next((one for one in str(error).splitlines() if one.strip()), "")
+    return _MADE_UP.sub(r"\1\2", line)[:300]

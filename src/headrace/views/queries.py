@@ -215,6 +215,8 @@ class _Select:
                 continue
             value = node.unalias()
             name = node.alias if isinstance(node, exp.Alias) else _title(value)
+            if isinstance(node, exp.Alias) and name.startswith(("'", '"')):
+                raise self.env.refuse(node, f"{name} is a text, not a name", f"write `{name[1:-1]}`")
             resolved = self.t.resolved(value, self.scope, self.env, aliases)
             self._check_strays(resolved, value)
             found.append((name, resolved))

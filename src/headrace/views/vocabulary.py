@@ -11,7 +11,7 @@ AGGREGATES = {
     "percentile_approx", "percentile_cont", "percentile_disc", "skewness", "some", "std", "stddev", "stddev_pop",
     "stddev_samp", "string_agg", "sum", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
     "bitmap_and_agg", "bitmap_construct_agg", "bitmap_or_agg", "count_min_sketch", "hll_sketch_agg", "hll_union_agg",
-    "approx_top_k_accumulate", "approx_top_k_combine",
+    "approx_top_k_accumulate", "approx_top_k_combine", "schema_of_variant_agg", "vector_avg", "vector_sum",
     *(f"regr_{name}" for name in _REGRESSION),
     *(f"theta_{name}_agg" for name in ("sketch", "union", "intersection")),
     *(f"tuple_{name}_agg_{kind}" for name in ("sketch", "union", "intersection") for kind in ("double", "integer")),
