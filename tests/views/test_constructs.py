@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import ArithmeticException
 
 from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
@@ -112,6 +113,17 @@ def test_columns_of_unlike_types_match_as_spark_compares_them(spark: SparkSessio
         harness.apply([("I", "customers", (1, "EU")), ("I", "codes", (1, "1")), ("I", "codes", (2, "01"))])
         harness.apply([("D", "codes", (2, "01"))])
         assert (harness.rows(), harness.changes()) == ([(1,)], [])
+
+
+def test_of_a_batch_that_fails_nothing_stays(spark: SparkSession) -> None:
+    with ViewHarness(TABLES, "SELECT sum(10 DIV a) AS s FROM bag", spark=spark) as harness:
+        harness.apply([("I", "bag", (5,))])
+        with pytest.raises(ArithmeticException):
+            harness.apply([("I", "bag", (2,)), ("I", "bag", (0,))])
+        with pytest.raises(ProjectError):
+            harness.apply([("I", "bag", (2,)), ("D", "bag", (7,))])
+        harness.apply([("I", "bag", (1,))])
+        assert harness.rows() == harness.batch_rows() == [(12,)]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,12 @@ class ViewHarness:
 
     def apply(self, changes: Sequence[tuple[Any, ...]]) -> None:
         """One batch: `("I", table, row)`, `("U", table, old, new)`, `("D", table, row)`; rows as dicts or in order."""
-        self._result = self._run(self.inputs(changes), self._result)
+        before = self._tables, {name: list(log) for name, log in self._logs.items()}
+        try:
+            self._result = self._run(self.inputs(changes), self._result)
+        except Exception:
+            self._tables, self._logs = before  # of a batch that fails nothing stays
+            raise
 
     def again(self) -> None:
         """Run the last batch again, as happens after a crash; what it emits has to be the same."""
@@ -86,7 +91,6 @@ class ViewHarness:
 
     def inputs(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, TableInput]:
         """The tables of a batch, in the session `spark`; the changes are part of the tables from then on."""
-        # on copies: of a batch with an error nothing happens
         after = {name: table.copy() for name, table in self._tables.items()}
         weighted = {name: after[name].change(found) for name, found in self._by_table(changes).items()}
         self._tables = after
