@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.engine.adhoc import AdHoc, split_statements, to_document
+from headrace.engine.adhoc import AdHoc, split_statements
+from headrace.engine.answers import to_document
 from headrace.engine.batchclock import BatchTimes
 from headrace.engine.deadletters import LetterBox
 from headrace.engine.laterows import LateBox
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         ("/* ; */ SELECT 1", ["/* ; */ SELECT 1"]),
         ("", []),
         ("SELECT 'unclosed", ["SELECT 'unclosed"]),
+        ("SELECT ';\\';'; -- it's\nSELECT \"a;", ["SELECT ';\\';'", "-- it's\nSELECT \"a;"]),
+        ("SELECT 1; /* open; SELECT 2", ["SELECT 1", "/* open; SELECT 2"]),
     ],
 )
 def test_statements_are_cut_at_semicolons(text: str, expected: list[str]) -> None:
@@ -84,21 +87,25 @@ def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHoc) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("statement", "code"),
+    ("statement", "code", "hint"),
     [
-        ("SELECT nme FROM things", "unknown-column"),
-        ("SELECT 1 +", "sql-syntax"),
-        ("SELECT * FROM nothing", "unknown-input"),
-        ("SELECT nofunc(1)", "unknown-function"),
-        ("SELECT 1 / 0", "sql-failed"),
-        ("SELECT * FROM gone", "flow-without-table"),
-        ("SELECT * FROM kept", "lake-missing"),
+        ("SELECT\n nme FROM things", "unknown-column", "columns: name"),
+        ("SELECT\n 1 +", "sql-syntax", "check commas"),
+        ("SELECT *\nFROM thngs", "unknown-input", "did you mean 'things'?"),
+        ("SELECT 1,\n nofunc(1)", "unknown-function", "SHOW FUNCTIONS"),
+        ("SELECT id\n / 0 FROM things", "sql-failed", "DIVIDE_BY_ZERO"),
+        ("SELECT 1,\n interval '2' month", "sql-failed", "cast the column"),
+        ("SELECT * FROM gone", "flow-without-table", "lake"),
+        ("SELECT * FROM kept", "lake-missing", "headrace run kept"),
     ],
 )
-def test_errors_have_codes(asked: AdHoc, statement: str, code: str) -> None:
+def test_errors_have_codes(asked: AdHoc, statement: str, code: str, hint: str) -> None:
     with pytest.raises(ProjectError) as found:
         asked.run(statement)
     assert found.value.code == code
+    assert hint in str(found.value.hint)
+    if isinstance(found.value, SqlError) and "month" not in statement:
+        assert found.value.line == (1 if code == "sql-failed" else 2)
 
 
 @pytest.mark.spark

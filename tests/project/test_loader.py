@@ -64,7 +64,14 @@ def test_two_files_may_not_say_different_things(refused: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "code"), [("no.yaml", "missing-file"), ("/etc/x", "bad-value"), ("${X}", "bad-value")]
+    ("pattern", "code"),
+    [
+        ("no.yaml", "missing-file"),
+        (".", "missing-file"),
+        ("**a", "missing-file"),
+        ("/etc/x", "bad-value"),
+        ("${X}", "bad-value"),
+    ],
 )
 def test_an_include_must_match_a_file_of_the_project(refused: Any, pattern: str, code: str) -> None:
     errors = refused(f"project: a\ninclude: ['{pattern}']", environment={"X": "y"})

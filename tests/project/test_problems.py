@@ -114,9 +114,25 @@ def test_all_errors_come_at_once_in_file_order(refused: Any) -> None:
     assert [e.where.line for e in errors] == [1, 2, 3, 6, 7]
 
 
+def test_a_key_written_twice_hides_nothing(refused: Any) -> None:
+    errors = refused("project: a\nproject: b\nflows: {f: {sql: SELECT 1, sql: SELECT 2}}\nx: 1\n")
+    assert [(e.code, e.where.line) for e in errors] == [("duplicate-key", 2), ("duplicate-key", 3), ("unknown-key", 4)]
+
+
+def test_a_reference_without_a_value_is_one_error(refused: Any) -> None:
+    errors = refused("project: a\ndefaults: {max_records: '${MANY}', trigger: x}")
+    assert [e.code for e in errors] == ["unknown-variable", "bad-value"]
+
+
 def test_empty_sections_are_as_good_as_none(loaded: Any) -> None:
     spec = loaded("project: a\nstreams:\nflows:\nspark:\nsinks:\nvariables:\nprofiles:\n").spec
     assert (spec.streams, spec.flows, spec.sinks) == ({}, {}, {})
+
+
+def test_an_empty_section_must_be_one_there_is(refused: Any) -> None:
+    (error,) = refused("project: a\nstreems:\n")
+    assert (error.code, error.where.line) == ("unknown-key", 2)
+    assert "did you mean 'streams'?" in error.hint
 
 
 def test_what_is_wrong_with_a_named_sink_is_said_once_where_it_is_written(refused: Any) -> None:
@@ -136,6 +152,8 @@ def test_what_is_wrong_with_a_named_sink_is_said_once_where_it_is_written(refuse
         "spark: '${secret:PW}'",
         "state: ['${secret:PW}']",
         "streams: {b: {source: '${secret:PW}'}}",
+        "flows: {f: {sql: SELECT 1, sinks: ['${secret:PW}']}}",
+        "flows: {f: {sql_file: '${secret:PW}'}}",
         "flows: {f: {sql: 'SELECT 1', mode: '${secret:PW}'}}",
         "variables: {v: '${secret:PW}'}\nspark: {memory: 'x${v}'}",
     ],

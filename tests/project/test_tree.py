@@ -63,6 +63,16 @@ def test_broken_yaml_is_refused_with_its_line(text: str, line: int, code: str) -
     assert caught.value.hint
 
 
+def test_a_reference_without_quotes_in_brackets_is_explained() -> None:
+    for text in ("a: {b: 1, rate: ${RATE}}", "a:\n  - {b: x${RATE}, c: 1}", "a: [${RATE}]"):
+        with pytest.raises(ProjectError) as caught:
+            tree(text)
+        assert "put references in quotes" in str(caught.value.hint), text
+    with pytest.raises(ProjectError) as caught:
+        tree('a: {b: "${RATE}"')
+    assert "check indentation" in str(caught.value.hint)
+
+
 def test_aliases_and_merge_keys_work() -> None:
     found = tree("base: &b {x: 1, y: {z: 2}}\nother: &o {x: 8, w: 9}\nmade:\n  <<: [*b, *o]\n  y: 3\nsame: *b\n")
     assert found.data["made"] == {"x": 1, "w": 9, "y": 3}
@@ -93,6 +103,9 @@ def test_files_are_bounded_and_must_be_text(tmp_path: Path) -> None:
         with pytest.raises(ProjectError) as caught:
             load_tree(file, file.name)
         assert caught.value.code == "bad-yaml"
+    with pytest.raises(ProjectError) as caught:
+        load_tree(tmp_path, "folder.yaml")  # read by an administrator too, this is not
+    assert (caught.value.code, str(caught.value.where)) == ("file-unreadable", "folder.yaml")
 
 
 def test_merging_replaces_values_and_their_places() -> None:

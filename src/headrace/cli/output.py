@@ -12,8 +12,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from datetime import date, time
-from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
 Redact = Callable[[str], str]
 Severity = Literal["error", "warning"]
 
+_ANY_WIDTH = 1_000_000
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 
 
@@ -67,13 +66,19 @@ class Printer:
 
     def line(self, value: Any) -> None:
         """One of several answers, as JSON on one line."""
-        print(json.dumps(self.clean(value), ensure_ascii=False, default=_json_value), flush=True)
+        import msgspec
+
+        # not json: it would round decimals
+        written = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode(self.clean(value))
+        print(msgspec.json.format(written, indent=0).decode(), flush=True)
 
     def render(self, renderable: RenderableType) -> None:
         """What the user asked for, styled. The caller made it from clean values and checked `on_terminal`."""
         from rich.console import Console
 
-        Console(highlight=False).print(renderable)
+        # nothing is wrapped or cut for a program that reads it
+        width = None if sys.stdout.isatty() else _ANY_WIDTH
+        Console(highlight=False, markup=False, width=width).print(renderable)
 
     def note(self, text: str) -> None:
         """Progress, hints and anything else that is not the answer."""
@@ -119,15 +124,6 @@ class Printer:
         styled.highlight_regex(rf"^{severity}\[[^\]]*\]", _STYLES[severity])
         styled.highlight_regex(r"(?m)^  (-->|hint:)", "bold cyan")
         Console(stderr=True, highlight=False, soft_wrap=True).print(styled)
-
-
-def _json_value(value: Any) -> Any:
-    """Values that JSON has no word for: times in ISO form, decimals as numbers, bytes as text where they are text."""
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def error_document(error: ProjectError) -> dict[str, Any]:

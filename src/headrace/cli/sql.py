@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +12,8 @@ import typer
 
 from headrace.cli.output import error_document, printer, usage_error
 from headrace.cli.project_args import Json, Overrides, Profile, ProjectOption, load_project
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.errors import Exit, Origin, ProjectError
+from headrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,10 +39,8 @@ def sql(
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
-    from headrace.engine.adhoc import split_statements
-
     form = _format("json" if json else format)
-    script = split_statements(_text(statements, file))
+    script = _script(*_text(statements, file))
     if not script:
         raise usage_error("there is no statement to run", 'for example: headrace sql "SELECT 1"')
     failed = _run_all(script, form, keep_going, _project(project, profile, overrides))
@@ -56,15 +56,50 @@ def _format(given: str) -> Literal["table", "json", "csv"]:
     return given  # type: ignore[return-value]
 
 
-def _text(statements: list[str] | None, file: Path | None) -> str:
-    if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ProjectError("missing-file", f"{file}: {error.strerror}", exit_code=Exit.NOT_FOUND) from error
+def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
+    """The statements, and what errors call the place that they come from."""
+    if file is not None and statements:
+        raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
     if statements:
-        return ";\n".join(statements)
-    return sys.stdin.read()
+        return ";\n".join(statements), "SQL"
+    shown = "stdin" if file is None else str(file)
+    try:
+        return (_stdin() if file is None else file.read_bytes()).decode("utf-8-sig"), shown
+    except OSError as error:
+        message, hint = f"{shown} cannot be read: {error.strerror}", "name a file of SQL statements"
+        raise ProjectError("missing-file", message, hint=hint, exit_code=Exit.NOT_FOUND) from error
+    except UnicodeDecodeError as error:
+        raise ProjectError("file-unreadable", f"{shown} is not UTF-8 text", hint="save it as UTF-8") from error
+
+
+def _stdin() -> bytes:
+    if sys.stdin.isatty():
+        printer.note("write SQL, then press Ctrl-D")
+    return sys.stdin.buffer.read()
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One statement, and where it begins."""
+
+    text: str
+    where: Origin
+
+    def place(self, error: ProjectError) -> Origin:
+        """Where its text has what the error is about."""
+        begin = self.where.line or 1
+        return Origin(self.where.file, begin + error.line - 1 if isinstance(error, SqlError) else begin)
+
+
+def _script(text: str, shown: str) -> list[_Statement]:
+    from headrace.engine.adhoc import split_statements
+
+    found, position = [], 0
+    for statement in split_statements(text):
+        position = text.index(statement, position)
+        found.append(_Statement(statement, Origin(shown, text.count("\n", 0, position) + 1)))
+        position += len(statement)
+    return found
 
 
 def _project(option: Path | None, profile: str | None, overrides: list[str] | None) -> Project | None:
@@ -74,9 +109,9 @@ def _project(option: Path | None, profile: str | None, overrides: list[str] | No
     return load_project(path, profile, overrides)
 
 
-def _run_all(script: list[str], form: str, keep_going: bool, project: Project | None) -> bool:
+def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Project | None) -> bool:
     from headrace.engine.adhoc import AdHoc
-    from headrace.engine.session import start_session
+    from headrace.engine.session import is_lost, start_session, stop_session
     from headrace.engine.state import StateDir
     from headrace.project.model import SparkSpec
 
@@ -92,15 +127,23 @@ def _run_all(script: list[str], form: str, keep_going: bool, project: Project | 
                 if failed and not keep_going:
                     break
             return failed
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            hint = f"see {state.logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
+            raise ProjectError(
+                "spark-lost", "Spark's process has ended", hint=hint, exit_code=Exit.TRANSIENT
+            ) from error
         finally:
-            spark.stop()
+            stop_session(spark)
 
 
-def _one(session: Any, statement: str, form: str) -> bool:
+def _one(session: Any, statement: _Statement, form: str) -> bool:
     """Run and print one statement; whether it went well. With JSON an error is an answer like any other."""
     try:
-        table = session.run(statement)
+        table = session.run(statement.text)
     except ProjectError as error:
+        error.at(statement.place(error))
         if form == "json":
             printer.line(error_document(error))
         else:
@@ -113,27 +156,24 @@ def _one(session: Any, statement: str, form: str) -> bool:
 
 
 def _print(table: pa.Table, form: str) -> None:
-    from headrace.engine.adhoc import to_document
-
-    if form == "json":
-        printer.line(to_document(table))
-    elif form == "csv":
-        import csv
-
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(table.column_names)
-        writer.writerows(to_document(table)["rows"])
-    else:
-        _print_table(table)
-
-
-def _print_table(table: pa.Table) -> None:
-    from rich.table import Table
-
-    from headrace.engine.adhoc import to_document
+    from headrace.engine.answers import in_one_cell, to_document
 
     document = to_document(table)
-    shown = Table(*document["columns"])
-    for row in document["rows"]:
-        shown.add_row(*("" if value is None else printer.redact(str(value)) for value in row))
+    if form == "json":
+        printer.line(document)
+        return
+    columns = printer.clean(document["columns"])
+    rows = [[in_one_cell(value) for value in row] for row in printer.clean(document["rows"])]
+    if form == "csv":
+        import csv
+
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
+        return
+    from rich.table import Table
+
+    shown = Table()
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
     printer.render(shown)

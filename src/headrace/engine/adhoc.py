@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlglot
 from sqlglot import exp
 
-from headrace.core.errors import ProjectError
+from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
 from headrace.engine.deadletters import read_letters
 from headrace.engine.failures import from_worker
@@ -39,19 +40,23 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS = "dead_letters"
 LATE_ROWS = "late_rows"
+# what is left when a quote or a comment is not closed; the last two alternatives are such a rest
+_PIECE = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|['"`].*\Z|/\*.*\Z""", re.DOTALL
+)
 
 
 def split_statements(text: str) -> list[str]:
     """The statements of a script: cut at semicolons that are not inside quotes or comments."""
     found, start = [], 0
     try:
-        pieces = sqlglot.tokenize(text, dialect="spark")
-    except sqlglot.errors.TokenError:
-        return [text]  # Spark will say what is wrong with it
-    for token in pieces:
-        if token.token_type.name == "SEMICOLON":
-            found.append(text[start : token.start])
-            start = token.end + 1
+        tokens = sqlglot.tokenize(text, dialect="spark")
+        cuts = [(token.start, token.end + 1) for token in tokens if token.token_type.name == "SEMICOLON"]
+    except sqlglot.errors.TokenError:  # one statement with an open quote must not cost those before it
+        cuts = [piece.span() for piece in _PIECE.finditer(text) if piece[0] == ";"]
+    for end, following in cuts:
+        found.append(text[start:end])
+        start = following
     found.append(text[start:])
     return [statement.strip() for statement in found if statement.strip()]
 
@@ -81,13 +86,30 @@ class AdHoc:
             register_functions(self.spark, [asked.sql], self.project)
             return self.spark.sql(asked.sql).toArrow()
         except AnalysisException as error:
-            raise in_question(error, asked, self._functions) from error
+            raise self._with_known_inputs(in_question(error, asked, self._functions)) from error
         except (PySparkException, Py4JJavaError) as error:
             raise from_worker(str(error)) or from_failure(str(error)) from error
         except ValueError as error:
             # Arrow has no column of nothing but NULL in an array
             message = f"a column of the answer has a type that cannot be shown: {error}"
             raise ProjectError("sql-failed", message, hint="cast it to another type") from error
+
+    def _with_known_inputs(self, error: ProjectError) -> ProjectError:
+        """The error with what could have been asked, if it is about that."""
+        if error.code == "unknown-input":
+            if self.project is None:
+                error.hint = (
+                    "this is no project's folder: go to one, or name it with -p; SHOW TABLES lists what is here"
+                )
+            else:
+                error.hint = did_you_mean(_quoted_in(error.message), self._inputs(), "streams, tables and flows")
+        return error
+
+    def _inputs(self) -> set[str]:
+        """What a question may name."""
+        assert self.project is not None
+        spec = self.project.spec
+        return {*spec.streams, *spec.tables, *spec.flows, DEAD_LETTERS, LATE_ROWS}
 
     def _functions(self) -> list[str]:
         """The names of Spark's own functions."""
@@ -100,9 +122,7 @@ class AdHoc:
         return dict(counts)
 
     def _mentioned(self, statement: str) -> Iterator[str]:
-        assert self.project is not None
-        spec = self.project.spec
-        known = {*spec.streams, *spec.tables, *spec.flows, DEAD_LETTERS, LATE_ROWS}
+        known = self._inputs()
         try:
             trees = [tree for tree in sqlglot.parse(statement, dialect="spark") if tree is not None]
             names = {table.name.lower() for tree in trees for table in tree.find_all(exp.Table)}
@@ -156,6 +176,10 @@ class AdHoc:
         self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
 
 
+def _quoted_in(message: str) -> str:
+    return message.rpartition("'")[0].rpartition("'")[2]
+
+
 def _translated(statement: str, inputs: Mapping[str, DialectInput]) -> str:
     """The statement in Spark's own SQL. What is no query, or cannot be parsed, is left to Spark."""
     try:
@@ -163,10 +187,3 @@ def _translated(statement: str, inputs: Mapping[str, DialectInput]) -> str:
     except SqlError:
         return statement
     return translate(query, inputs).sql
-
-
-def to_document(table: pa.Table) -> dict[str, Any]:
-    """`{"columns": […], "rows": [[…]]}` with values as they are; the printer turns them into JSON."""
-    columns = [column.to_pylist() for column in table.columns]
-    rows = [list(row) for row in zip(*columns, strict=True)] if columns else []
-    return {"columns": table.column_names, "rows": rows}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.errors import AnalysisException, PySparkException
 
 _PATTERN = re.compile(r"(?:PatternSyntaxException: )?([^\n:]+ near index \d+)")
+_CONDITION = re.compile(r"\[([A-Z_.0-9]+)\]")
+_PLACE = re.compile(r"\(line (\d+), pos")
 _MISMATCH = re.compile(r".* due to data type mismatch: ")
 
 
@@ -38,7 +40,9 @@ def from_failure(text: str) -> ProjectError:
     pattern = _PATTERN.search(text)
     if pattern is not None:
         return ProjectError("function-argument", f"not a pattern: {pattern[1].strip()}")
-    return ProjectError("sql-failed", _first_sentence(text))
+    named = _CONDITION.match(text.strip())
+    hint = "cast the column to another type, e.g. string" if "conversion to Arrow" in text else _called(named)
+    return SqlError("sql-failed", _first_sentence(text), line=_line_in(text), hint=hint)
 
 
 def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> SqlError:
@@ -49,10 +53,14 @@ def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> Sq
     if condition.startswith("UNRESOLVED_COLUMN"):
         name = parameters.get("objectName", "?").strip("`")
         proposal = parameters.get("proposal", "").replace("`", "")
-        hint = f"columns: {proposal}" if proposal else None
+        hint = (
+            f"columns: {proposal}" if proposal else "nothing that is read here has columns; texts are in single quotes"
+        )
         return SqlError("unknown-column", f"there is no column '{name}'", line=line, hint=hint)
     if condition.startswith("PARSE_SYNTAX_ERROR"):
-        return SqlError("sql-syntax", f"SQL cannot be parsed near {parameters.get('error', '?')}", line=line)
+        message = f"SQL cannot be parsed near {parameters.get('error', '?')}"
+        hint = "check commas, brackets, quotes and keywords near this place"
+        return SqlError("sql-syntax", message, line=line, hint=hint)
     if condition.startswith("UNRESOLVED_ROUTINE"):
         name = parameters.get("routineName", "?").replace("`", "")
         guess = nearest(name, [*(one.name for one in library().values()), *functions])
@@ -62,7 +70,13 @@ def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> Sq
     if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
         name = parameters.get("relationName", "?").replace("`", "")
         return SqlError("unknown-input", f"there is no stream, flow or table '{name}'", line=line)
-    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=condition or None)
+    named = _CONDITION.match(f"[{condition}]")
+    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=_called(named))
+
+
+def _called(condition: re.Match[str] | None) -> str | None:
+    """A word to look up where the reason alone does not help."""
+    return None if condition is None else f"Spark calls it {condition[1]}: see its list of error conditions"
 
 
 def _line(error: AnalysisException) -> int:
@@ -70,7 +84,12 @@ def _line(error: AnalysisException) -> int:
         found = re.search(r"line (\d+)", context.summary())
         if found:
             return int(found[1])
-    return 1
+    return _line_in(str(error))
+
+
+def _line_in(text: str) -> int:
+    found = _PLACE.search(text)
+    return int(found[1]) if found else 1
 
 
 def _start(error: PySparkException) -> int:

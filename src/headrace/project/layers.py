@@ -25,7 +25,7 @@ def with_includes(tree: Tree, file: Path, errors: list[ProjectError]) -> Tree:
         try:
             found = [f for f in _matching(root, str(pattern)) if f.resolve() != file.resolve()]
             for one in found:
-                tree = _include(tree, load_tree(one, one.relative_to(root).as_posix()), errors)
+                tree = _include(tree, load_tree(one, one.relative_to(root).as_posix(), errors), errors)
         except ProjectError as error:
             errors.append(error.at(where))
     return tree
@@ -35,7 +35,10 @@ def _matching(root: Path, pattern: str) -> list[Path]:
     if not pattern or pattern.startswith("/") or "${" in pattern:
         message = f"include '{pattern}' is not a path or glob below the project's folder"
         raise ProjectError("bad-value", message, hint="write e.g. streams/*.yaml, without variables")
-    files = sorted(file for file in root.glob(pattern) if file.is_file())
+    try:
+        files = sorted(file for file in root.glob(pattern) if file.is_file())
+    except (ValueError, IndexError, NotImplementedError):  # what Python says to "." and to "**a"
+        files = []
     if not files:
         raise ProjectError("missing-file", f"include '{pattern}' matches no file", hint=_RELATIVE)
     return files

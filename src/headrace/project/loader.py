@@ -97,17 +97,18 @@ def load(
     """The project at `path`; ProjectErrors lists everything that is wrong with it."""
     file = find_file(path).absolute()
     errors: list[ProjectError] = []
-    tree = with_includes(load_tree(file, file.name), file, errors)
+    tree = with_includes(load_tree(file, file.name, errors), file, errors)
     errors.extend(_unknown_profile_keys(tree, profile))
     tree = with_profile(tree, profile)
     for override in overrides:
         tree = with_override(tree, override)
     errors.extend(_unused_variables(tree, overrides))
-    project, tree = _made(tree, file.parent, profile, os.environ if environment is None else environment, errors)
+    secrets, outside = Secrets(), os.environ if environment is None else environment
+    project, tree = _made(tree, file.parent, profile, outside, secrets, errors)
     if project is not None:
         errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
     if project is None or errors:
-        raise ProjectErrors(in_file_order(errors, tree))
+        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
     return project
 
 
@@ -115,10 +116,10 @@ def defined_by(project: Project, text: str, shown: str, environment: Mapping[str
     """The project as an earlier `definition` has it: its streams, flows and sinks. Where and how it runs is that of
     `project`, and so are the files that it names, except SQL files."""
     errors: list[ProjectError] = []
-    tree = parse_tree(text, shown)
-    made, tree = _made(tree, project.root, None, os.environ if environment is None else environment, errors)
+    secrets, outside = Secrets(), os.environ if environment is None else environment
+    made, tree = _made(parse_tree(text, shown, errors), project.root, None, outside, secrets, errors)
     if made is None or errors:
-        raise ProjectErrors(in_file_order(errors, tree))
+        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
     now = project.spec
     place = {"project": now.project, "spark": now.spark, "restart": now.restart, "http": now.http, "state": now.state}
     project.secrets.values.update(made.secrets.values)
@@ -126,30 +127,49 @@ def defined_by(project: Project, text: str, shown: str, environment: Mapping[str
 
 
 def _made(
-    tree: Tree, root: Path, profile: str | None, environment: Mapping[str, str], errors: list[ProjectError]
+    tree: Tree,
+    root: Path,
+    profile: str | None,
+    environment: Mapping[str, str],
+    secrets: Secrets,
+    errors: list[ProjectError],
 ) -> tuple[Project | None, Tree]:
     """The project of a tree in which only variables are still to be filled in, and the tree that it was made from."""
-    secrets, written = Secrets(), tree.data
-    tree = with_variables(tree, root, secrets, environment, errors)
+    written = tree.data
+    unfilled: list[ProjectError] = []
+    tree = with_variables(tree, root, secrets, environment, unfilled)
+    errors.extend(unfilled)
     tree, named_sinks = with_named_sinks(_without_empty_sections(tree), errors)
-    spec = _validated(tree, secrets, named_sinks, errors)
+    spec = _validated(tree, secrets, named_sinks, {error.where for error in unfilled}, errors)
     return None if spec is None else Project(root, spec, tree, secrets, profile, written), tree
 
 
-def _validated(tree: Tree, secrets: Secrets, named_sinks: set[Path_], errors: list[ProjectError]) -> ProjectSpec | None:
-    """The values, typed; what is wrong with them is added to `errors`."""
+def _validated(
+    tree: Tree, secrets: Secrets, named_sinks: set[Path_], unfilled: set[Origin | None], errors: list[ProjectError]
+) -> ProjectSpec | None:
+    """The values, typed; what is wrong with them is added to `errors`, except where a reference has no value."""
     try:
         return ProjectSpec.model_validate(tree.data)
     except ValidationError as error:
-        errors.extend(problems_of(error, tree, secrets=secrets, elsewhere=named_sinks))
+        found = problems_of(error, tree, secrets=secrets, elsewhere=named_sinks)
+        errors.extend(one for one in found if one.where not in unfilled)
     except ProjectError as error:  # a kind's own check, which does not know where it is written
         errors.append(error)
     return None
 
 
+def _without(secrets: Secrets, error: ProjectError) -> ProjectError:
+    """The error as it may be shown: also checks that name what they were given may have been given a secret."""
+    error.message = secrets.redact(error.message)
+    error.hint = None if error.hint is None else secrets.redact(error.hint)
+    return error
+
+
 def _without_empty_sections(tree: Tree) -> Tree:
-    """`streams:` with nothing below it is the same as no `streams:`."""
-    return Tree({key: value for key, value in tree.data.items() if value is not None}, tree.origins)
+    """`streams:` with nothing below it is the same as no `streams:`; `streems:` is still unknown."""
+    known = ProjectSpec.model_fields
+    kept = {key: value for key, value in tree.data.items() if value is not None or key not in known}
+    return Tree(kept, tree.origins)
 
 
 def _unknown_profile_keys(tree: Tree, in_use: str | None) -> Iterator[ProjectError]:

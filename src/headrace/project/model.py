@@ -384,6 +384,7 @@ class ProjectSpec(Options):
     serve: ServeSpec = Field(ServeSpec(), description="How endpoints are kept, served and guarded.")
     state: str = Field(
         ".headrace",
+        min_length=1,
         description="The folder for checkpoints and dead letters; on a cluster, one that all nodes have mounted, or "
         "`s3://BUCKET/PATH` on an S3-compatible object store. Logs stay on the machine then, in `.headrace`.",
         examples=[".headrace", "s3://flows/shop"],

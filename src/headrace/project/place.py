@@ -49,7 +49,7 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
     """The place of the project at `path`. What is wrong elsewhere in its files does not matter here."""
     file = find_file(path).absolute()
     errors: list[ProjectError] = []
-    tree = with_profile(with_includes(load_tree(file, file.name), file, errors), profile)
+    tree = with_profile(with_includes(load_tree(file, file.name, errors), file, errors), profile)
     for override in overrides:
         tree = with_override(tree, override)
     flows = tree.data.get("flows")

@@ -90,6 +90,9 @@ def _problem(findings: Sequence[_Finding]) -> ProjectError:
         case "extra_forbidden":
             hint = did_you_mean(first.name, first.spot.siblings, "keys")
             return first.error("unknown-key", f"unknown key '{first.name}' in {first.parent}", hint)
+        case "missing" if first.path and isinstance(first.path[-1], int):
+            parent = dotted(first.path[:-1])
+            return first.error("bad-value", f"{parent}: a value is missing after the first", first.spot.help)
         case "missing":
             return first.error("missing-key", f"{first.parent} needs the key '{first.name}'", first.spot.help)
         case "union_tag_not_found":

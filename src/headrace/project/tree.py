@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from headrace.core.errors import Origin, ProjectError
+from headrace.core.errors import Origin, ProjectError, ProjectErrors
 
 Path_ = tuple[str | int, ...]
 
@@ -18,6 +19,8 @@ _MAX_VALUES = 100_000
 _MAX_DEPTH = 100
 _TEXT_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str")
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+# to YAML the bracket of `{rate: ${RATE}}` begins a mapping
+_BARE_REFERENCE = re.compile(r"[{\[](?:.*[:,\s])?[^\s\"',\[{]*\$\{")
 
 
 @dataclass(frozen=True)
@@ -71,32 +74,47 @@ def dotted(path: Path_) -> str:
     return text
 
 
-def load_tree(file: Path, shown: str) -> Tree:
-    """The tree of one YAML file. `shown` is the name errors give it."""
-    if file.stat().st_size > _MAX_BYTES:
-        raise _bad_yaml(shown, None, "is larger than 4 MB", "split it and use 'include:'")
+def load_tree(file: Path, shown: str, errors: list[ProjectError] | None = None) -> Tree:
+    """The tree of one YAML file. `shown` is the name errors give it; for `errors` see `parse_tree`."""
     try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise _bad_yaml(shown, None, "is larger than 4 MB", "split it and use 'include:'")
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _bad_yaml(shown, None, "is not UTF-8 text", "save it as UTF-8") from error
-    return parse_tree(text, shown)
+    except OSError as error:
+        message = f"{shown} cannot be read: {error.strerror}"
+        hint = "give yourself the right to read it, e.g. chmod +r"
+        raise ProjectError("file-unreadable", message, where=Origin(shown), hint=hint) from error
+    return parse_tree(text, shown, errors)
 
 
-def parse_tree(text: str, shown: str) -> Tree:
-    """The tree of a YAML text, which must be a mapping."""
+def parse_tree(text: str, shown: str, errors: list[ProjectError] | None = None) -> Tree:
+    """The tree of a YAML text, which must be a mapping.
+
+    Keys that are written twice are added to `errors`, so that the rest can be checked too; else they are raised.
+    """
     node = _compose(text, shown)
     if node is None:
         return Tree({}, {(): Origin(shown, 1)})
     if not isinstance(node, yaml.MappingNode):
         raise _bad_yaml(shown, 1, "must be a mapping of keys to values", "start with e.g. 'project: rides'")
     builder = _Builder(shown, text)
-    return Tree(builder.build(node, ()), builder.origins)
+    data = builder.build(node, ())
+    if errors is None:
+        builder.refuse_repeated()
+    else:
+        errors.extend(builder.repeated)
+    return Tree(data, builder.origins)
 
 
 def parse_value(text: str, shown: str) -> Any:
     """A single YAML value, such as the right side of `--set`."""
     node = _compose(text, shown)
-    return None if node is None else _Builder(shown, text).build(node, ())
+    builder = _Builder(shown, text)
+    data = None if node is None else builder.build(node, ())
+    builder.refuse_repeated()
+    return data
 
 
 def _compose(text: str, shown: str) -> yaml.Node | None:
@@ -106,6 +124,8 @@ def _compose(text: str, shown: str) -> yaml.Node | None:
         return node
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
+        if line is not None and _BARE_REFERENCE.search("".join(text.splitlines()[line - 1 : line])):
+            hint = 'within { } and [ ] put references in quotes: {rate: "${RATE}"}'
         raise _bad_yaml(shown, line, f"is not valid YAML: {error.problem}", hint) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -125,6 +145,8 @@ class _Builder:
         self.shown = shown
         self.text = text
         self.origins: dict[Path_, Origin] = {}
+        self.repeated: list[ProjectError] = []
+        """Keys that are written twice; the first one stays."""
         self.built = 0
         self.scalars = yaml.SafeLoader("")
 
@@ -140,6 +162,11 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*path, index)) for index, child in enumerate(node.value)]
         return self._scalar(node)
+
+    def refuse_repeated(self) -> None:
+        """Raise what is wrong with keys, if anything is."""
+        if self.repeated:
+            raise ProjectErrors(self.repeated)
 
     def _scalar(self, node: yaml.Node) -> Any:
         # dates stay text, as in JSON: kinds parse the times they understand
@@ -172,26 +199,26 @@ class _Builder:
                 self._merge_key(value, path, result)
         lines: dict[str, int] = {}
         for key_node, value_node in own:
-            key = self._key(key_node, path, lines)
+            key = self._key(key_node)
+            if key in lines:
+                self._note_repeated(key_node, (*path, key), lines[key])
+                continue
+            lines[key] = key_node.start_mark.line + 1
             self._forget((*path, key))
             result[key] = self.build(value_node, (*path, key))
             self.origins[(*path, key)] = self._origin(value_node, (*path, key), key_node)
         return result
 
-    def _key(self, node: yaml.Node, path: Path_, lines: dict[str, int]) -> str:
-        line = node.start_mark.line + 1
+    def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
+            line = node.start_mark.line + 1
             raise _bad_yaml(self.shown, line, "has a key that is not a name", "a key is one word before a colon")
-        key = str(node.value)
-        if key in lines:
-            raise ProjectError(
-                "duplicate-key",
-                f"key '{key}' is written twice (first on line {lines[key]})",
-                where=Origin(self.shown, line, dotted((*path, key))),
-                hint="keep one of them",
-            )
-        lines[key] = line
-        return key
+        return str(node.value)
+
+    def _note_repeated(self, node: yaml.Node, path: Path_, first: int) -> None:
+        message = f"key '{path[-1]}' is written twice (first on line {first})"
+        where = Origin(self.shown, node.start_mark.line + 1, dotted(path))
+        self.repeated.append(ProjectError("duplicate-key", message, where=where, hint="keep one of them"))
 
     def _merge_key(self, node: yaml.Node, path: Path_, result: dict[str, Any]) -> None:
         """`<<: *base`: the keys of another mapping (the first of several wins), unless written here."""

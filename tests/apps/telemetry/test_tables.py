@@ -13,7 +13,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.apps.telemetry.application import APP, Application, line
 
-from headrace.engine.adhoc import AdHoc, to_document
+from headrace.engine.adhoc import AdHoc
+from headrace.engine.answers import to_document
 from headrace.engine.deadletters import read_letters
 from headrace.engine.state import StateDir
 from headrace.serve.access import Doors
