@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import os
@@ -130,6 +131,32 @@ def test_a_broken_pipe_of_a_socket_is_not_taken_for_the_end_of_stdout(
     ran = headrace("version")
     assert ran.code == 1
     assert "the broker went away" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "exit_code"),
+    [
+        (errno.EACCES, "not-permitted", Exit.FAILED),
+        (errno.EROFS, "not-permitted", Exit.FAILED),
+        (errno.ENOSPC, "disk-full", Exit.TRANSIENT),
+        (errno.ENAMETOOLONG, "bad-path", Exit.FAILED),
+    ],
+)
+def test_what_the_system_refuses_is_no_bug(
+    number: int, code: str, exit_code: int, monkeypatch: pytest.MonkeyPatch, headrace: Run
+) -> None:
+    _broken_command(monkeypatch, OSError(number, os.strerror(number), "/var/hunter2"))
+    ran = headrace("version", "--json")
+    error = ran.error["error"]
+    assert (ran.code, error["code"], error["message"]) == (exit_code, code, f"/var/****: {os.strerror(number)}")
+    assert error["hint"]
+
+
+def test_closed_streams_are_no_reason_to_fail(project: Path) -> None:
+    closed = f"exec '{sys.executable}' -c '{_MAIN}' \"$@\""
+    for without, code in ((">&-", 0), ("2>&-", 0), (">&- 2>&- <&-", 0)):
+        done = subprocess.run(["sh", "-c", f"{closed} {without}", "sh", "lint", str(project)], check=False)
+        assert done.returncode == code, without
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])

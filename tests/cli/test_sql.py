@@ -19,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.output import printer
-from headrace.cli.sql import _one, _print, _script, _text
+from headrace.cli.sql import _logs, _one, _print, _script, _text
 from headrace.core.errors import ProjectError
+from headrace.engine.state import StateDir
 from headrace.sql.errors import SqlError
 
 Run = Callable[..., Any]
@@ -32,6 +33,13 @@ def test_statements_come_from_arguments_a_file_or_stdin(tmp_path: Path, monkeypa
     arguments, file, stdin = (["SELECT 1", "SELECT ';'"], None), (None, tmp_path / "script.sql"), (None, None)
     found = [[(one.text, one.where.line) for one in _script(*_text(*given))] for given in (arguments, file, stdin)]
     assert found == [[("SELECT 1", 1), ("SELECT ';'", 2)], [("SELECT 'x;y'", 1), ("SELECT 2", 3)], [("SELECT 3", 1)]]
+
+
+def test_a_project_that_may_only_be_read_can_be_asked(tmp_path: Path) -> None:
+    kept, blocked = StateDir(tmp_path / "state"), StateDir(tmp_path / "file" / "state")
+    (tmp_path / "file").touch()
+    assert _logs(kept, tmp_path) == tmp_path / "state" / "logs"
+    assert _logs(blocked, tmp_path) == tmp_path
 
 
 class _Refusing:

@@ -25,6 +25,7 @@ def refuse_occupied(folder: Path, force: bool) -> None:
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     """Write files by their paths within a folder."""
+    target = folder
     try:
         for name, text in contents.items():
             target = folder / name
@@ -32,5 +33,5 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
             target.write_bytes(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
         raise ProjectError(
-            "not-writable", f"{error.filename} cannot be written: {error.strerror}", hint="choose another folder"
+            "not-writable", f"{target} cannot be written: {error.strerror}", hint="choose another folder"
         ) from error

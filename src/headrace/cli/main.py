@@ -5,6 +5,7 @@ Each command's module is imported when it is called, so `--help` needs neither S
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import select
@@ -22,7 +23,18 @@ from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.objects import StoreError
 
 _PROGRAM = "headrace"
-_STDOUT = 1
+_STDOUT, _STDERR = 1, 2
+_NO_RIGHT = ("not-permitted", "check the rights of it and of the folders above it", Exit.FAILED)
+_NO_ROOM = ("disk-full", "make room there", Exit.TRANSIENT)
+_REFUSALS = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.ENAMETOOLONG: ("bad-path", "choose a shorter name", Exit.FAILED),
+    errno.ELOOP: ("bad-path", "a link there leads back to itself", Exit.FAILED),
+}
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. The only place where errors are turned into output."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     printer.begin(json_errors="--json" in given)
+    _open_what_is_closed()
     never_fail_on_a_character()
     try:
         _run(given)
@@ -155,6 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # the last resort: whatever it is, the user must learn that it is not their fault
         if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
             return Exit.FAILED
+        mendable = _as_mendable(error)
+        if mendable is not None:
+            printer.error(mendable)
+            return mendable.exit_code
         printer.crash(error, __version__)
         return Exit.FAILED
 
@@ -166,6 +183,15 @@ def _as_unreachable(error: StoreError) -> ProjectError:
         hint="check the address and the keys in 'object_store:' (or AWS_…), and the network",
         exit_code=Exit.TRANSIENT,
     )
+
+
+def _as_mendable(error: Exception) -> ProjectError | None:
+    """What the system refused because of rights or room, wherever that was: the user can mend it."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+        return None
+    code, hint, exit_code = _REFUSALS[error.errno]
+    place = f"{error.filename}: " if error.filename else ""
+    return ProjectError(code, f"{place}{error.strerror}", hint=hint, exit_code=exit_code)
 
 
 def _run(arguments: list[str]) -> None:
@@ -184,6 +210,17 @@ def _as_usage_error(error: typer.TyperException) -> ProjectError:
     context = getattr(error, "ctx", None)
     hint = f"see: {context.command_path} --help" if context else None
     return usage_error(message[:1].lower() + message[1:], hint)
+
+
+def _open_what_is_closed() -> None:
+    """Called with `>&-` there is no stdout: Python has None for it, and the next file to be opened takes its place."""
+    if sys.stdout is not None and sys.stderr is not None:
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", closefd=False)
 
 
 def _nobody_reads_stdout() -> bool:

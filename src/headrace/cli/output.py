@@ -84,6 +84,17 @@ class Printer:
         """Progress, hints and anything else that is not the answer."""
         print(self.redact(text), file=sys.stderr, flush=True)
 
+    def progress(self, text: str) -> None:
+        """A line that may be overlooked: as a note, but faint."""
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(self.redact(text), "dim"))
+
+    def notes_on_terminal(self) -> bool:
+        """Whether notes are read by people, with style."""
+        return wants_style(sys.stderr)
+
     def on_terminal(self) -> bool:
         """Whether stdout is a terminal that wants to be written to with style."""
         return wants_style(sys.stdout)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.project.tables import TableSpec
 
 _SECONDS_BETWEEN_LINES = 10.0
+_FLOWS_ON_ONE_LINE = 4
 
 
 def run(
@@ -152,7 +153,8 @@ def _run(
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
                 printer.note(f"status and metrics: {reporting.server.address}{note}")
-            printer.note("running; Ctrl-C stops" if seconds is None and not until_caught_up else "running")
+                printer.note(f"  headrace status {_relative(project)} --watch")
+            printer.note(_until(seconds, until_caught_up))
             return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
     finally:
         printer.note("stopping …")
@@ -191,9 +193,20 @@ class _Reporter:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        if self._json:
+            for run in runs:
+                printer.note(jsonlib.dumps(_document(run)))
+        elif not all(run.state in ("stopped", "failed") for run in runs):  # what came of those is said at the end
+            self._tell_all(runs)
+
+    def _tell_all(self, runs: Sequence[FlowRun]) -> None:
+        on_terminal = printer.notes_on_terminal()
+        if on_terminal:
+            printer.progress(_summary(runs))
         for run in runs:
-            printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
-            if run.building is not None and not self._json:
+            if not on_terminal:
+                printer.note(_line(run))
+            if run.building is not None:
                 printer.note(_candidate_line(run.building))
 
     def _tell_of_candidate(self, run: FlowRun) -> None:
@@ -244,12 +257,30 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 1)
 
 
+def _until(seconds: float | None, until_caught_up: bool) -> str:
+    if until_caught_up:
+        return "running until all is processed that is there now; Ctrl-C stops"
+    return "running; Ctrl-C stops" if seconds is None else f"running for {seconds:g} s; Ctrl-C stops earlier"
+
+
+def _summary(runs: Sequence[FlowRun]) -> str:
+    """All flows on one line: tables of rows stay in sight longer on a terminal."""
+    rows, rates = sum(run.rows_in for run in runs), [run.numbers.rows_per_s() or 0.0 for run in runs]
+    each = [f"{run.plan.name} {run.rows_in:,}" for run in runs if run.rows_in]
+    odd = [f"{run.plan.name} {run.state}" for run in runs if run.state != "running"]
+    if not rows:
+        return "; ".join(["waiting for the first rows", *odd])
+    told = f" ({', '.join(each)})" if 1 < len(each) <= _FLOWS_ON_ONE_LINE else ""
+    return "; ".join([f"{rows:,} rows in{told}, {sum(rates):,.0f} rows/s", *odd])
+
+
 def _line(run: FlowRun) -> str:
     numbers = run.numbers
     state = f"{run.state}: {run.reason.text}" if run.reason else run.state
     if run.stop is not None:
         state += f" (asked for by {run.stop.by} at {run.stop.at})"
-    parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {run.batches} batches"]
+    batches = "1 batch" if run.batches == 1 else f"{run.batches} batches"
+    parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {batches}"]
     rate = numbers.rows_per_s()
     if rate is not None:
         parts.append(f"{rate:,.0f} rows/s")
@@ -277,23 +308,39 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
         for run in runs:
             bad = counts.get(run.plan.name, 0)
             printer.note(_line(run) + (f", {bad:,} dead letters" if bad else ""))
-        for text in _where_to_look(runs, project):
+        for text in _where_to_look(runs, project, bad=any(counts.get(run.plan.name) for run in runs)):
             printer.note(text)
     if any(run.error is not None for run in runs):
         raise typer.Exit(int(Exit.FAILED))  # each error was printed when it happened
 
 
-def _where_to_look(runs: Sequence[FlowRun], project: Project) -> Iterator[str]:
-    """Where the results are, and a question to ask them."""
+def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
+    """Where the results are, and questions to ask them."""
+    from headrace.engine.lake import is_table
+
+    option = "" if project.root == Path.cwd() else f" -p {_relative(project)}"
     for run in runs:
         path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
-        if path is not None:
-            question = f"headrace sql -p {_relative(project)} 'SELECT * FROM {run.plan.name} LIMIT 10'"
-            yield f"{run.plan.name} is in {path}; ask it: {question}"
+        if path is None:
+            continue
+        location = project.context.path(path)
+        if "://" in location or is_table(location):
+            yield f"{run.plan.name} is in {_from_here(location)}; ask it:"
+            yield f"  headrace sql{option} 'SELECT * FROM {run.plan.name} LIMIT 10'"
+        else:
+            yield f"{run.plan.name} has given no rows yet: {_from_here(location)} is still to be made"
+    if bad:
+        yield "dead letters are records that could not be processed; look at them:"
+        yield f"  headrace dead-letters list{option}"
 
 
 def _relative(project: Project) -> str:
+    return _from_here(str(project.root))
+
+
+def _from_here(location: str) -> str:
+    """A path as it is written in the current folder; an address elsewhere as it is."""
     try:
-        return str(project.root.relative_to(Path.cwd()))
+        return str(Path(location).relative_to(Path.cwd())) if "://" not in location else location
     except ValueError:
-        return str(project.root)
+        return location

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headrace.sql.errors import SqlError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.engine.state import StateDir
     from headrace.project.loader import Project
 
 
@@ -118,7 +120,8 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
     with tempfile.TemporaryDirectory() as scratch:
         state = StateDir.of(project.context) if project else StateDir(Path(scratch))
         spec = project.spec.spark if project else SparkSpec()
-        spark = start_session(spec, "sql", state.logs)
+        logs = _logs(state, Path(scratch))
+        spark = start_session(spec, "sql", logs)
         try:
             session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
@@ -130,12 +133,21 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
         except Exception as error:
             if not is_lost(error):
                 raise
-            hint = f"see {state.logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
+            hint = f"see {logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
             raise ProjectError(
                 "spark-lost", "Spark's process has ended", hint=hint, exit_code=Exit.TRANSIENT
             ) from error
         finally:
             stop_session(spark)
+
+
+def _logs(state: StateDir, scratch: Path) -> Path:
+    """Where Spark writes its log: who may only read a project may still ask it."""
+    try:
+        state.logs.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return scratch
+    return state.logs if os.access(state.logs, os.W_OK) else scratch
 
 
 def _one(session: Any, statement: _Statement, form: str) -> bool:
