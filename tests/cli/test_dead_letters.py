@@ -105,6 +105,7 @@ def test_list(headrace: Run, shop: Path) -> None:
     assert "value" not in first
     assert headrace("dead-letters", "list", shop, "--reason", "no-event-time", "--json").data["total"] == 1
     assert headrace("dead-letters", "list", shop, "--since", NOW.isoformat(), "--json").data["items"] == []
+    assert headrace("dead-letters", "list", shop, "--since", NOW.isoformat()).err == "no dead letters\n"
     plain = headrace("dead-letters", "list", shop, "--limit", "2")
     assert [len(line.split("\t")) for line in plain.out.splitlines()] == [8, 8], "a letter is a line"
     assert "the newest 2 of 7" in plain.err
@@ -287,6 +288,8 @@ def test_letters_of_a_batch_that_will_run_again_wait_for_it(headrace: Run, shop:
 
 def test_late_rows(headrace: Run, shop: Path) -> None:
     assert headrace("late", "count", shop, "--json").data == {"by": "flow", "items": [], "total": 0}
+    assert headrace("late", "list", shop).err == "no late rows\n"
+    assert headrace("late", "list", shop, "nope").code == 4
     place = shop / ".headrace" / "late" / "counts" / "orders"
     place.mkdir(parents=True)
     row = {"flow": "counts", "stream": "orders", "generation": "g1-a", "batch": 3, "event_time": NOW, "watermark": NOW}

@@ -58,10 +58,27 @@ def test_any_name_can_be_quoted() -> None:
 
 
 @pytest.mark.parametrize(
-    "ddl", ["a", "a int b", "a nope", "a-b int", "a int, a string", "a decimal(50,2)", "a struct<x>", "a int)"]
+    "ddl",
+    [
+        "a",
+        "a int b",
+        "a nope",
+        "a-b int",
+        "a int, a string",
+        "a decimal(50,2)",
+        "a struct<x>",
+        "a map<string>",
+        "a int)",
+    ],
 )
 def test_what_is_no_list_of_columns_is_refused(ddl: str) -> None:
     with pytest.raises(ProjectError) as caught:
         from_ddl(ddl)
     assert caught.value.code == "bad-schema"
     assert ddl in caught.value.message
+
+
+def test_the_column_at_fault_is_named() -> None:
+    with pytest.raises(ProjectError, match=r"\('amount dubble' is no name and type\)") as caught:
+        from_ddl("id map<string, array<int>>, amount dubble, at timestamp")
+    assert "did you mean 'double'?" in str(caught.value.hint)

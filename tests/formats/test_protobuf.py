@@ -205,14 +205,17 @@ def test_a_message_that_contains_itself_keeps_its_own_columns(project: Context, 
         ({"proto": "none.proto", "message": "shop.Order"}, "missing-file", "project"),
         ({"descriptors": "shop.proto", "message": "shop.Order"}, "bad-descriptors", "include_imports"),
         ({"proto": "broken.proto", "message": "shop.Order"}, "bad-proto", "proto_path"),
+        ({"proto": "binary.proto", "message": "shop.Order"}, "bad-proto", "mend the line"),
     ],
 )
 def test_what_is_wrong_with_the_schema_is_said(project: Context, options: dict[str, str], code: str, hint: str) -> None:
     Path(project.path("broken.proto")).write_text('syntax = "proto3"; message X { Nope n = 1; }')
+    Path(project.path("binary.proto")).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ProjectError) as caught:
         ProtobufFormat(**options).record_schema(project)  # type: ignore[arg-type]
     assert caught.value.code == code
     assert hint in str(caught.value.hint)
+    assert "log messages" not in caught.value.message
 
 
 def test_descriptors_or_proto_not_both() -> None:

@@ -484,5 +484,5 @@ def test_the_command(tmp_path: Path, descriptors: Path, capsys: pytest.CaptureFi
     assert f"wrote {folder / 'headrace.yaml'}" in out
     assert "secret: set INFLUX_PASSWORD" in err
     assert "please look: SOURCE_KAFKA_CONSUMER_CONFIG_GROUP_ID" in err
-    assert main(["migrate", "dagger", str(tmp_path / "none")]) == 1
+    assert main(["migrate", "dagger", str(tmp_path / "none")]) == 4
     assert "missing-file" in capsys.readouterr().err

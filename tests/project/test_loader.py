@@ -45,6 +45,8 @@ def test_a_place_in_a_sql_file_is_in_that_file(loaded: Any) -> None:
     project = loaded("project: a\nflows: {f: {sql_file: sql/f.sql}}", {"sql/f.sql": "SELECT\n  x"})
     assert project.sql_of("f") == "SELECT\n  x"
     assert str(project.sql_origin("f", 2)) == "sql/f.sql:2 (flows.f)"
+    (project.root / "sql" / "f.sql").write_text("\ufeffSELECT 1")
+    assert project.sql_of("f") == "SELECT 1"
 
 
 def test_included_files_keep_their_places(loaded: Any) -> None:

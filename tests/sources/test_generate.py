@@ -94,6 +94,8 @@ def test_skew_makes_a_few_keys_hot() -> None:
         ({"a": {"choice": [1, 2], "weights": [1]}}, "2 values need 2 weights, not 1"),
         ({"a": {"constant": 1}, "a.b": {"constant": 1}}, "'a' cannot be both a value and the struct of 'a.b'"),
         ({"a": {"integer": [1, 2], "digits": 3}}, "Extra inputs are not permitted"),
+        ({"a": {"integer": [2, 1]}}, "the least value 2 is greater than the greatest 1"),
+        ({"a": {"decimal": [2, 1.5]}}, "is greater than the greatest 1.5"),
         ({"_a": {"constant": 1}}, "should match pattern"),
     ],
 )

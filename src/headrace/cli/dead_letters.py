@@ -84,6 +84,8 @@ def list_(
     print_letters(rows, count(chosen, "reason"))
     if len(rows) < chosen.num_rows:
         printer.note(f"the newest {len(rows):,} of {chosen.num_rows:,}; --limit 0 shows all")
+    elif not rows:
+        printer.note("no dead letters")
 
 
 @app.command("count")

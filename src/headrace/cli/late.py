@@ -10,6 +10,7 @@ import typer
 from headrace.cli.letters_output import moment, print_counts, timestamp
 from headrace.cli.output import printer, usage_error
 from headrace.cli.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.core.errors import unknown_flow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,8 @@ def list_(
         printer.data("\t".join(str(shown[name]) for name in _PLAIN))
     if len(items) < chosen.num_rows:
         printer.note(f"the newest {len(items):,} of {chosen.num_rows:,}; --limit 0 shows all")
+    elif not items:
+        printer.note("no late rows")
 
 
 @app.command("count")
@@ -83,8 +86,11 @@ def _late(
     path, flows = split(names, option)
     if len(flows) > 1:
         raise usage_error(f"one flow at most, not {len(flows)}", "leave out the others, or all of them")
-    state = StateDir.of(load_project(path, profile, overrides).context)
-    return state.late, flows[0] if flows else None
+    loaded = load_project(path, profile, overrides)
+    folder, flow = StateDir.of(loaded.context).late, flows[0] if flows else None
+    if flow is not None and flow not in loaded.spec.flows and not (folder / flow).is_dir():
+        raise unknown_flow(flow, loaded.spec.flows)
+    return folder, flow
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _run(
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
                 printer.note(f"status and metrics: {reporting.server.address}{note}")
-                printer.note(f"  headrace status {_relative(project)} --watch")
+                printer.note(f"  headrace status{_option(project)} --watch")
             printer.note(_until(seconds, until_caught_up))
             return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
     finally:
@@ -318,7 +318,7 @@ def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iter
     """Where the results are, and questions to ask them."""
     from headrace.engine.lake import is_table
 
-    option = "" if project.root == Path.cwd() else f" -p {_relative(project)}"
+    option = _option(project)
     for run in runs:
         path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
         if path is None:
@@ -334,8 +334,9 @@ def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iter
         yield f"  headrace dead-letters list{option}"
 
 
-def _relative(project: Project) -> str:
-    return _from_here(str(project.root))
+def _option(project: Project) -> str:
+    """What a command needs to be told to mean this project."""
+    return "" if project.root == Path.cwd() else f" -p {_from_here(str(project.root))}"
 
 
 def _from_here(location: str) -> str:

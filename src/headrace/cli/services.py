@@ -65,7 +65,10 @@ def down(kinds: _Kinds = None, json: _Json = False) -> None:
 @app.command()
 def status(kinds: _Kinds = None, json: _Json = False) -> None:
     """What runs, where, and what a client must know."""
-    _print([_row(service) for service in _known_here(kinds)], json)
+    rows = [_row(service) for service in _known_here(kinds)]
+    _print(rows, json)
+    if not rows:
+        _progress("no service was started here; for example: headrace services up kafka")
 
 
 def _here(service: type[services.Service]) -> services.Service:

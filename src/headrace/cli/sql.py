@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -41,6 +42,7 @@ def sql(
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # that it cannot read SHOW TABLES is nobody's concern
     form = _format("json" if json else format)
     script = _script(*_text(statements, file))
     if not script:

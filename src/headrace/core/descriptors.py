@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,9 @@ from google.protobuf.message import DecodeError
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
+
+# what the compiler says of itself
+_OF_NO_USE = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} \d\d:\d\d:")
 
 
 def read_file(context: Context, path: str, what: str) -> bytes:
@@ -84,15 +88,17 @@ def _protoc(roots: Sequence[str], files: Sequence[str]) -> bytes:
         options = [*includes, "--include_imports", f"--descriptor_set_out={out}"]
         # a process of its own: inside this one the compiler prints its errors where nobody can catch them
         done = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *options, *files], capture_output=True, text=True
+            [sys.executable, "-m", "grpc_tools.protoc", *options, *files],
+            capture_output=True,
+            text=True,
+            errors="replace",
         )
         if done.returncode:
-            message = done.stderr.strip() or f"protoc ended with {done.returncode}"
-            raise ProjectError(
-                "bad-proto",
-                f"the .proto does not compile: {message}",
-                hint="imports are looked up in the folders of `proto_path`",
-            )
+            said = [line for line in done.stderr.strip().splitlines() if not _OF_NO_USE.match(line)]
+            message = "\n".join(said) or f"protoc ended with {done.returncode}"
+            missing = "was not found" in message or "is not defined" in message
+            hint = "imports are looked up in the folders of `proto_path`" if missing else "mend the line that is named"
+            raise ProjectError("bad-proto", f"the .proto does not compile: {message}", hint=hint)
         return out.read_bytes()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import TokenType, exp
 
-from headrace.core.errors import ProjectError
+from headrace.core.errors import ProjectError, nearest
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -32,21 +33,47 @@ _SIMPLE: dict[Any, pa.DataType] = {
     exp.DataType.Type.TIMESTAMPNTZ: pa.timestamp("us"),
 }
 
+_TYPES = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "binary", "date")
+_TYPES += ("timestamp", "timestamp_ntz", "array", "map", "struct")
+_NOT_COLUMNS = (sqlglot.errors.SqlglotError, KeyError, AttributeError, ValueError, IndexError)
+# a column up to the comma after it, which stands in no brackets
+_COLUMN = re.compile(r"(?:[^,<(]|<(?:[^<>]|<[^<>]*>)*>|\([^()]*\))+")
+
 
 def from_ddl(ddl: str) -> pa.Schema:
     """The schema that `id bigint, at timestamp, tags map<string, string>` describes."""
     try:
-        table = sqlglot.parse_one(f"CREATE TABLE t ({_with_quoted_names(ddl)})", dialect="spark")
-        columns = list(table.find(exp.Schema).expressions)  # type: ignore[union-attr]
-        fields = [(column.name, _arrow(column.args["kind"])) for column in columns]
+        fields = _fields(ddl)
         _refuse_repeated([name for name, _ in fields])
         return pa.schema(fields)
-    except (sqlglot.errors.SqlglotError, KeyError, AttributeError, ValueError) as error:
+    except _NOT_COLUMNS as error:
+        # what the parser says of a whole list points past the column at fault
+        column = None if isinstance(error, ValueError) else _first_wrong_column(ddl)
+        reason = str(error).splitlines()[0][:200] if column is None else f"'{column[:100]}' is no name and type"
+        word = (column or "").rpartition(" ")[2]
+        guess = nearest(word, _TYPES) if word.isidentifier() and word not in _TYPES else None
+        hint = f"did you mean '{guess}'? " if guess else ""
         raise ProjectError(
             "bad-schema",
-            f"not a list of columns: '{ddl.strip()[:200]}' ({str(error).splitlines()[0][:200]})",
-            hint="write name and type, separated by commas: id bigint, amount double, at timestamp",
+            f"not a list of columns: '{ddl.strip()[:200]}' ({reason})",
+            hint=hint + "write name and type, separated by commas: id bigint, amount double, at timestamp",
         ) from error
+
+
+def _fields(ddl: str) -> list[tuple[str, pa.DataType]]:
+    table = sqlglot.parse_one(f"CREATE TABLE t ({_with_quoted_names(ddl)})", dialect="spark")
+    columns = list(table.find(exp.Schema).expressions)  # type: ignore[union-attr]
+    return [(column.name, _arrow(column.args["kind"])) for column in columns]
+
+
+def _first_wrong_column(ddl: str) -> str | None:
+    """The first column that cannot be read by itself."""
+    for column in _COLUMN.findall(ddl):
+        try:
+            _fields(column)
+        except _NOT_COLUMNS:
+            return " ".join(column.split())
+    return None
 
 
 def _with_quoted_names(ddl: str) -> str:

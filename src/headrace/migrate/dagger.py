@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from headrace.core.errors import ProjectError
+from headrace.core.errors import Exit, ProjectError
 from headrace.migrate.draft import PLACE, Draft, hidden, literal, milliseconds, name_of
 from headrace.migrate.processors import after, before
 from headrace.migrate.properties import read_properties
@@ -51,7 +51,8 @@ def migrate(file: Path, descriptors: Path | None = None) -> Draft:
     try:
         settings = read_properties(file.read_text(encoding="utf-8"), file.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise ProjectError("missing-file", f"{file} cannot be read", hint="name a file of KEY=value lines") from error
+        hint = "name a file of KEY=value lines"
+        raise ProjectError("missing-file", f"{file} cannot be read", hint=hint, exit_code=Exit.NOT_FOUND) from error
     draft = Draft(settings)
     _schemas(draft, file, descriptors)
     query = draft.take("FLINK_SQL_QUERY")

@@ -55,7 +55,7 @@ class Project:
         flow = self.spec.flows[name]
         if flow.sql is not None:
             return flow.sql
-        return (self.root / str(flow.sql_file)).read_text(encoding="utf-8")
+        return (self.root / str(flow.sql_file)).read_text(encoding="utf-8-sig")  # some editors begin with a mark
 
     def definition(self) -> str | None:
         """The project in one YAML text that `defined_by` can load later, whatever becomes of its files.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from headrace.core.component import Options
 from headrace.core.schema import TIMESTAMP
 from headrace.sources._words import CITIES, PEOPLE, STREETS
 
+Number = TypeVar("Number", int, float)
 Share = Annotated[float, Field(ge=0, le=1)]
 _KILOMETRES_PER_DEGREE = 111.32
 
@@ -76,6 +77,12 @@ class GeneratedField(Options):
         if not self.nulls:
             return values
         return pc.if_else(pa.array(draw.unit("null") < self.nulls), pa.scalar(None, values.type), values)
+
+
+def _ordered(bounds: tuple[Number, Number]) -> tuple[Number, Number]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"the least value {bounds[0]} is greater than the greatest {bounds[1]}")
+    return bounds
 
 
 class SequenceField(GeneratedField):
@@ -147,6 +154,11 @@ class IntegerField(GeneratedField):
 
     integer: tuple[int, int] = Field(description="Least and greatest value.", examples=[[1, 100]])
 
+    @field_validator("integer")
+    @classmethod
+    def _least_first(cls, bounds: tuple[int, int]) -> tuple[int, int]:
+        return _ordered(bounds)
+
     @property
     def arrow_type(self) -> pa.DataType:
         """A 64-bit number."""
@@ -163,6 +175,11 @@ class DecimalField(GeneratedField):
 
     decimal: tuple[float, float] = Field(description="Least and greatest value.", examples=[[2.5, 80]])
     digits: int = Field(2, ge=0, le=12, description="Digits after the point.")
+
+    @field_validator("decimal")
+    @classmethod
+    def _least_first(cls, bounds: tuple[float, float]) -> tuple[float, float]:
+        return _ordered(bounds)
 
     @property
     def arrow_type(self) -> pa.DataType:
