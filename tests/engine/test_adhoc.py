@@ -66,6 +66,8 @@ def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: Ad
     assert found == {"columns": ["n", "m"], "rows": [[5, "n4"]]}
     assert asked.undecoded() == {"things": 1}
     assert asked.undecoded() == {}
+    variants = to_document(asked.run("""SELECT 1 AS n, parse_json('{"a": [1]}') AS n, 'x' AS v"""))
+    assert variants == {"columns": ["n", "n", "v"], "rows": [[1, '{"a":[1]}', "x"]]}
     assert asked.run("SELECT * FROM dead_letters").num_rows == 0  # they are those of flows
 
 

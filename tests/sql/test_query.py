@@ -86,3 +86,23 @@ def test_errors_point_to_their_part_of_the_text() -> None:
     query = parse("SELECT a,\n  t.b\nFROM t")
     error = query.error_at(query.tree.selects[1], "some-code", "message", "hint")
     assert (error.line, error.offset) == (2, 12)
+
+
+@pytest.mark.parametrize(
+    ("sql", "line", "near"),
+    [
+        ("SELECT a,\n FROM t", 1, "between ',' and 'FROM'"),
+        ("SELECT a,\n b,\n , c FROM t", 2, "between ',' and ','"),
+        ("SELECT , a FROM t", 1, "between 'SELECT' and ','"),
+        ("SELECT\n FROM t", 1, "between 'SELECT' and 'FROM'"),
+        ("SELECT sum(a,) FROM t", 1, "between ',' and ')'"),
+        ("SELECT a FROM t GROUP BY\n a,\n;", 2, "ends with a comma"),
+    ],
+)
+def test_a_comma_too_many_is_refused_as_spark_does(sql: str, line: int, near: str) -> None:
+    with pytest.raises(SqlError, match=r"something is missing|comma") as caught:
+        parse(sql)
+    assert (caught.value.code, caught.value.line) == ("sql-syntax", line)
+    assert near in caught.value.message
+    assert caught.value.hint
+    assert parse("SELECT a, `from` FROM t").tables == ("t",)

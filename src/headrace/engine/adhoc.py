@@ -36,7 +36,7 @@ from headrace.sql.query import SqlError, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DEAD_LETTERS = "dead_letters"
 LATE_ROWS = "late_rows"
@@ -84,7 +84,7 @@ class AdHoc:
         asked = expand_text(_translated(statement, inputs), own)
         try:
             register_functions(self.spark, [asked.sql], self.project)
-            return self.spark.sql(asked.sql).toArrow()
+            return _readable(self.spark.sql(asked.sql)).toArrow()
         except AnalysisException as error:
             raise self._with_known_inputs(in_question(error, asked, self._functions)) from error
         except (PySparkException, Py4JJavaError) as error:
@@ -174,6 +174,23 @@ class AdHoc:
                 "lake-missing", f"flow '{name}' has written no lake table yet", hint=f"run it: headrace run {name}"
             )
         self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
+
+
+def _readable(answer: DataFrame) -> DataFrame:
+    """The answer with VARIANT columns as JSON: Arrow has only their bytes."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import VariantType
+
+    if not any(isinstance(field.dataType, VariantType) for field in answer.schema):
+        return answer
+    numbered = answer.toDF(*(f"c{number}" for number in range(len(answer.columns))))  # names may be there twice
+    shown = [
+        (sf.to_json(f"c{number}") if isinstance(field.dataType, VariantType) else sf.col(f"c{number}")).alias(
+            field.name
+        )
+        for number, field in enumerate(answer.schema)
+    ]
+    return numbered.select(*shown)
 
 
 def _quoted_in(message: str) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -23,6 +24,7 @@ from headrace.sql.tokens import Words
 __all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]
 
 DIALECT = "spark"
+_NOT_AFTER_COMMA = (TokenType.COMMA, TokenType.R_PAREN, TokenType.FROM)
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,12 @@ def _parsed(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
     dialect = Dialect.get_or_raise(DIALECT)
     try:
         tokens = _with_functions_as_names(dialect.tokenize(sql))
+        _refuse_stray_commas(tokens)
         statements = [tree for tree in dialect.parser().parse(tokens, sql) if tree is not None]
     except ParseError as error:
-        refused = _syntax_error(sql, error)
-        for step in reversed(steps):
-            refused.offset = origin(refused.offset or 0, step)
-        raise refused from error
+        raise _placed(_syntax_error(sql, error), steps) from error
+    except SqlError as error:
+        raise _placed(error, steps) from None
     except RecursionError:
         raise SqlError("sql-syntax", "SQL is nested too deeply", hint="split it into flows or CTEs") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
@@ -166,6 +168,37 @@ def _parsed(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
         hint = "a flow's SQL is a single SELECT or WITH … SELECT"
         raise SqlError("sql-not-a-query", f"expected one SELECT, found {found}", hint=hint)
     return Query(text, statements[0], tuple(tokens), sql, steps)
+
+
+def _placed(refused: SqlError, steps: tuple[tuple[Edit, ...], ...]) -> SqlError:
+    """The error with the place in what the user wrote."""
+    for step in reversed(steps):
+        refused.offset = origin(refused.offset or 0, step)
+    return refused
+
+
+def _refuse_stray_commas(tokens: list[Token]) -> None:
+    """The parser forgives a comma too many; Spark does not, or takes the FROM after it for a column."""
+    for before, after in pairwise(token for token in tokens if token.token_type is not TokenType.SEMICOLON):
+        comma = before.token_type is TokenType.COMMA and after.token_type in _NOT_AFTER_COMMA
+        empty = before.token_type is TokenType.SELECT and after.token_type in (TokenType.COMMA, TokenType.FROM)
+        if comma or empty:
+            raise SqlError(
+                "sql-syntax",
+                f"SQL cannot be parsed: something is missing between '{before.text}' and '{after.text}'",
+                line=before.line,
+                offset=before.start,
+                hint="remove the comma, or write what should stand there" if comma else "write what to select",
+            )
+    last = next((token for token in reversed(tokens) if token.token_type is not TokenType.SEMICOLON), None)
+    if last is not None and last.token_type is TokenType.COMMA:
+        raise SqlError(
+            "sql-syntax",
+            "SQL cannot be parsed: it ends with a comma",
+            line=last.line,
+            offset=last.start,
+            hint="remove the comma, or write what should stand there",
+        )
 
 
 def _with_functions_as_names(tokens: list[Token]) -> list[Token]:
