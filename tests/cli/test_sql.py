@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -51,7 +52,7 @@ class _Refusing:
 
 def test_an_error_has_its_place_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     for statement in _script("SELECT 1;\n\nSELECT\n  x;", "ask.sql"):
-        assert not _one(_Refusing(), statement, "json")
+        assert not _one(_Refusing(), statement, "json", threading.Event())
     first, second = (json.loads(line)["error"]["where"] for line in capsys.readouterr().out.splitlines())
     assert (first["file"], first["line"], second["line"]) == ("ask.sql", 1, 4)
 

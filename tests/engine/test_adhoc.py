@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from headrace.cli.signals import cancelling
 from headrace.core.errors import ProjectError
 from headrace.engine.adhoc import AdHoc, split_statements
 from headrace.engine.answers import to_document
@@ -108,6 +113,23 @@ def test_errors_have_codes(asked: AdHoc, statement: str, code: str, hint: str) -
     assert hint in str(found.value.hint)
     if isinstance(found.value, SqlError) and "month" not in statement:
         assert found.value.line == (1 if code == "sql-failed" else 2)
+
+
+@pytest.mark.spark
+def test_ctrl_c_ends_a_long_question_at_once(asked: AdHoc) -> None:
+    spark = asked.spark.sparkContext
+
+    def interrupt_when_it_runs() -> None:
+        while not spark.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with cancelling(spark.cancelAllJobs) as interrupted:
+        threading.Thread(target=interrupt_when_it_runs, daemon=True).start()
+        with pytest.raises((KeyboardInterrupt, ProjectError)):
+            asked.run("SELECT count(*) FROM range(100000000000) a JOIN range(1000) b")
+    assert interrupted.is_set()
+    assert asked.run("SELECT 1 AS one")["one"].to_pylist() == [1]
 
 
 @pytest.mark.spark

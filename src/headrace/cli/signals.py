@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM of commands that run until they are told to stop."""
+"""Ctrl-C and SIGTERM of commands that run until they are told to stop, or wait for Spark."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,28 @@ def stop_on_signal() -> Iterator[threading.Event]:
     kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopping
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM end what Spark is asked here, at once.
+
+    PySpark waits for the answer even then, so Spark is told first; by another thread, as the connection of this one is
+    taken. What becomes of the question is an error or a KeyboardInterrupt: the event tells who sees the former.
+    """
+    interrupted = threading.Event()
+
+    def handle(_number: int, _frame: Any) -> None:
+        interrupted.set()
+        threading.Thread(target=cancel, daemon=True).start()
+        raise KeyboardInterrupt
+
+    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)

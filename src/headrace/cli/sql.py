@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,7 @@ import typer
 
 from headrace.cli.output import error_document, printer, usage_error
 from headrace.cli.project_args import Json, Overrides, Profile, ProjectOption, load_project
+from headrace.cli.signals import cancelling
 from headrace.core.errors import Exit, Origin, ProjectError
 from headrace.sql.errors import SqlError
 
@@ -127,10 +129,11 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
         try:
             session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
-            for statement in script:
-                failed |= not _one(session, statement, form)
-                if failed and not keep_going:
-                    break
+            with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
+                for statement in script:
+                    failed |= not _one(session, statement, form, interrupted)
+                    if failed and not keep_going:
+                        break
             return failed
         except Exception as error:
             if not is_lost(error):
@@ -152,11 +155,13 @@ def _logs(state: StateDir, scratch: Path) -> Path:
     return state.logs if os.access(state.logs, os.W_OK) else scratch
 
 
-def _one(session: Any, statement: _Statement, form: str) -> bool:
+def _one(session: Any, statement: _Statement, form: str, interrupted: threading.Event) -> bool:
     """Run and print one statement; whether it went well. With JSON an error is an answer like any other."""
     try:
         table = session.run(statement.text)
     except ProjectError as error:
+        if interrupted.is_set():  # what it says is only that it was cancelled
+            raise KeyboardInterrupt from None
         error.at(statement.place(error))
         if form == "json":
             printer.line(error_document(error))

@@ -33,8 +33,10 @@ _SIMPLE: dict[Any, pa.DataType] = {
     exp.DataType.Type.TIMESTAMPNTZ: pa.timestamp("us"),
 }
 
-_TYPES = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "binary", "date")
-_TYPES += ("timestamp", "timestamp_ntz", "array", "map", "struct")
+_TYPES = (
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
+    *("string", "binary", "date", "timestamp", "timestamp_ntz", "array", "map", "struct"),
+)
 _NOT_COLUMNS = (sqlglot.errors.SqlglotError, KeyError, AttributeError, ValueError, IndexError)
 # a column up to the comma after it, which stands in no brackets
 _COLUMN = re.compile(r"(?:[^,<(]|<(?:[^<>]|<[^<>]*>)*>|\([^()]*\))+")
