@@ -15,6 +15,10 @@ FLOW: Any = SimpleNamespace(name="counts")
 
 BAD_RECORD = "…\nheadrace.engine.decode.BadRecordError: record {'offset': 3} of stream 's': malformed: x\n…"
 OWN_ERROR = "foreachBatch\nheadrace.core.errors.ProjectError: error[topic-missing]: there is no topic 'a'\n"
+CUT_OFF = (
+    "Spark: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///data/a.json.gz.  X"
+    "\n at …\nCaused by: java.io.EOFException: Unexpected end of input stream\n at …"
+)
 DISK_FULL = "[STREAM_FAILED] x\nCaused by: java.io.IOException: No space left on device\n at …"
 
 
@@ -24,6 +28,7 @@ DISK_FULL = "[STREAM_FAILED] x\nCaused by: java.io.IOException: No space left on
         (BAD_RECORD, "bad-record", "offset"),
         (OWN_ERROR, "topic-missing", "topic 'a'"),
         (DISK_FULL, "disk-full", "No space left"),
+        (CUT_OFF, "bad-file", ": /data/a.json.gz cannot be read: EOFException: Unexpected end of input stream"),
         ("", "flow-failed", "no reason"),
     ],
 )
@@ -32,6 +37,11 @@ def test_the_cause_is_named(text: str, code: str, part: str) -> None:
     assert error.code == code
     assert part in error.message
     assert "counts" in error.message
+
+
+def test_an_error_of_a_worker_keeps_its_hint() -> None:
+    error = from_query(FLOW, "…ProjectError: error[bad-avro-file]: no container\n  hint: is it another format?\n at …")
+    assert (error.code, error.hint) == ("bad-avro-file", "is it another format?")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +59,7 @@ def test_the_cause_is_named(text: str, code: str, part: str) -> None:
         ("topic-missing", True, "outside"),
         ("kafka-authentication", False, "own"),
         ("flow-failed", True, "unknown"),
+        ("bad-file", True, "unknown"),
         ("kafka-fenced", True, "unknown"),
         ("service-away", False, "outside"),
         ("service-authentication", False, "own"),

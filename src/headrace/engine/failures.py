@@ -12,7 +12,8 @@ from headrace.plan.model import FlowPlan
 Fault = Literal["own", "outside", "unknown"]
 
 _BAD_RECORD = re.compile(r"BadRecordError: (.*)")
-_PROJECT_ERROR = re.compile(r"error\[([a-z-]+)\]: (.*)")
+_PROJECT_ERROR = re.compile(r"error\[([a-z-]+)\]: (.*)(?:\n  --> .*)?(?:\n  hint: (.*))?")
+_FILE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
 # Kafka's own exceptions for a cluster that is away, moves or comes back
 _KAFKA_AWAY = (
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|"
@@ -61,7 +62,7 @@ _TAKEN_AWAY = frozenset(
         "sink-missing",
     }
 )
-_NOBODY_KNOWS = frozenset({"flow-failed", "kafka-refused", "kafka-fenced", "sink-refused", "out-of-memory"})
+_NOBODY_KNOWS = frozenset({"flow-failed", "bad-file", "kafka-refused", "kafka-fenced", "sink-refused", "out-of-memory"})
 
 
 def fault_of(error: ProjectError, *, has_run: bool) -> Fault:
@@ -85,13 +86,14 @@ def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
     own = _PROJECT_ERROR.search(text)
     if own:
         exit_code = Exit.TRANSIENT if own[1] in _AWAY else Exit.FAILED
-        return ProjectError(own[1], f"flow '{flow.name}': {own[2]}", exit_code=exit_code)
+        return ProjectError(own[1], f"flow '{flow.name}': {own[2]}", hint=own[3], exit_code=exit_code)
     if _MEMORY.search(text):
         message = f"flow '{flow.name}': a batch of records does not fit into memory: {_telling(text, _MEMORY)}"
         return ProjectError("out-of-memory", message, hint="give spark.memory more, or the flow a smaller max_records")
     return (
         from_state(flow, text)
         or _from_outside(flow, text)
+        or _from_file(text, f"flow '{flow.name}': ")
         or ProjectError(
             "flow-failed",
             f"flow '{flow.name}' failed: {_cause(text)}",
@@ -104,10 +106,22 @@ def from_worker(text: str) -> ProjectError | None:
     """What went wrong in a Python worker while a question was answered: our own words, or those of a function."""
     own = _PROJECT_ERROR.search(text)
     if own:
-        return ProjectError(own[1], own[2])
+        return ProjectError(own[1], own[2], hint=own[3])
+    file = _from_file(text)
+    if file is not None:
+        return file
     if "Traceback (most recent call last)" not in text:
         return None
     return ProjectError("function-failed", f"a Python function failed: {_python_cause(text)}")
+
+
+def _from_file(text: str, of: str = "") -> ProjectError | None:
+    """A file of a source that is cut off, or not what it should be."""
+    file = _FILE.search(text)
+    if file is None:
+        return None
+    message = f"{of}{file[1]} cannot be read: {_cause(text)}"
+    return ProjectError("bad-file", message, hint="is it whole, and of that kind? put a good one in its place")
 
 
 def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
