@@ -65,6 +65,7 @@ flows:
         (project(flow="sinks: [7]"), "wrong-type", "flows.counts.sinks[0]", "found the number 7", "rows go"),
         (project(flow="sinks: 7"), "wrong-type", "flows.counts.sinks", "expected a list", "rows go"),
         (project(rest="spark: {memory: lots}"), "bad-value", "spark.memory", "found 'lots'", "2g"),
+        (project(rest="spark: {master: locall}"), "bad-value", "spark.master", "'locall' is nothing", "local[N]"),
         (project(rest="spark: local"), "wrong-type", "spark", "a mapping of keys", "Spark runs"),
         (project(rest="profiles: {dev: 5}"), "wrong-type", "profiles.dev", "found the number 5", "laid over"),
         (project(rest="include: a.yaml"), "wrong-type", "include", "expected a list", "merge"),

@@ -76,6 +76,9 @@ def test_secrets_come_from_files_or_the_environment_and_are_remembered(tmp_path:
 def test_a_secret_is_hidden_also_when_it_is_shown_with_escapes() -> None:
     secrets = Secrets({"a\nb", "a"})
     assert "b" not in secrets.redact(repr("a\nb"))
+    secrets = Secrets({'p/w "é'})
+    for shown in ('p/w "é', 'p/w \\"é', 'p/w \\"\\u00e9', "p%2Fw%20%22%C3%A9", "p/w%20%22%C3%A9", "p%2Fw+%22%C3%A9"):
+        assert secrets.redact(f"at {shown}!") == "at ****!", shown
 
 
 def test_variables_may_use_the_environment_and_secrets(loaded: Any, tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_topic_or_pattern() -> None:
     assert refusal() == "kafka-topic"
     assert refusal(topic="t", pattern="t.*") == "kafka-topic"
     assert refusal(topic=[]) == "kafka-topic"
+    assert refusal(topic=["t", "a b"]) == "kafka-topic"
     assert refusal(pattern="t(") == "bad-pattern"
     assert source(pattern="t.*").reader_options(LIVE)["subscribePattern"] == "t.*"
 

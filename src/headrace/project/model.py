@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
@@ -313,6 +314,10 @@ class HttpSpec(Options):
         return host
 
 
+# local-cluster is Spark's own for tests; a port may be missing, and there may be several masters
+_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://\S+|k8s://\S+|yarn")
+
+
 class SparkSpec(Options):
     """Where and how Spark runs."""
 
@@ -325,6 +330,13 @@ class SparkSpec(Options):
         "1g", pattern=r"^\d+[mg]$", description="Heap of the driver; locally that is the whole engine.", examples=["2g"]
     )
     conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
+
+    @field_validator("master")
+    @classmethod
+    def _known_to_spark(cls, master: str) -> str:
+        if not _MASTER.fullmatch(master):
+            raise ValueError(f"'{master}' is nothing Spark runs on; write e.g. local[*], spark://host:7077, yarn")
+        return master
 
     @field_validator("conf", mode="before")
     @classmethod

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.project.tree import Path_, Tree
@@ -15,6 +17,12 @@ from headrace.project.tree import Path_, Tree
 # `$$` is a dollar sign; the last alternative catches references that are not well written
 _REFERENCE = re.compile(r"\$\$|\$\{(secret:)?([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}|\$\{[^}\n]*\}?")
 _HIDDEN = "****"
+
+
+def _forms(value: str) -> set[str]:
+    """A secret as it may be met: as it is, with escapes of Python or JSON, or as a part of an address."""
+    escaped = {repr(value)[1:-1], *(json.dumps(value, ensure_ascii=plain)[1:-1] for plain in (True, False))}
+    return {value, *escaped, quote(value), quote(value, safe=""), quote_plus(value)}
 
 
 @dataclass
@@ -26,7 +34,7 @@ class Secrets:
     def redact(self, text: str) -> str:
         """The text with every known secret hidden."""
         for value in sorted(self.values, key=len, reverse=True):
-            for form in (value, repr(value)[1:-1]):
+            for form in _forms(value):
                 text = text.replace(form, _HIDDEN)
         return text
 

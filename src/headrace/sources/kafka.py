@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
 _SPLIT = "it would split a partition among tasks, and its records would lose their order"
 _EARLIEST = -2
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # every poll has a cost of its own: 3 million records took 5.4 to 6.3 s so, 6.4 to 8.9 s with Kafka's default of 500
 _DEFAULTS = {"max.poll.records": "10000"}
 
@@ -110,6 +111,10 @@ class KafkaSource(KafkaConnection, RecordSource):
     def _topic_or_pattern(self) -> Self:
         if (not self.topic) == (self.pattern is None):
             raise refused("kafka-topic", "write either `topic` or `pattern`" + (", not both" if self.topic else ""))
+        for topic in self.topics:
+            if not _TOPIC.fullmatch(topic):
+                reason = "letters, digits, '.', '_' and '-', at most 249 of them"
+                raise refused("kafka-topic", f"'{topic}' is no name of a topic, which has {reason}")
         return self
 
     @property
