@@ -24,17 +24,9 @@ from headrace.core.objects import StoreError
 
 _PROGRAM = "headrace"
 _STDOUT, _STDERR = 1, 2
-_NO_RIGHT = ("not-permitted", "check the rights of it and of the folders above it", Exit.FAILED)
-_NO_ROOM = ("disk-full", "make room there", Exit.TRANSIENT)
-_REFUSALS = {
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
-    errno.EROFS: _NO_RIGHT,
-    errno.ENOSPC: _NO_ROOM,
-    errno.EDQUOT: _NO_ROOM,
-    errno.ENAMETOOLONG: ("bad-path", "choose a shorter name", Exit.FAILED),
-    errno.ELOOP: ("bad-path", "a link there leads back to itself", Exit.FAILED),
-}
+_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -187,11 +179,16 @@ def _as_unreachable(error: StoreError) -> ProjectError:
 
 def _as_mendable(error: Exception) -> ProjectError | None:
     """What the system refused because of rights or room, wherever that was: the user can mend it."""
-    if not isinstance(error, OSError) or error.errno not in _REFUSALS:
+    if not isinstance(error, OSError):
         return None
-    code, hint, exit_code = _REFUSALS[error.errno]
-    place = f"{error.filename}: " if error.filename else ""
-    return ProjectError(code, f"{place}{error.strerror}", hint=hint, exit_code=exit_code)
+    message = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    if error.errno in _NO_RIGHT:
+        return ProjectError("not-permitted", message, hint="check the rights of it and of the folders above it")
+    if error.errno in _NO_ROOM:
+        return ProjectError("disk-full", message, hint="make room there", exit_code=Exit.TRANSIENT)
+    if error.errno in _NO_PATH:
+        return ProjectError("bad-path", message, hint="choose another name, which is shorter or no link to itself")
+    return None
 
 
 def _run(arguments: list[str]) -> None:
