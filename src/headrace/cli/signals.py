@@ -19,12 +19,8 @@ def stop_on_signal() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stopping.set()
 
-    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled_by(handle):
         yield stopping
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -41,9 +37,15 @@ def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
         threading.Thread(target=cancel, daemon=True).start()
         raise KeyboardInterrupt
 
+    with _handled_by(handle):
+        yield interrupted
+
+
+@contextmanager
+def _handled_by(handle: Callable[[int, Any], None]) -> Iterator[None]:
     kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interrupted
+        yield
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
