@@ -88,6 +88,7 @@ def test_fields_are_set_and_the_rest_is_kept_digit_by_digit(api: Callable[..., A
     ("coding", "pack"),
     [
         ("gzip", gzip.compress),
+        ("gzip", lambda body: gzip.compress(body[:3]) + gzip.compress(body[3:])),
         ("deflate", zlib.compress),
         ("deflate", lambda body: zlib.compress(body, wbits=-15)),
         ("identity", bytes),
@@ -116,6 +117,9 @@ def test_large_bodies_are_looked_at_aside(api: Callable[..., Api]) -> None:
         (b"", {}, (400, "bad-json")),
         (b'{"a":1}', {"content_encoding": "gzip"}, (400, "bad-compression")),
         (gzip.compress(b'{"a":1}', mtime=0)[:-9], {"content_encoding": "gzip"}, (400, "bad-compression")),
+        (gzip.compress(b'{"a":1}', mtime=0) + b"more", {"content_encoding": "gzip"}, (400, "bad-compression")),
+        (gzip.compress(b"") * 2000 + gzip.compress(b"{}"), {"content_encoding": "gzip"}, (400, "bad-compression")),
+        (gzip.compress(b"[" * 150_000) + gzip.compress(b"]"), {"content_encoding": "gzip"}, (413, "body-too-large")),
         (b'{"a":1}', {"content_encoding": "br"}, (415, "unknown-coding")),
         (b'{"a":1}', {"content_type": "text/plain"}, (415, "not-json")),
         (b'{"a":"' + b"x" * 200_000 + b'"}', {}, (413, "body-too-large")),

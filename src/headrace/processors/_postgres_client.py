@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.jsonvalues import UnfitValueError
 from headrace.core.postgres import lacks_database, one_line, refused_at_the_door, tls_options
 from headrace.core.services import not_let_in, service_away, wrongly_asked
 from headrace.core.tls import TlsTexts
@@ -41,6 +42,8 @@ class PostgresService(Service):
 
     def question(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The parameters."""
+        if any(isinstance(value, str) and "\0" in value for value in values):
+            raise UnfitValueError("PostgreSQL has no texts with a U+0000")
         # a JSON text is a text to psycopg
         return tuple([str(values[n]) if isinstance(values[n], str) else values[n] for n in self.parameters])
 

@@ -22,6 +22,7 @@ Record = dict[str, msgspec.Raw]
 _decode = msgspec.json.Decoder(Record).decode
 _encode = msgspec.json.encode
 _GZIP_OR_ZLIB, _RAW = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
+_PARTS, _PIECE = 1000, 1 << 14
 SMALLER = "send fewer records at a time; 'max_body' of the stream sets the limit"
 CODINGS = ("gzip", "deflate", "identity")
 
@@ -117,11 +118,19 @@ def inflated(body: bytes, coding: str, most: int) -> bytes:
 
 
 def _inflate(body: bytes, window: int, most: int) -> bytes:
-    machine = zlib.decompressobj(window)
-    found = machine.decompress(body, most + 1)
-    if len(found) > most:
-        message = f"the body has more than {most:,} bytes when it is inflated"
-        raise RequestError("body-too-large", message, status=413, hint=SMALLER)
-    if not machine.eof:
-        raise RequestError("bad-compression", "the compressed body is cut off", hint="send all of it")
-    return found
+    """All parts of a body: programs that compress piece by piece send several, one after the other."""
+    found, at = bytearray(), 0
+    for _ in range(_PARTS):
+        machine = zlib.decompressobj(window)
+        while not machine.eof:
+            piece = body[at : at + _PIECE]
+            if not piece:
+                raise RequestError("bad-compression", "the compressed body is cut off", hint="send all of it")
+            found += machine.decompress(piece, most + 1 - len(found))
+            if len(found) > most:
+                message = f"the body has more than {most:,} bytes when it is inflated"
+                raise RequestError("body-too-large", message, status=413, hint=SMALLER)
+            at += len(piece) - len(machine.unused_data)
+        if at == len(body):
+            return bytes(found)
+    raise RequestError("bad-compression", f"the body has more than {_PARTS} compressed parts", hint="send fewer")
