@@ -4,11 +4,13 @@ Events between a START and its END are a workflow; workflows lie within each oth
 ones are a tree. An event counts for the innermost one and all around it. When a workflow ends, what is known of it is
 given as JSON, of which summary.py makes an event.
 The step `sessions` gives the events and calls `finish` when there were none for a while.
+Whatever stands in an event, it counts: what cannot be read of it is as if it were not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,6 +24,14 @@ INTERACTIONS = {
 }  # fmt: skip
 
 
+_DEEPEST = 100
+"""Workflows within each other; a START within more of them is an event like any other."""
+_LATEST = 253_402_300_799_999
+_LEVELS = 32
+"""Of lists and objects within each other that are taken over into a summary."""
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def seconds(milliseconds: int) -> float:
     """To two digits, halves up, as upstream rounds every span of time."""
     return (milliseconds + 5) // 10 / 100
@@ -30,6 +40,32 @@ def seconds(milliseconds: int) -> float:
 def _part(event: Any, name: str) -> dict[str, Any]:
     found = event.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _read(text: str) -> dict[str, Any]:
+    """A document; where there is a number beyond all bounds, or too much within each other, without that member."""
+    found: dict[str, Any] = {}
+    try:
+        whole = msgspec.json.decode(text)
+        return whole if isinstance(whole, dict) else found
+    except (msgspec.DecodeError, RecursionError):
+        with suppress(msgspec.DecodeError, RecursionError):
+            for name, member in _MEMBERS.decode(text).items():
+                with suppress(msgspec.DecodeError, RecursionError):
+                    found[name] = msgspec.json.decode(member)
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode() if _is_flat(value) else ""
+
+
+def _is_flat(value: Any, levels: int = _LEVELS) -> bool:
+    """Whether a value can be written wherever it goes."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_flat(one, levels - 1) for one in inside)
 
 
 @dataclass(frozen=True)
@@ -43,16 +79,16 @@ class Event:
     whole: dict[str, Any]
 
     @staticmethod
-    def of(text: str | bytes) -> Event:
-        """The event in a document."""
-        whole = msgspec.json.decode(text)
+    def of(text: str, ets: int) -> Event:
+        """The event in a document, with its time in milliseconds."""
+        whole = _read(text)
         edata = _part(whole, "edata")
         kind, mode = edata.get("type"), edata.get("mode")
         return Event(
-            str(whole.get("eid") or ""),
-            int(whole["ets"]),
-            None if kind is None else str(kind).lower(),
-            "" if mode is None else str(mode),
+            _text(whole.get("eid") or ""),
+            ets,
+            None if kind is None else _text(kind).lower(),
+            "" if mode is None else _text(mode),
             whole,
         )
 
@@ -69,11 +105,12 @@ class Event:
     @cached_property
     def synced(self) -> int:
         """When it reached the pipeline, in milliseconds."""
-        text = self.whole.get("@timestamp")
+        text, number = self.whole.get("@timestamp"), self.whole.get("syncts")
         if isinstance(text, str):
-            at = datetime.fromisoformat(text)
-            return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-        return int(self.whole.get("syncts") or self.ets)
+            with suppress(ValueError):
+                at = datetime.fromisoformat(text)
+                return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        return int(number) if isinstance(number, int | float) and 0 < number <= _LATEST else self.ets
 
 
 @dataclass
@@ -158,19 +195,24 @@ class Node:
 
 def _about(event: dict[str, Any]) -> dict[str, Any]:
     context, actor = _part(event, "context"), _part(event, "actor")
+    pdata = _part(context, "pdata")
     said = {
-        "uid": actor.get("id") or "",
-        "sid": context.get("sid") or "",
-        "did": context.get("did") or "",
-        "channel": context.get("channel") or "",
+        "uid": _text(actor.get("id") or ""),
+        "sid": _text(context.get("sid") or ""),
+        "did": _text(context.get("did") or ""),
+        "channel": _text(context.get("channel") or ""),
         "ver": event.get("ver"),
-        "pdata": _part(context, "pdata"),
+        "pdata": {name: _text(pdata[name]) for name in ("id", "ver", "pid") if pdata.get(name) is not None},
         "object": event.get("object"),
         "tags": event.get("tags"),
         "cdata": context.get("cdata"),
         "rollup": context.get("rollup"),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return _present(said)
+
+
+def _present(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if value is not None and _is_flat(value)}
 
 
 class Workflow:
@@ -194,7 +236,7 @@ class Workflow:
 
     def add(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """The summaries that are due with one more event."""
-        event = Event.of(row["value"])
+        event = Event.of(row["value"], row["ets"])
         if self._upstream and self._prev is not None and event.ets - self._prev > self._pause * 1000:
             self._break(event)
         self._prev = event.ets
@@ -247,6 +289,9 @@ class Workflow:
         assert cur is not None, "where there is a root there is a current workflow"
         again = next((one for one in cur.line() if one.is_of(event)), None)
         if again is None:
+            if not cur.closed and sum(1 for _ in cur.line()) >= _DEEPEST:
+                self._add(cur, event)
+                return
             node = self._node(event)
             if not cur.closed:
                 self._put(node, cur, event)
@@ -345,7 +390,8 @@ class Workflow:
         """At what was seen and answered."""
         if event.eid == "IMPRESSION":
             env = _part(event.whole, "context").get("env")
-            node.visits.append([event.edata.get("pageid"), event.edata.get("type"), env, 0])
+            said = (event.edata.get("pageid"), event.edata.get("type"), env)
+            node.visits.append([*(None if one is None else _text(one) for one in said), 0])
             node.on_page = True
         elif event.eid == "ASSESS":
             node.items.append(_answer(event))
@@ -422,11 +468,12 @@ def _within(node: Node) -> list[Node]:
 def _answer(event: Event) -> dict[str, Any]:
     """An answer to a question."""
     edata = event.edata
-    item, values = _part(edata, "item"), edata.get("resvalues") or []
+    item, given = _part(edata, "item"), edata.get("resvalues")
+    values = [one for one in given if isinstance(one, dict) and _is_flat(one)] if isinstance(given, list) else []
     said = {
         "itemId": item.get("id"),
         "timeSpent": edata.get("duration"),
-        "res": [f"{key}:{_text(value)}" for one in values if isinstance(one, dict) for key, value in one.items()],
+        "res": [f"{key}:{_text(value)}" for one in values for key, value in one.items()],
         "resValues": values,
         "mc": item.get("mc"),
         "mmc": item.get("mmc"),
@@ -437,8 +484,4 @@ def _answer(event: Event) -> dict[str, Any]:
         "qtitle": item.get("title"),
         "qdesc": item.get("desc"),
     }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return _present(said)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ACTOR = "59c3c2b7-b32b-4d9a-9d02-220e73004d66"
 ATTEMPT = json.loads(fixture("assessment-aggregator/BATCH_ASSESS_EVENT.json"))
+FREE = ATTEMPT | {"courseId": "free"}
 LONG = "a review of more than one hundred letters, " * 3
 
 
@@ -34,6 +35,12 @@ def rating(user: str, stars: float, second: int, review: str = "") -> str:
     )
 
 
+def scored(score: Any) -> dict[str, Any]:
+    """An ASSESS event with one answer."""
+    event: dict[str, Any] = ATTEMPT["events"][0]
+    return event | {"ets": float(event["ets"]), "edata": event["edata"] | {"score": score}}
+
+
 def audit(document: dict[str, Any], **changes: Any) -> str:
     return line(document | changes)
 
@@ -48,16 +55,31 @@ COMPETENCY = {
 ORDER = json.loads(fixture("igot-cb-preprocessor/WO_EVENT.json"))
 INPUT = {
     "events.deviceprofile": [fixture(f"device-profile-updater/deviceProfileEvents.0{n}.json") for n in range(1, 6)]
-    + ["no JSON", line({"device_id": "late", "api_last_updated_on": 9 * 10**18})],
+    + [
+        "no JSON",
+        line({"device_id": "late", "api_last_updated_on": 9 * 10**18}),
+        line({"device_id": "first", "api_last_updated_on": 1, "first_access": 9e17}),
+        line({"device_id": "zero", "api_last_updated_on": 1, "state": "a\0b"}),
+        line({"device_id": "d" * 3000, "api_last_updated_on": 1}),
+        '\t{"device_id": "float", "api_last_updated_on": 1.568377184E12, "first_access": "1568377184000.0", '
+        '"uaspec": {"agent":"a","agent":"b"}}',
+    ],
     "telemetry.audit": [
         *(fixture(f"user-cache-updater-v2/telemetrEvents.0{n}.json") for n in range(1, 10)),
         fixture("user-cache-updater-v2/telemetryEventWithAppPid.json"),
         fixture("user-cache-updater-v2/telemetrEvents.01.json").replace('"user-1"', '"user-9"'),
+        "no JSON",
+        '{"ets": 1e300, "object": {"id": 5, "type": "user"}, "edata": {"state": "create"}, '
+        '"context": {"cdata": [{"type": "UserRole", "id": "r"}]}}',
     ],
     "learning.graph.events": [
         fixture(f"content-cache-updater/{file.name}") for file in sorted((FIXTURES / "content-cache-updater").iterdir())
     ]
-    + ["{}"],
+    + [
+        "{}",
+        line({"nodeUniqueId": "odd", "ets": 9e17, "transactionData": {"properties": {"name": "no change"}}}),
+        '{"nodeUniqueId": "twice", "transactionData": {"properties": {"name": {"nv": {"x": 1, "x": 2.50}}}}}',
+    ],
     "telemetry.cb.audit": [line(ORDER), line(ORDER), line(COMPETENCY), "no JSON"],
     "telemetry.assess": [
         *(
@@ -74,6 +96,14 @@ INPUT = {
         line(ATTEMPT | {"courseId": "other", "contentId": "unknown"}),
         line(ATTEMPT | {"events": []}),
         "no JSON",
+        line(FREE | {"attemptId": "float", "assessmentTs": 1587988642000.0, "events": [scored(0.5)]}),
+        line(FREE | {"assessmentTs": 1e300}),
+        line(FREE | {"events": "none"}),
+        line(FREE | {"events": [scored("many")]}),
+        line(FREE | {"events": [scored("NaN")]}),
+        line(FREE | {"events": [scored(1) | {"ets": 9e17}]}),
+        line(FREE | {"events": [scored(1) | {"mid": "a\0b"}]}),
+        line(FREE | {"attemptId": "a" * 5000}),
     ],
     "rating.event": [
         rating("u1", 4.5, 1, LONG),
@@ -82,6 +112,10 @@ INPUT = {
         rating("u2", 5.0, 4),
         rating("u3", 5.0, 5),
         "no JSON",
+        rating("\0", 5.0, 6),
+        rating("u2", 1.0, 7, "a\0b"),
+        rating("u2", float("nan"), 8).replace("NaN", '"NaN"'),
+        rating("u2", 1.0, 9).replace(uuid_of(9), "12:30"),
     ],
 }
 FLOWS = (

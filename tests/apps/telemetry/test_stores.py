@@ -97,8 +97,10 @@ def test_device_cache(stores: Stores) -> None:
     other = stores.cache(2).hgetall("test-device")
     assert (other["firstaccess"], other["country_code"], "user_declared_on" in other) == ("1568377184000", "IN", False)
     assert stores.cache(2).hgetall("568089542")["user_declared_on"] == "1568377184000"
-    assert stores.cache(2).dbsize() == 3
-    assert stores.letters_of("device_cache") == ["condition-not-met", "missing-value", "missing-value"]
+    third = {"api_last_updated_on": "1568377184000", "firstaccess": "1568377184000"}
+    assert stores.cache(2).hgetall("float") == {**third, "uaspec": '{"agent":"a","agent":"b"}'}
+    assert stores.cache(2).dbsize() == 4
+    assert stores.letters_of("device_cache") == ["condition-not-met"] * 4 + ["missing-value"] * 2
 
 
 def test_device_table(stores: Stores) -> None:
@@ -109,7 +111,8 @@ def test_device_table(stores: Stores) -> None:
     assert rows[0][:6] == ("232455", "Karnataka", "Karnataka", "Karnataka,'s", first, declared)
     assert json.loads(rows[0][6])["os"] == "Android 6.0"
     assert rows[1][:6] == ("568089542", "Karnataka", None, "Karnataka's", declared, declared)
-    assert [row[0] for row in rows[2:]] == ["test-device"]
+    assert [row[0] for row in rows[2:]] == ["float", "test-device"]
+    assert stores.letters_of("device_table") == stores.letters_of("device_cache")
 
 
 def test_user_cache(stores: Stores) -> None:
@@ -132,7 +135,8 @@ def test_user_cache(stores: Stores) -> None:
     third = stores.cache(12).hgetall("user:user-3")
     assert ("block" in third, third["userlogintype"], third["cluster"]) == (False, "kept", "CLUSTER1")
     assert not stores.cache(12).exists("user:user-7", "user:do_r8r8rew97we9r8", "user:user-9")
-    assert stores.letters_of("user_cache") == ["condition-not-met"]
+    assert stores.cache(12).hgetall("user:5") == {"userlogintype": "r"}
+    assert stores.letters_of("user_cache") == ["condition-not-met"] * 2
 
 
 def test_content_and_dial_code_caches(stores: Stores) -> None:
@@ -143,11 +147,12 @@ def test_content_and_dial_code_caches(stores: Stores) -> None:
     second = json.loads(stores.cache(5).get("do_312796455301447680117634.img"))
     assert second == {"subject": ["Hindi"], "gradeLevel": ["Class 5"]}
     assert json.loads(stores.cache(5).get("do_31269950653767680013604"))["lastStatusChangedOn"] == ""
-    assert stores.letters_of("content_cache") == ["missing-value"] * 3
+    assert stores.cache(5).get("twice") == '{"name":{"x": 1, "x": 2.50}}'
+    assert stores.letters_of("content_cache") == ["condition-not-met"] + ["missing-value"] * 3
     assert stores.cache(6).get("X3J6W3") == "held"
     assert json.loads(stores.cache(6).get("X3J6W1")) == {"identifier": "X3J6W1", "channel": "c"}
     assert stores.cache(6).dbsize() == 2
-    assert stores.letters_of("dialcode_cache") == ["missing-value"] * 4
+    assert stores.letters_of("dialcode_cache") == ["condition-not-met"] + ["missing-value"] * 4
 
 
 def test_work_orders(stores: Stores) -> None:
@@ -167,31 +172,43 @@ def test_work_orders(stores: Stores) -> None:
 
 def test_assessments(stores: Stores) -> None:
     rows = stores.database.execute(
-        "SELECT attempt_id, grand_total, jsonb_array_length(question), last_attempted_on FROM assessment_aggregator"
+        "SELECT attempt_id, grand_total, jsonb_array_length(question), last_attempted_on FROM assessment_aggregator "
+        "ORDER BY attempt_id"
     ).fetchall()
-    assert rows == [(ATTEMPT["attemptId"], "2.0/3.0", 3, datetime(2020, 4, 27, 11, 57, 22, tzinfo=UTC))]
+    at = datetime(2020, 4, 27, 11, 57, 22, tzinfo=UTC)
+    assert rows == [(ATTEMPT["attemptId"], "2.0/3.0", 3, at), ("float", "0.5/1.0", 1, at)]
     topics = stores.application.topics()
     reasons = [one.get("metadata", {}).get("validation_error", "none") for one in topics["dev.telemetry.assess.failed"]]
     assert sorted(reasons) == [
         "Failed to fetch the content meta for the content ID: unknown",
+        "a field of the attempt or of an event has another type than it should",  # events
+        "a field of the attempt or of an event has another type than it should",  # score
+        "assessmentTs is not a time in milliseconds",
+        "ets of an event is not a time in milliseconds",
         "ets of an event is not a time in milliseconds",
         "none",  # not part of the course, as upstream has it
         "none",  # more questions than the content has
         "none",  # no JSON
+        "score or maxscore of an event is not a number",
+        "the ids are too long, or there is a U+0000 in a text",
+        "the ids are too long, or there is a U+0000 in a text",
     ]
     assert len(INPUT["telemetry.assess"]) == len(reasons) + len(topics["dev.telemetry.assess.checked"])
 
 
 def test_certificates(stores: Stores) -> None:
     requests = stores.application.topics()["dev.issue.certificate.request"]
-    assert len({one["mid"] for one in requests}) == len(requests) == 3
-    assert requests[0]["edata"]["userIds"] == [ATTEMPT["userId"]]
-    assert requests[0]["object"]["id"] == f"{ATTEMPT['batchId']}_{ATTEMPT['courseId']}"
+    assert len({one["mid"] for one in requests}) == len(requests) == 4
+    assert {one["edata"]["userIds"][0] for one in requests} == {ATTEMPT["userId"]}
+    of = {one["object"]["id"].removeprefix(f"{ATTEMPT['batchId']}_") for one in requests}
+    assert of == {ATTEMPT["courseId"], "free"}
 
 
 def test_activity_of_users(stores: Stores) -> None:
     content = ATTEMPT["contentId"]
-    (row,) = stores.database.execute("SELECT context_id, aggregates, agg_details FROM user_activity_agg").fetchall()
+    (row,) = stores.database.execute(
+        "SELECT context_id, aggregates, agg_details FROM user_activity_agg WHERE activity_id <> 'free'"
+    ).fetchall()
     assert row[0] == f"cb:{ATTEMPT['batchId']}"
     assert row[1] == {f"score:{content}": 2, f"max_score:{content}": 3, f"attempts_count:{content}": 1}
     assert [(one["type"], one["score"]) for one in row[2]] == [("attempt_metrics", 2)]
@@ -199,7 +216,9 @@ def test_activity_of_users(stores: Stores) -> None:
 
 def test_ratings(stores: Stores) -> None:
     failed = stores.application.lines("dev.rating.failedRating")
-    assert sorted(failed) == sorted([INPUT["rating.event"][4], "no JSON"])
+    given = INPUT["rating.event"]
+    assert sorted(failed) == sorted([*given[4:6], *given[7:9]])
+    assert (stores.letters_of("rating_check"), stores.letters_of("ratings")) == (["bad-value"], ["missing-value"])
     (summary,) = stores.database.execute("SELECT * FROM ratings_summary").fetchall()
     assert summary[:9] == ("do_1", "Course", 8.0, 2, 0, 0, 1, 0, 1)
     assert [(one["user_id"], one["rating"], one["review"]) for one in summary[9]] == [("u1", 3, LONG + "!")]

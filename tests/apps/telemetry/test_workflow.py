@@ -33,6 +33,11 @@ def run_of(compat: str) -> SessionRun:
     return SessionRun(KNOWN, {"compat": compat}, rules, from_ddl(KNOWN.columns or ""))
 
 
+def timed(event: Event, mid: str) -> tuple[int, dict[str, Any]]:
+    ets = int(event["ets"])
+    return ets * 1000, {"value": json.dumps(event), "mid": mid, "ets": ets}
+
+
 def groups(events: list[Event], by_user: bool) -> Groups:
     made: Groups = defaultdict(list)
     for event in events:
@@ -41,7 +46,7 @@ def groups(events: list[Event], by_user: bool) -> Groups:
         context = event["context"]
         user = event["actor"]["id"] if by_user else ""
         key = (context.get("did", ""), context["channel"], context["pdata"]["id"], user)
-        made[key].append((int(event["ets"]) * 1000, {"value": json.dumps(event), "mid": event["mid"]}))
+        made[key].append(timed(event, event["mid"]))
     return made
 
 
@@ -49,6 +54,10 @@ def summaries(events: list[Event], compat: str) -> list[Event]:
     run, made = run_of(compat), []
     for rows in groups(events, compat != "sunbird").values():
         made += run.go(None, run.rules.sorted(rows), None)[1]
+    return told(made, compat)
+
+
+def told(made: list[Event], compat: str) -> list[Event]:
     facts = pa.RecordBatch.from_pylist(made, pa.schema([("facts", pa.string())]))
     events = find("processors/summary.py:Summary", CONTEXT).make({"compat": compat}).process(facts)
     assert events.column("mid").to_pylist() == [json.loads(one)["mid"] for one in events.column("value").to_pylist()]
@@ -217,14 +226,44 @@ KINDS = st.sampled_from(
 STEPS = st.lists(st.tuples(KINDS, st.sampled_from([0, 1, 7, 599, 700, 1800, 2000, 50_000])), max_size=40)
 
 
-@settings(max_examples=30, deadline=None)
-@given(steps=STEPS, cuts=st.lists(st.integers(0, 40), max_size=5), compat=st.sampled_from(["sunbird", "none"]))
-def test_what_is_remembered_between_batches_changes_nothing(steps: Any, cuts: list[int], compat: str) -> None:
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+PLACES = st.sampled_from(
+    [(), ("eid",), ("edata",), ("edata", "type"), ("edata", "mode"), ("edata", "pageid"), ("edata", "resvalues"),
+     ("edata", "item"), ("context",), ("context", "env"), ("context", "sid"), ("context", "pdata"), ("actor", "id"),
+     ("object",), ("object", "id"), ("tags",), ("ver",), ("syncts",), ("@timestamp",)]
+)  # fmt: skip
+
+
+def spoilt(event: Event, place: tuple[str, ...], value: Any) -> Event:
+    """An event with something odd in one place."""
+    whole: Event = json.loads(json.dumps(event))
+    inside = whole
+    for name in place[:-1]:
+        inside = inside.setdefault(name, {})
+    if place:
+        inside[place[-1]] = value
+    return whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=STEPS,
+    oddities=st.lists(st.tuples(PLACES, ODD), min_size=1, max_size=20),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+    compat=st.sampled_from(["sunbird", "none"]),
+)
+def test_what_is_remembered_between_batches_changes_nothing(
+    steps: Any, oddities: Any, cuts: list[int], compat: str
+) -> None:
     second, rows = 0, []
     for number, ((eid, kind, mode), wait) in enumerate(steps):
         second += wait
         one = event(eid, second, type=kind, pageid=f"p{number % 3}", **({"mode": mode} if mode else {}))
-        rows.append((one["ets"] * 1000, {"value": json.dumps(one), "mid": str(number)}))
+        rows.append(timed(spoilt(one, *oddities[number % len(oddities)]), str(number)))
     run = run_of(compat)
     at_once = run.go(None, rows, None)[1]
     span, in_parts = None, []
@@ -236,3 +275,25 @@ def test_what_is_remembered_between_batches_changes_nothing(steps: Any, cuts: li
         in_parts += made
     in_parts += run.go(span, [], None)[1]
     assert in_parts == at_once
+    assert all(one["eid"] == "ME_WORKFLOW_SUMMARY" for one in told(at_once, compat))
+
+
+@pytest.mark.parametrize("compat", ["sunbird", "none"])
+def test_no_event_stops_the_others(compat: str) -> None:
+    deep, beyond = "[" * 900 + "]" * 900, "1e400"
+    given = [event("START", second, type=f"t{second}") for second in range(2000)]
+    texts = {"edata": deep, "object": deep, "actor": beyond, "context": '{"pdata": {"id": ' + deep + '}, "env": [1]}'}
+    rows = [timed(one, one["mid"]) for one in given]
+    for number, (name, text) in enumerate(texts.items()):
+        for eid in ("IMPRESSION", "START", "ASSESS"):
+            time, row = timed(event(eid, 2001 + number, type="x"), f"{eid}{number}")
+            rows.append((time, {**row, "value": row["value"][:-1] + f', "{name}": {text}' + "}"}))
+    rows += [(rows[-1][0], {**rows[-1][1], "value": text}) for text in ("[]", "no JSON")]
+    run = run_of(compat)
+    first, made = run.go(None, rows[:1000], rows[1000][0])
+    last = run.go(first, rows[1000:], None)[1]
+    assert run.go(None, rows, None)[1] == [*made, *last]
+    found = told([*made, *last], compat)
+    assert len({one["dimensions"]["type"] for one in found}) == 100
+    whole = next(one for one in found if one["dimensions"]["type"] == "app")
+    assert sum(counts(whole).values()) == len(rows) + (compat == "sunbird")
