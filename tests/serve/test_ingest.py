@@ -45,7 +45,12 @@ class Api:
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:9480") as client:
                 return list(await asyncio.gather(*(client.request(method, **one) for one in requests)))
 
-        return asyncio.run(all())
+        answers = asyncio.run(all())
+        # a server sends nothing that is longer or shorter than it says
+        for answer in answers:
+            if method != "HEAD" and "content-encoding" not in answer.headers:
+                assert int(answer.headers.get("content-length", 0)) == len(answer.content)
+        return answers
 
     def post(self, body: Any, *, path: str = "/v1/telemetry", **headers: str) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -166,7 +166,8 @@ class _Gate(Desk):
         status, headers, body = problem(error)
         if errors:
             body = msgspec.json.encode({**msgspec.json.decode(body), "errors": errors})
-        named = {name.decode(): value.decode() for name, value in headers}
+        # its length is that of the body that goes out
+        named = {name.decode(): value.decode() for name, value in headers if name != b"content-length"}
         if error.status == 405:
             named["allow"] = _METHODS
         if self._source.refusal is not None:
