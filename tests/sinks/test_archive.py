@@ -357,6 +357,8 @@ SELECT * FROM VALUES
   ('orders', 'fallback', 'yesterday', TIMESTAMP '2026-02-01 20:00:00', 1, 5),
   ('orders', 'none',     NULL, NULL, 1, 6),
   ('orders', 'too far',  '99999999999999999', NULL, 1, 7),
+  ('orders', 'no day',   '12:30', NULL, 1, 8),
+  ('orders', 'tomorrow', '253402300799999', NULL, 1, 9),
   ('refunds', 'other',   '1769860800000', NULL, 0, 0),
   ('../up', 'bad topic', '1769860800000', NULL, 0, 1),
   (NULL, 'no topic',     '1769860800000', NULL, 0, 2),
@@ -383,7 +385,7 @@ def test_each_row_comes_into_the_folder_of_its_time(spark: Any, desk: Any) -> No
     assert folders() == {
         "orders/dt=2026-01-31": ["number", "text", "seconds"],
         "orders/dt=2026-02-01": ["fallback"],
-        "orders/dt=unknown": ["none", "too far"],
+        "orders/dt=unknown": ["none", "too far", "no day", "tomorrow"],
         "refunds/dt=2026-01-31": ["other"],
     }
     assert folders(path="kolkata", zone="Asia/Kolkata", compression="zstd")["orders/dt=2026-02-02"] == ["fallback"]
@@ -391,7 +393,7 @@ def test_each_row_comes_into_the_folder_of_its_time(spark: Any, desk: Any) -> No
         "orders/dt=2026-01-31/hr=12": ["number", "text"],
         "orders/dt=2026-01-31/hr=18": ["seconds"],
         "orders/dt=2026-02-01/hr=20": ["fallback"],
-        "orders/dt=unknown": ["none", "too far"],
+        "orders/dt=unknown": ["none", "too far", "no day", "tomorrow"],
         "refunds/dt=2026-01-31/hr=12": ["other"],
     }
     (file,), _ = sorted_out(names_in(root / "orders/dt=2026-01-31"))

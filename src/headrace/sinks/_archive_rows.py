@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _TIMES = ("timestamp", "timestamp_ntz", "date")
-# beyond the year 9999 the name of a day has five digits
-_LAST_MILLISECOND = 253_402_300_799_999
-_FIRST_MILLISECOND = -62_135_596_800_000
+# outside of the years 1 to 9999, in any zone, the name of a day has not four digits
+_FIRST, _LAST = "0001-01-02", "9999-12-31"
+_FIRST_MILLISECOND, _LAST_MILLISECOND = -62_135_510_400_000, 253_402_214_400_000
+# a time alone would be one of the day on which it is read
+_DATED = r"^\s*[0-9]{4}-"
 
 
 def placed(
@@ -44,7 +46,7 @@ def _moment(name: str, kind: str) -> Column:
     value = _column(name)
     if kind == "string":
         number = value.try_cast("double")
-        return F.coalesce(_of_milliseconds(number), _in_range(value.try_cast("timestamp")))
+        return F.coalesce(_of_milliseconds(number), _in_range(F.when(value.rlike(_DATED), value).try_cast("timestamp")))
     return _in_range(value.cast("timestamp")) if kind in _TIMES else _of_milliseconds(value.cast("double"))
 
 
@@ -58,7 +60,7 @@ def _of_milliseconds(number: Column) -> Column:
 def _in_range(moment: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.when(moment.between(F.lit("0001-01-01").cast("timestamp"), F.lit("9999-12-31").cast("timestamp")), moment)
+    return F.when(moment.between(F.lit(_FIRST).cast("timestamp"), F.lit(_LAST).cast("timestamp")), moment)
 
 
 def _column(name: str) -> Column:
