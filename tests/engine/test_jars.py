@@ -214,7 +214,8 @@ def test_looking_at_jars_does_not_import_pyspark() -> None:
 
 def test_the_command_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
-    monkeypatch.setattr("headrace.cli.jars.make_archive", lambda report: None)
+    for made in ("make_archive", "compile_local_files"):
+        monkeypatch.setattr(f"headrace.cli.jars.{made}", lambda report: None)
     present = JarSet.named("engine")
     present.home.mkdir()
     for path in present.paths():

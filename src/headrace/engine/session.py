@@ -21,6 +21,7 @@ from headrace.core.objectstore import ObjectStore
 from headrace.engine import workers
 from headrace.engine.classes import java_options
 from headrace.engine.jars import engine_jars, require_jars, require_java
+from headrace.engine.localfiles import CLASS_PATH, local_files_settings
 from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
 
@@ -68,7 +69,12 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def settings(
-    spec: SparkSpec, log_file: Path, jars: Sequence[Path], scratch: Path | None = None, java: Sequence[str] = ()
+    spec: SparkSpec,
+    log_file: Path,
+    jars: Sequence[Path],
+    scratch: Path | None = None,
+    java: Sequence[str] = (),
+    local_files: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
     flags = [
@@ -82,6 +88,7 @@ def settings(
     ]
     own = {
         **DEFAULTS,
+        **(local_files or {}),
         "spark.driver.memory": spec.memory,
         "spark.driver.extraJavaOptions": " ".join(flags),
         "spark.jars": ",".join(str(jar) for jar in jars),
@@ -98,6 +105,8 @@ def settings(
     merged = {**own, **spec.conf}
     if "spark.driver.extraJavaOptions" in spec.conf:
         merged["spark.driver.extraJavaOptions"] = " ".join([*flags, spec.conf["spark.driver.extraJavaOptions"]])
+    if CLASS_PATH in own and CLASS_PATH in spec.conf:
+        merged[CLASS_PATH] = os.pathsep.join([own[CLASS_PATH], spec.conf[CLASS_PATH]])
     return merged
 
 
@@ -108,7 +117,7 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     log_file = (log_dir / "engine.log").absolute()
     scratch = scratch_folder()
     jars = [*engine_jars(), *(require_jars("s3") if store is not None else ())]
-    options = settings(spec, log_file, jars, scratch, java_options())
+    options = settings(spec, log_file, jars, scratch, java_options(), local_files_settings(spec.master))
     from pyspark.sql import SparkSession
 
     # with an arena per thread, as is usual, the C library keeps what RocksDB and Arrow gave back: the process grew for
