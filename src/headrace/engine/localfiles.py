@@ -61,7 +61,11 @@ def compile_local_files(report: Report) -> None:
 
 def _compiled(source: str) -> dict[str, bytes]:
     """Classes by name. The compiler is the one that Spark uses for its own code, so no JDK is needed."""
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from py4j.java_gateway import (  # type: ignore[import-untyped]
+        GatewayParameters,
+        JavaGateway,
+        launch_gateway,
+    )
 
     jars = pyspark_home() / "jars"
     port, secret = launch_gateway(
