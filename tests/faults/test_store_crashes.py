@@ -144,6 +144,14 @@ def test_stores_hold_what_they_hold_without_a_fault(tmp_path: Path, kafka: Kafka
         assert hit.tables() == calm.tables()
         assert hit.topics() == calm.topics()
         assert hit.letters() == calm.letters()
-        attempts = {row["content_id"]: row["grand_total"] for row in hit.rows("assessment_aggregator")}
+        attempts = {
+            (row["course_id"], row["content_id"]): row["grand_total"] for row in hit.rows("assessment_aggregator")
+        }
         # nobody asks how many questions a content has; only the first has a later attempt
-        assert attempts == {ATTEMPT["contentId"]: "2.0/3.0", "short": "1.33/2.0", "unknown": "1.33/2.0"}
+        content = ATTEMPT["contentId"]
+        assert attempts == {
+            (ATTEMPT["courseId"], content): "2.0/3.0",
+            ("other", "short"): "1.33/2.0",
+            ("other", "unknown"): "1.33/2.0",
+            ("free", content): "0.5/1.0",
+        }
