@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
 from tests.sinks.changes import LIFE, Row, live
@@ -25,10 +25,10 @@ from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.kafka_cluster import Cluster
-from headrace.sinks import _kafka_share, _transactions
+from headrace.sinks import _fixed_tasks, _kafka_share, _transactions
 from headrace.sinks._kafka_records import nested_schema
 from headrace.sinks._kafka_share import Share
-from headrace.sinks._kafka_writers import pinned_writers
+from headrace.sinks._kafka_writers import Sharing, pinned_sharing
 from headrace.sinks._transactions import TransactionalWrite
 from headrace.sinks.kafka import KafkaSink
 from headrace.testing.services import Kafka
@@ -136,12 +136,32 @@ def test_dotted_columns_are_nested() -> None:
     )
 
 
+def shared(batch: Batch, tasks: int | None = None, partitions: int = 3, begun: bool = False) -> Sharing:
+    return pinned_sharing(batch, tasks, lambda: partitions, lambda writers: begun)
+
+
 def test_the_number_of_writers_stays_while_the_generation_lasts(batch: Batch) -> None:
-    assert pinned_writers(batch, lambda: 3) == 3
-    assert pinned_writers(batch, lambda: 5) == 3
-    assert pinned_writers(replace(batch, generation="g2"), lambda: 5) == 5
+    assert shared(batch) == Sharing(3)
+    assert shared(batch, partitions=5) == Sharing(3)
+    assert shared(replace(batch, generation="g2"), partitions=5) == Sharing(5)
     files = sorted(Path(batch.context.state).rglob("*"))
     assert [file.name for file in files if file.is_file()] == [f"{batch.sink}.json"] * 2
+
+
+def test_tasks_write_their_own_rows_unless_there_are_many_of_them(batch: Batch) -> None:
+    assert shared(batch, tasks=12) == Sharing(3, by_task=True)
+    assert shared(batch, tasks=13) == Sharing(3, by_task=False)
+    assert shared(batch, tasks=1) == Sharing(3, by_task=True)
+
+
+def test_a_batch_ends_in_the_way_in_which_it_began(batch: Batch) -> None:
+    assert shared(batch) == Sharing(3)
+    assert shared(batch, tasks=2, begun=True) == Sharing(3), "rows have been brought to writers by key"
+    assert shared(batch, tasks=2) == Sharing(3, by_task=True)
+    assert shared(batch, tasks=2, begun=True) == Sharing(3, by_task=True)
+    assert code_of(lambda: shared(batch, begun=True)) == "kafka-sharing"
+    assert shared(batch, tasks=2, begun=True) == Sharing(3, by_task=True), "nothing has changed"
+    assert shared(batch) == Sharing(3)
 
 
 def rows_of(writer: int, values: list[bytes]) -> pa.RecordBatch:
@@ -475,6 +495,83 @@ def test_a_batch_that_died_half_way_is_completed_not_repeated(
     out.write_batch(frame(spark, 0), replace(batch, batch_id=2))
     out.write_batch(frame(spark, 500), replace(batch, generation="g2"))
     assert Counter(ids(kafka, name)) == dict.fromkeys(range(500), 3)
+
+
+class DiesInTheLastTask(TransactionalWrite):
+    """The last of four tasks dies when its records are sent; with two slots, two others have committed by then."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def doomed() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield batch
+                if _transactions._task() == 3:
+                    os._exit(9)
+
+        yield from super().__call__(doomed())
+
+
+# one of those whose partitions Spark reads in another order when a batch runs again
+REORDERED = "epsilon"
+
+
+@pytest.mark.spark
+@pytest.mark.service
+@pytest.mark.parametrize("by_number", [False, True])
+def test_tasks_over_partitions_are_known_again_by_what_they_read(
+    spark: Any,
+    kafka: Kafka,
+    topic: Topic,
+    batch: Batch,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    by_number: bool,
+) -> None:
+    """And if they were known by their numbers, this test would find it."""
+    from pyspark import cloudpickle
+
+    source, name = REORDERED, topic(partitions=2)
+    if source not in kafka.admin().list_topics(timeout=10).topics:
+        kafka.create_topic(source, 4)
+        producer = Producer({"bootstrap.servers": kafka.address})
+        for number in range(400):
+            producer.produce(source, str(number), partition=number % 4)
+        assert producer.flush(30) == 0
+    out = sink(brokers=kafka.address, topic=name, delivery="exactly_once")
+    numbers = []
+    known = _fixed_tasks.fixed_tasks
+
+    def tasks(rows: Any) -> list[int] | None:
+        numbers.append(known(rows))
+        return [0, 1, 2, 3] if by_number else numbers[-1]
+
+    monkeypatch.setattr(_fixed_tasks, "fixed_tasks", tasks)
+
+    def run() -> None:
+        options = {"kafka.bootstrap.servers": kafka.address, "subscribe": source, "startingOffsets": "earliest"}
+        rows = (
+            spark.readStream.format("kafka")
+            .options(**options)
+            .load()
+            .selectExpr("CAST(CAST(value AS STRING) AS INT) AS id")
+        )
+        writer = rows.writeStream.foreachBatch(
+            lambda rows, number: out.write_batch(rows, replace(batch, batch_id=number))
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with monkeypatch.context() as patch:
+        patch.setattr(_transactions, "TransactionalWrite", DiesInTheLastTask)
+        with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+            run()
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert 0 < len(ids(kafka, name)) < 400
+    run()
+    first, again = numbers
+    assert sorted(first) == sorted(again) == [0, 1, 2, 3]
+    assert first != again, "Spark has the same order now: take another name"
+    assert (ids(kafka, name) == list(range(400))) is not by_number
 
 
 @pytest.mark.spark

@@ -42,7 +42,7 @@ class _Node:
         ]
 
 
-def reader(paths: Sequence[Path]) -> Callable[[str], Texts | None]:
+def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
     """What gives the fields of a document in the order of their paths; None for what is no object.
 
     A text is given as it reads, anything else as it stands in JSON; null is as if it were not there. Of a name that is
@@ -61,7 +61,7 @@ def reader(paths: Sequence[Path]) -> Callable[[str], Texts | None]:
     others = [(place, path) for place, path in enumerate(paths) if place not in {place for _, place in reached}]
     decoder = msgspec.json.Decoder(root.shape())
 
-    def read(text: str) -> Texts | None:
+    def read(text: bytes) -> Texts | None:
         found: list[bytes | None] = [None] * len(paths)
         rest = others
         try:
@@ -88,7 +88,7 @@ def reader(paths: Sequence[Path]) -> Callable[[str], Texts | None]:
 def _found(members: dict[str, Any], path: Path) -> bytes | None:
     for name in path[:-1]:
         try:
-            members = read_object(bytes(members[name]).decode())
+            members = read_object(bytes(members[name]))
         except (KeyError, NotJsonError):
             return None
     return _text(bytes(members[path[-1]])) if path[-1] in members else None

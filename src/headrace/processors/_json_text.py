@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -35,7 +36,17 @@ def path_of(text: str) -> Path:
     return names
 
 
-def read_object(text: str) -> dict[str, Any]:
+def utf8_texts(column: pa.Array) -> list[bytes | None]:
+    """The texts of a column, as bytes. What is not UTF-8 in one is replaced: it must not stop the others."""
+    texts: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    try:
+        (column if pa.types.is_string(column.type) else column.cast(pa.string())).validate(full=True)
+    except pa.ArrowInvalid:
+        return [None if text is None else text.decode(errors="replace").encode() for text in texts]
+    return texts
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
     """The members of an object, each as its text; of a name that is there twice the last one."""
     try:
         return _OBJECT.decode(text)

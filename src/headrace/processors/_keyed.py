@@ -3,11 +3,13 @@
 Spark's Python state hands over rows one key at a time and as pandas frames, which costs a fraction of a millisecond per
 key and is not true to every type. So rows are packed into Arrow messages first, one per bucket of keys, and only
 those go through the shuffle and the stateful operator; after it they are unpacked again. A replayed batch has the same
-messages in the same order: they carry the task and the place they come from.
+messages in the same order: they carry the task and the place they come from. A task is known by its first rows, since
+Spark numbers the tasks of a Kafka topic in another way when it runs a batch again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -33,9 +34,11 @@ HIGH, LOW, KEYLESS = "_key_high", "_key_low", "_keyless"
 """The two halves of the hash of a row's keys, and whether all of them are null."""
 _BUCKET = "_bucket"
 # no names with an underscore first: on the way to pandas Spark makes named tuples, which lose them
-_PACKED = "bucket int, task int, place int, message binary"
+_PACKED = "bucket int, task bigint, place int, message binary"
 # few enough that a small batch does not cost a call for each, enough that a large state is read in parts
 _BUCKETS = 32
+# enough to tell tasks apart, few enough to be in one Arrow batch whatever its limit is
+_FIRST_ROWS = 256
 # without state a part costs little, and its rows are in memory together
 _PARTS = 4096
 
@@ -114,11 +117,9 @@ def _hashes(rows: DataFrame, keys: Sequence[str]) -> tuple[Column, Column]:
 
 def _pack(batches: Batches) -> Batches:
     """The rows of a bucket as one message."""
-    context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
-    for place, batch in enumerate(batches):
-        if not batch.num_rows:
-            continue
+    task = None
+    for place, batch in enumerate(batch for batch in batches if batch.num_rows):
+        task = _digest(batch) if task is None else task
         buckets = batch.column(_BUCKET).to_numpy()
         order = np.argsort(buckets, kind="stable")
         buckets = buckets[order]
@@ -126,11 +127,20 @@ def _pack(batches: Batches) -> Batches:
         ordered = batch.drop_columns([_BUCKET]).take(pa.array(order))
         ends = np.r_[starts[1:], len(order)]
         messages = [_message(ordered.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
-        where = [pa.array(np.full(len(messages), value, np.int32)) for value in (task, place)]
+        where = [
+            pa.repeat(pa.scalar(task, pa.int64()), len(messages)),
+            pa.repeat(pa.scalar(place, pa.int32()), len(messages)),
+        ]
         yield pa.RecordBatch.from_arrays(
             [pa.array(buckets[starts]), *where, pa.array(messages, pa.binary())],
             names=["bucket", "task", "place", "message"],
         )
+
+
+def _digest(batch: pa.RecordBatch) -> int:
+    """What a task is known by. The rows are taken out: where there are nulls a slice has whatever was in memory."""
+    first = batch.take(pa.array(range(min(batch.num_rows, _FIRST_ROWS))))
+    return int.from_bytes(hashlib.blake2b(_message(first), digest_size=8).digest(), signed=True)
 
 
 def _message(rows: pa.RecordBatch) -> bytes:

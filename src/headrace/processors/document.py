@@ -25,6 +25,7 @@ from headrace.processors._json_text import (
     read_any,
     read_object,
     remove,
+    utf8_texts,
     with_doubles,
     written,
 )
@@ -231,8 +232,7 @@ class _Write:
 
     def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         place = batch.schema.get_field_index(self.column)
-        # bytes: a text that is not UTF-8 would stop the whole batch
-        given = batch.column(place).cast(pa.binary()).to_pylist()
+        given = utf8_texts(batch.column(place))
         puts = self._puts(batch)
         made: list[bytes | None] = []
         dropped: list[int] = []
@@ -262,17 +262,20 @@ class _Write:
     ) -> bytes:
         if text is None:
             raise NotJsonError("there is no text")
-        told = text.decode(errors="replace")
-        members = read_object(with_doubles(told) if self.doubles else told)
+        members = read_object(with_doubles(text.decode()) if self.doubles else text)
         for path in self.removed:
             remove(members, path)
         for into, named in puts:
-            new = {name: part for name, parts in named if (part := parts[row]) is not None}
-            if new:
-                for part in new.values():
-                    if isinstance(part, NotJsonError):
-                        raise part
-                opened(members, into).update(new)
+            inside = None
+            for name, parts in named:
+                part = parts[row]
+                if part is None:
+                    continue
+                if isinstance(part, NotJsonError):
+                    raise part
+                if inside is None:
+                    inside = opened(members, into)
+                inside[name] = part
         return written(members)
 
     def _refuse(self, rows: pa.RecordBatch, row: int, detail: str) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
 from headrace.processors._columns import check_document, with_type
-from headrace.processors._json_text import NotJsonError, Path, elements, on_one_line, path_of, read_object
+from headrace.processors._json_text import NotJsonError, Path, elements, on_one_line, path_of, read_object, utf8_texts
 
 # batches of documents with many elements come out in parts of about this size
 _MOST_BYTES = 8 << 20
@@ -104,7 +104,7 @@ class _Split:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             part = _Part()
-            for row, text in enumerate(batch.column(self.step.column).cast(pa.binary()).to_pylist()):
+            for row, text in enumerate(utf8_texts(batch.column(self.step.column))):
                 self._take_apart(batch, row, text, part)
                 if part.size >= _MOST_BYTES:
                     yield self._rows(batch, part)
@@ -115,9 +115,7 @@ class _Split:
         try:
             if text is None:
                 raise NotJsonError("there is no text")
-            found = [
-                on_one_line(bytes(one)) for one in elements(read_object(text.decode(errors="replace")), self.path) or ()
-            ]
+            found = [on_one_line(bytes(one)) for one in elements(read_object(text), self.path) or ()]
             if self.step.elements == "objects" and not all(one.startswith(b"{") for one in found):
                 raise NotJsonError(f"'{self.step.path}' has elements that are no objects")
         except NotJsonError as error:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, Work
 from headrace.processors._columns import check_document, with_type
 from headrace.processors._json_fields import reader
-from headrace.processors._json_text import path_of
+from headrace.processors._json_text import path_of, utf8_texts
 
 
 class Fields(ArrowProcessor):
@@ -74,8 +74,8 @@ class _Read:
         read = reader([path_of(path) for path in self.step.fields.values()])
         nothing = [None] * len(self.step.fields)
         for batch in batches:
-            texts = batch.column(self.step.column).cast(pa.binary()).to_pylist()
-            found = [nothing if text is None else read(text.decode(errors="replace")) or nothing for text in texts]
+            texts = utf8_texts(batch.column(self.step.column))
+            found = [nothing if text is None else read(text) or nothing for text in texts]
             columns = zip(*found, strict=True) if found else nothing
             made = {
                 name: pa.array(values or [], pa.binary()).cast(pa.string())

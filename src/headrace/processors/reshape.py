@@ -143,7 +143,7 @@ class _Part:
             inner = members.get(name)
             if inner is None or not bytes(inner).startswith(b"{"):
                 return None
-            members = read_object(bytes(inner).decode())
+            members = read_object(bytes(inner))
         raw = members.get(self.path[-1])
         if raw is None:
             return None

@@ -18,14 +18,16 @@ _WAIT_FOR_ROOM = 0.1
 class Share:
     """The Arrow batches of one writer, which can be gone through again as long as they are few enough to remember."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], writer: int | None = None) -> None:
+        """`writer` is for rows that do not say whose they are."""
         self._rest = (batch for batch in batches if batch.num_rows)
         self._remembered: list[pa.RecordBatch] = []
         self._bytes = 0
         self.can_repeat = True
         first = next(self._rest, None)
-        self.writer: int | None = None if first is None else first.column("writer")[0].as_py()
+        self.writer: int | None = None
         if first is not None:
+            self.writer = first.column("writer")[0].as_py() if writer is None else writer
             self._remember(first)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -51,6 +53,8 @@ class Share:
             self._remembered.append(batch)
 
     def _check(self, batch: pa.RecordBatch) -> None:
+        if "writer" not in batch.schema.names:
+            return
         writers = batch.column("writer").unique().to_pylist()
         if writers != [self.writer]:
             raise RuntimeError(f"rows of writers {writers} came to writer {self.writer}: the shares are not exact")

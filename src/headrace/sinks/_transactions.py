@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from headrace.sinks._kafka_share import Share, send_all
 ATTEMPTS = 3
 CALL_SECONDS = 60.0
 ABORT_SECONDS = 10.0
+# a transaction costs about as much as bringing some thousand rows to another task
+WRITERS_PER_PARTITION = 4
 SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint"
 
 _SUMMARY_SCHEMA = pa.schema(
@@ -55,17 +58,22 @@ Answer = TypeVar("Answer")
 class TransactionalWrite:
     """Writes the shares of a batch; called by Spark with the Arrow batches of one share.
 
-    Rows have `writer`, `value`, `key` and perhaps `headers` and `topic`. Pickled to the workers.
+    Rows have `value`, `key` and perhaps `headers` and `topic`; and `writer`, unless each task has a number. Pickled to
+    the workers.
     """
 
     properties: Mapping[str, str] = field(repr=False)  # may hold a password
     identity: str
     topic: str
     batch_id: int
+    partitions: int = 1
+    """How many marks fit into a group: that many partitions the topic has at least."""
+    tasks: tuple[int, ...] | None = None
+    """The number of each task as a writer, where tasks write their own rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write one share and tell about it."""
-        share = Share(batches)
+        share = Share(batches, None if self.tasks is None else self.tasks[_task()])
         if share.writer is None:
             return
         sent = self._insist_on(share)
@@ -95,9 +103,10 @@ class TransactionalWrite:
 
     def _attempt(self, share: Share) -> tuple[int, int] | None:
         producer = client(Producer, self._producer_settings(share))
-        with closing(client(Consumer, self._consumer_settings())) as consumer:
+        group, partition = divmod(share.writer or 0, self.partitions)
+        with closing(client(Consumer, self._consumer_settings(group))) as consumer:
             insist(producer.init_transactions)
-            mark = TopicPartition(self.topic, share.writer or 0)
+            mark = TopicPartition(self.topic, partition)
             (committed,) = insist(lambda seconds: consumer.committed([mark], seconds))
             if committed.offset > self.batch_id:
                 share.drain()
@@ -106,14 +115,24 @@ class TransactionalWrite:
             try:
                 rows, size = send_all(producer, self.topic, share)
                 mark.offset = self.batch_id + 1
-                group = consumer.consumer_group_metadata()
-                insist(lambda seconds: producer.send_offsets_to_transaction([mark], group, seconds))
+                holder = consumer.consumer_group_metadata()
+                insist(lambda seconds: producer.send_offsets_to_transaction([mark], holder, seconds))
                 insist(producer.commit_transaction)
             except Exception:  # whatever it was: readers must not wait for this transaction until it times out
                 with suppress(KafkaException):
                     producer.abort_transaction(ABORT_SECONDS)
                 raise
             return rows, size
+
+    def is_begun(self) -> bool:
+        """Whether any writer has committed its share of the batch."""
+        marks = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
+        for group in range(WRITERS_PER_PARTITION):
+            with closing(client(Consumer, self._consumer_settings(group))) as consumer:
+                found = insist(partial(consumer.committed, marks))
+            if any(mark.offset > self.batch_id for mark in found):
+                return True
+        return False
 
     def _producer_settings(self, share: Share) -> dict[str, str | bool]:
         return {
@@ -123,16 +142,24 @@ class TransactionalWrite:
             "delivery.report.only.error": True,  # a record that fails fails its transaction, nothing else is asked
         }
 
-    def _consumer_settings(self) -> dict[str, str]:
+    def _consumer_settings(self, group: int) -> dict[str, str]:
         """Without the options of the producer: this one only carries the mark."""
         connection = ("bootstrap.servers", "log_level", "security.protocol", "client.", "sasl.", "ssl.", "socket.")
         shared = {name: value for name, value in self.properties.items() if name.startswith(connection)}
         return {
             **shared,
-            "group.id": self.identity,
+            "group.id": f"{self.identity}.{group}" if group else self.identity,
             "enable.auto.commit": "false",
             "isolation.level": "read_committed",
         }
+
+
+def _task() -> int:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None, "rows without a writer are written by tasks"
+    return task.partitionId()
 
 
 def insist(call: Callable[[float], Answer]) -> Answer:

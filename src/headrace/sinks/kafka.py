@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -48,7 +49,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
     readers with isolation level read_committed see once; it holds when a replayed batch has the same rows (no clock,
     no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
-    one transactional id per partition that the topic had when the generation began, about 0.15 s each per batch.
+    one transactional id, about 0.15 s per batch, for each task that reads a partition of Kafka or holds a part of the
+    state; where rows come in another way, or from more than four times as many tasks as the topic has partitions, for
+    each partition that it had when the generation began, and rows are brought together by key.
     Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
     generation writes all rows again; keys that only the one before had stay as they are.
     """
@@ -224,12 +227,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch: again if it is run again, or once, as `delivery` says."""
-        self._write(self.records(rows, batch.context), batch)
+        self._write(self.records(rows, batch.context), rows, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes."""
         held = self.of_view(key)
-        held._write(held.change_records(changes, batch), batch)
+        held._write(held.change_records(changes, batch), changes, batch)
 
     def change_records(self, changes: DataFrame, batch: Batch) -> DataFrame:
         """Changes of a view as Spark's Kafka writer wants them."""
@@ -239,9 +242,12 @@ class KafkaSink(KafkaConnection, StreamingSink):
             return to_envelopes(changes, self.format, self.key_columns, self._key_format(), batch)
         return to_upserts(changes, self.format, self.key_columns, self._key_format(), batch.context)
 
-    def _write(self, records: DataFrame, batch: Batch) -> None:
+    def _write(self, records: DataFrame, rows: DataFrame, batch: Batch) -> None:
+        """Write the records, which were made of the rows task by task."""
+        from headrace.sinks._fixed_tasks import fixed_tasks
+
         if self.delivery == "exactly_once":
-            self._write_once(records, batch)
+            self._write_once(records, fixed_tasks(rows), batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
 
@@ -264,20 +270,29 @@ class KafkaSink(KafkaConnection, StreamingSink):
             )
         return self.records(rows, context).writeStream.format("kafka").options(**self.writer_options(context))
 
-    def _write_once(self, records: DataFrame, batch: Batch) -> None:
+    def _write_once(self, records: DataFrame, tasks: list[int] | None, batch: Batch) -> None:
         from pyspark.sql.functions import col, expr
 
-        from headrace.sinks._kafka_writers import pinned_writers
+        from headrace.sinks._kafka_writers import pinned_sharing
         from headrace.sinks._transactions import SUMMARY, TransactionalWrite
 
-        writers = pinned_writers(batch, lambda: self._partitions(batch.context))
-        # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
-        writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {writers}) as int)")
-        shares = records.withColumn("writer", writer).repartitionById(writers, col("writer"))
         properties = self.librdkafka_properties(batch.context)
         identity = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
         write = TransactionalWrite(properties, identity, self.topic, batch.batch_id)
-        told = shares.mapInArrow(write, SUMMARY).collect()
+        sharing = pinned_sharing(
+            batch,
+            None if tasks is None else len(tasks),
+            partitions=lambda: self._partitions(batch.context),
+            begun=lambda writers: replace(write, partitions=writers).is_begun(),
+        )
+        write = replace(write, partitions=sharing.writers)
+        if sharing.by_task and tasks is not None:
+            write = replace(write, tasks=tuple(tasks))
+        else:
+            # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
+            writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
+            records = records.withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
+        told = records.mapInArrow(write, SUMMARY).collect()
         batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
 
     def _partitions(self, context: Context) -> int:
