@@ -46,3 +46,11 @@ def test_a_class_path_of_the_project_comes_after_ours() -> None:
     ours = {"spark.driver.extraClassPath": "/jars/local.jar"}
     made = settings(spec, Path("/log/engine.log"), JARS, local_files=ours)
     assert made["spark.driver.extraClassPath"] == "/jars/local.jar:/opt/own.jar"
+
+
+def test_workers_are_reached_by_sockets_that_drop_nothing() -> None:
+    log, enabled = Path("/log/engine.log"), "spark.python.unix.domain.socket.enabled"
+    assert settings(SparkSpec(), log, JARS, Path("/tmp/headrace-1000/4194304-0123abcd"))[enabled] == "true"
+    assert enabled not in settings(SparkSpec(), log, JARS, Path("/tmp") / ("x" * 60)), "no address is that long"
+    own = SparkSpec(conf={enabled: "false"})
+    assert settings(own, log, JARS, Path("/tmp/headrace-1000/1-0123abcd"))[enabled] == "false"

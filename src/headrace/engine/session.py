@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LOG4J = Path(__file__).parent / "log4j2.properties"
+# an address has at most 104 bytes on some systems, of which the name that Spark makes up takes 43
+_SOCKET_FOLDER_LENGTH = 60
 
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -95,6 +97,10 @@ def settings(
     }
     if scratch is not None:
         own["spark.local.dir"] = str(scratch)
+        # over TCP, even on loopback, a task and its Python worker that both write faster than the other reads can wait
+        # for each other for ever: Linux drops what is beyond a full buffer, together with the answers that it carries
+        if len(str(scratch)) <= _SOCKET_FOLDER_LENGTH:
+            own["spark.python.unix.domain.socket.enabled"] = "true"
     if spec.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # compared when a stage runs again because an executor was lost: here there is but one
