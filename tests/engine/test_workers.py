@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -39,3 +40,26 @@ def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_a_worker_does_not_look_for_garbage_in_what_was_loaded(spark: SparkSession) -> None:
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(frozen, "objects bigint").collect()
     assert row.objects > 50_000
+
+
+def room(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What this worker's connections to Spark may have on the way."""
+    import os
+    import socket
+
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family == socket.AF_UNIX:
+                    found.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        except OSError:
+            continue
+    yield pa.record_batch([found], ["room"])
+
+
+@pytest.mark.spark
+def test_a_worker_talks_to_spark_by_a_unix_socket_with_room(spark: SparkSession) -> None:
+    rows = spark.range(0, 1, 1, 1).mapInArrow(room, "room bigint").collect()
+    most = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    assert max(row.room for row in rows) == 2 * min(most, 4 << 20), "the system counts twice what is asked for"

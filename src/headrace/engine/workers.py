@@ -4,12 +4,17 @@ Spark's own loads nothing, so every worker imports the same libraries once more,
 garbage after every task: a tenth of a second each time, of which a small batch takes a dozen. Here the workers share
 what was loaded, and do not look at it again. That needs libraries that may be forked: the one thread they start, that
 of an allocator, is begun anew in the child by the allocator itself (a test counts them).
+
+A worker may have more on its way to Spark than a Unix socket holds by default, so that neither waits for every piece.
 """
 
 from __future__ import annotations
 
 import gc
+import socket
 from importlib import import_module
+
+from pyspark import daemon
 
 MODULE = __name__
 LOADED = (
@@ -22,6 +27,9 @@ LOADED = (
     "headrace.sinks.kafka",
 )
 
+# as far as the system allows; half a portion of rows
+_ON_THE_WAY = 4 << 20
+
 
 def load() -> None:
     """What most workers use."""
@@ -31,8 +39,19 @@ def load() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
-    from pyspark.daemon import manager
+def run() -> None:
+    """Spark's daemon, which calls `worker` in every child."""
+    work = daemon.worker
 
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        if sock.family == socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ON_THE_WAY)
+        return work(sock, authenticated)
+
+    daemon.worker = worker
+    daemon.manager()
+
+
+if __name__ == "__main__":
     load()
-    manager()
+    run()
