@@ -148,20 +148,21 @@ def test_the_number_of_writers_stays_while_the_generation_lasts(batch: Batch) ->
     assert [file.name for file in files if file.is_file()] == [f"{batch.sink}.json"] * 2
 
 
-def test_tasks_write_their_own_rows_unless_there_are_many_of_them(batch: Batch) -> None:
-    assert shared(batch, tasks=12) == Sharing(3, by_task=True)
-    assert shared(batch, tasks=13) == Sharing(3, by_task=False)
-    assert shared(batch, tasks=1) == Sharing(3, by_task=True)
+@pytest.mark.parametrize(("tasks", "by_task"), [(1, True), (12, True), (13, False), (None, False)])
+def test_tasks_write_their_own_rows_unless_there_are_many_of_them(
+    batch: Batch, tasks: int | None, by_task: bool
+) -> None:
+    assert shared(batch, tasks) == Sharing(3, by_task)
 
 
 def test_a_batch_ends_in_the_way_in_which_it_began(batch: Batch) -> None:
-    assert shared(batch) == Sharing(3)
-    assert shared(batch, tasks=2, begun=True) == Sharing(3), "rows have been brought to writers by key"
     assert shared(batch, tasks=2) == Sharing(3, by_task=True)
-    assert shared(batch, tasks=2, begun=True) == Sharing(3, by_task=True)
+    assert shared(batch, tasks=5, begun=True) == Sharing(3, by_task=True)
     assert code_of(lambda: shared(batch, begun=True)) == "kafka-sharing"
     assert shared(batch, tasks=2, begun=True) == Sharing(3, by_task=True), "nothing has changed"
-    assert shared(batch) == Sharing(3)
+    assert shared(batch) == Sharing(3), "nothing is written of this batch yet"
+    assert shared(batch, tasks=2) == Sharing(3), "once brought together, always so"
+    assert shared(replace(batch, generation="g2"), tasks=2) == Sharing(3, by_task=True)
 
 
 def rows_of(writer: int, values: list[bytes]) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 A replayed batch must be shared out as it was the first time, or rows would be doubled or lost: hence what was decided
 is kept beside the flow's checkpoint. The number of writers by key does not follow the topic when partitions are added
-to it; and a batch that was begun in one way is never continued in the other.
+to it; and rows that are brought to writers once are so for the rest of the generation.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ def pinned_sharing(
     """How this sink shares the batch.
 
     `tasks` is the number of those that have the same rows whenever the batch runs. `partitions` is asked only in the
-    first batch; whether the batch was `begun`, with the number of writers, only when the flow is another one by now.
+    first batch; whether the batch was `begun`, with the number of writers, only when there are no such tasks any more.
     """
     file = batch.context.state_path / "flows" / batch.flow / batch.generation / "sinks" / f"{batch.sink}.json"
     try:
         known = Sharing(**json.loads(file.read_bytes()))
     except FileNotFoundError:
         known = None
+    if known is not None and not known.by_task:
+        return known
     writers = partitions() if known is None else known.writers
     wanted = Sharing(writers, by_task=tasks is not None and tasks <= writers * WRITERS_PER_PARTITION)
     if wanted == known:
         return known
     if known is not None and begun(writers):
-        if known.by_task:
-            raise ProjectError(
-                "kafka-sharing",
-                f"batch {batch.batch_id} of flow '{batch.flow}' was begun by tasks that are not there any more: "
-                "the rest of it cannot be told from what is written",
-                hint="run the flow once more as it was, until it has finished a batch; or rewind it",
-            )
-        return known
+        raise ProjectError(
+            "kafka-sharing",
+            f"batch {batch.batch_id} of flow '{batch.flow}' was begun by tasks that are not there any more: what is "
+            "left to write cannot be told",
+            hint="run the flow once more as it was, until it has finished a batch; or rewind it",
+        )
     write_atomically(file, json.dumps(asdict(wanted)).encode())
     return wanted
