@@ -234,6 +234,16 @@ def test_a_batch_is_written_once_however_often_it_is_run(kafka: Kafka, write: Tr
     assert run(replace(write, identity=f"{write.identity}.g2"), iter([batch]))[0]["rows"] == 2
 
 
+@pytest.mark.service
+@pytest.mark.parametrize("writer", [0, 1, 6])
+def test_a_batch_is_begun_when_any_writer_has_committed(write: TransactionalWrite, writer: int) -> None:
+    write = replace(write, partitions=2)
+    assert not write.is_begun()
+    run(write, iter([rows_of(writer, [b"a"])]))
+    assert write.is_begun()
+    assert not replace(write, batch_id=1).is_begun()
+
+
 def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield batch
     yield batch
