@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
+from headrace.core.records import spark_schema
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
 
 
@@ -50,6 +54,17 @@ def test_keywords_are_names(name: str) -> None:
     assert schema.names == [name, "b"]
     assert schema.field("b").type.field(0).name == name
     assert from_ddl(to_ddl(schema)) == schema
+
+
+def test_fields_of_spark_keep_their_names() -> None:
+    from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType, StructField, StructType
+
+    inner = StructType([StructField("@timestamp", StringType()), StructField("a.b", DecimalType(5, 2))])
+    outer = StructType([StructField("x y", ArrayType(inner)), StructField("case", MapType(StringType(), LongType()))])
+    rows: Any = SimpleNamespace(schema=StructType([StructField("a`b", outer)]))
+    parts = pa.list_(pa.struct([("@timestamp", pa.string()), ("a.b", pa.decimal128(5, 2))]))
+    expected = pa.struct([("x y", parts), ("case", pa.map_(pa.string(), pa.int64()))])
+    assert spark_schema(rows) == pa.schema([("a`b", expected)])
 
 
 def test_any_name_can_be_quoted() -> None:

@@ -9,15 +9,30 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.format import Encoder, Format
-from headrace.core.schema import from_ddl
+from headrace.core.schema import from_ddl, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 
 def spark_schema(rows: DataFrame) -> pa.Schema:
     """The Arrow schema of a DataFrame."""
-    return from_ddl(", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema))
+    return from_ddl(", ".join(f"{quoted(field.name)} {_ddl(field.dataType)}" for field in rows.schema))
+
+
+def _ddl(kind: DataType) -> str:
+    """A type as text. Spark's own text leaves names of fields without quotes, whatever is in them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            return f"struct<{', '.join(f'{quoted(part.name)}: {_ddl(part.dataType)}' for part in kind)}>"
+        case ArrayType():
+            return f"array<{_ddl(kind.elementType)}>"
+        case MapType():
+            return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def nested(names: Sequence[str], within: Column | None = None) -> Column:
