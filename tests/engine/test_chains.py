@@ -8,8 +8,9 @@ from typing import Any
 from headrace.core.errors import ProjectError
 from headrace.engine.chains import Chain
 
-HAD_ROWS = {"numInputRows": 3}
-NO_ROWS = {"numInputRows": 0}
+UNCOUNTED = {"numOutputRows": -1}
+HAD_ROWS = {"numInputRows": 3, "sink": UNCOUNTED}
+NO_ROWS = {"numInputRows": 0, "sink": UNCOUNTED}
 
 
 def run(name: str, state: str = "stopped", **more: Any) -> Any:

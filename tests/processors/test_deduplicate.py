@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from tests.processors.memory_state import MemoryHandle, StepClockAt
 
 from headrace.core.errors import ProjectError
+from headrace.core.filters import Filter, apply_all
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.planner import make_plan
 from headrace.plan.shape import shape_of
 from headrace.processors._firsts import Seen, firsts
+from headrace.processors._queries import condition, filters_of
 from headrace.processors.deduplicate import Deduplicate
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness
@@ -67,6 +69,14 @@ def model(rows: list[tuple[int, int]], known: list[tuple[int, int]], ttl: int) -
     return sorted(found)
 
 
+def question(work: Any, keys: list[int], rows: pa.RecordBatch) -> pa.Table:
+    """What a judge is asked about rows with these keys, of which 0 is none."""
+    from headrace.processors._keyed import HIGH, KEYLESS, LOW
+
+    halves = {HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64())}
+    return pa.table({**halves, KEYLESS: [key == 0 for key in keys], **work.asked(rows)})
+
+
 POINTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=40)
 
 
@@ -92,7 +102,6 @@ def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_fo
     batches: list[Any], ttl: int
 ) -> None:
     from headrace.processors._firsts_work import FirstsWork
-    from headrace.processors._keyed import HIGH, KEYLESS, LOW
 
     clock, handle = StepClockAt(), MemoryHandle()
     work = FirstsWork(ttl, "at", clock)
@@ -103,14 +112,10 @@ def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_fo
         # up to `ttl` behind the watermark
         rows = [(key, clock.now - ttl + 1 + time) for key, time in batch]
         expected = [rows[place] for place in model(rows, passed, ttl)]
-        keys = [key for key, _ in rows]
-        given = pa.table(
-            {"at": pa.array([time for _, time in rows], pa.int64()).cast(pa.timestamp("us", "UTC")),
-             HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64()),
-             KEYLESS: pa.array([False] * len(rows), pa.bool_())}
-        )  # fmt: skip
-        made = work.take(given)
-        assert sorted(made["at"].cast(pa.int64()).to_pylist()) == sorted(time for _, time in expected)
+        times = pa.array([time for _, time in rows], pa.int64())
+        given = pa.RecordBatch.from_pydict({"at": times.cast(pa.timestamp("us", "UTC"))})
+        made = times.filter(pa.array(work.judge(question(work, [key + 1 for key, _ in rows], given)).passes))
+        assert sorted(made.to_pylist()) == sorted(time for _, time in expected)
         passed += expected
     held = sum(len(part[0]) // 24 for part in handle.held["seen"].values)
     assert held <= 2 * len([one for one in passed if one[1] > clock.now - 2 * ttl]) + 16 * 8
@@ -140,22 +145,20 @@ def test_keys_are_looked_for_and_must_have_a_hash() -> None:
 
 def test_repeats_may_be_marked_and_some_rows_left_alone() -> None:
     from headrace.processors._firsts_work import FirstsWork
-    from headrace.processors._keyed import HIGH, KEYLESS, LOW
 
-    def batch(keys: list[int], considered: list[bool]) -> pa.Table:
-        return pa.table(
-            {"n": list(range(len(keys))), "repeat": ["old"] * len(keys), "c": considered,
-             HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64()), KEYLESS: [key == 0 for key in keys]}
-        )  # fmt: skip
-
-    work = FirstsWork(10, None, StepClockAt(), "c", "repeat")
+    work = FirstsWork(10, None, StepClockAt(), (Filter("c", "is true"),), True)
     work.open(MemoryHandle())  # type: ignore[arg-type]
-    made = work.take(batch([1, 1, 2, 1, 0, 0], [False, True, True, True, True, False]))
-    assert made.column_names == ["n", "repeat"]
-    assert made["n"].to_pylist() == list(range(6))
+
+    def marks(keys: list[int], considered: list[bool | None]) -> list[bool | None]:
+        told = work.judge(question(work, keys, pa.RecordBatch.from_pydict({"c": pa.array(considered, pa.bool_())})))
+        assert told.passes.all()
+        assert told.marks is not None
+        return list(told.marks.to_pylist())
+
     # a row that is not looked at makes no other a repeat, and one without a key is none
-    assert made["repeat"].to_pylist() == [None, False, False, True, False, None]
-    assert work.take(batch([1, 2, 3, 2], [True, False, True, True]))["repeat"].to_pylist() == [True, None, False, True]
+    found = marks([1, 1, 2, 1, 0, 0], [False, True, True, True, True, None])
+    assert found == [None, False, False, True, False, None]
+    assert marks([1, 2, 3, 2], [True, False, True, True]) == [True, None, False, True]
 
 
 def test_the_condition_and_the_mark_are_checked() -> None:
@@ -260,3 +263,37 @@ def test_after_the_sql_by_the_time_of_batches(project: Path, spark: Any) -> None
         rows = sorted((row["id"] is None, row["id"], row["page"]) for row in harness.rows("clicked") if row["id"])
         assert rows == [(False, 1, "a"), (False, 2, "a"), (False, 3, "a"), (False, 9, "z")]
         assert sorted(row["page"] for row in harness.rows("clicked") if row["id"] is None) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("when", "passing"),
+    [
+        ("app = 'a'", [0, 1]),
+        ("app IS NULL", [3]),
+        ("app IS NOT NULL AND ok", [0]),
+        ("(ok) AND (app <> 'b') AND n >= 0 -- all of them", [0]),
+        ("n IN (1, 2)", [1, 2]),
+    ],
+)
+def test_a_simple_condition_needs_no_spark(when: str, passing: list[int]) -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {"app": ["a", "a", "b", None], "ok": [True, None, False, True], "n": pa.array([0, 1, 2, 3], pa.int64())}
+    )
+    found = filters_of(condition(when), rows.schema)
+    assert found
+    mask = apply_all(found, rows)
+    assert mask is not None
+    assert np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist() == passing
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["app = 'a' OR ok", "NOT ok", "upper(app) = 'A'", "app = name", "APP IS NULL", "true", "n = 1.5", "ok IS TRUE"],
+)
+def test_other_conditions_are_left_to_spark(when: str) -> None:
+    given = pa.schema([("app", pa.string()), ("name", pa.string()), ("ok", pa.bool_()), ("n", pa.int64())])
+    assert filters_of(condition(when), given) is None
+
+
+def test_another_hash_needs_a_new_generation() -> None:
+    assert Deduplicate(key=["id"], ttl=timedelta(hours=1)).kept["hash"] == "blake2b"

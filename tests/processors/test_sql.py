@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
-from headrace.processors.sql import SqlStep
+from headrace.core.processor import ArrowRows, StepContext
+from headrace.processors.sql import SqlStep, _picked
+from headrace.sql.query import parse
 
 GIVEN = pa.schema([("amount", pa.int64()), ("rate", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
 
@@ -48,3 +53,35 @@ def test_what_a_step_cannot_do(sql: str, code: str) -> None:
 def test_only_a_query_over_the_rows(sql: str) -> None:
     with pytest.raises(ValidationError):
         SqlStep(sql=sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "picked"),
+    [
+        ("SELECT at, amount FROM rows", ["at", "amount"]),
+        ("SELECT r.at FROM rows r", None),
+        ("SELECT AT FROM rows", None),
+        ("SELECT at AS time FROM rows", None),
+        ("SELECT at, at FROM rows", None),
+        ("SELECT * FROM rows", None),
+        ("SELECT at FROM rows WHERE amount > 0", None),
+        ("SELECT at FROM rows LIMIT 1", None),
+        ("SELECT at FROM rows TABLESAMPLE (10 PERCENT)", None),
+        ("SELECT at FROM rows UNION ALL SELECT at FROM rows", None),
+        ("WITH x AS (SELECT at FROM rows) SELECT at FROM x", None),
+    ],
+)
+def test_a_query_that_only_picks_columns_is_known(sql: str, picked: list[str] | None) -> None:
+    assert _picked(parse(sql), GIVEN) == picked
+
+
+def test_picking_columns_stays_in_arrow() -> None:
+    frame: Any = None
+    before = ArrowRows(frame, GIVEN, (lambda batches: batches,))
+    rows = SqlStep(sql="SELECT at, amount FROM rows").apply_behind(
+        before, cast(StepContext, SimpleNamespace(letters=None))
+    )
+    assert rows.schema.names == ["at", "amount"]
+    batch = pa.RecordBatch.from_pydict({"amount": [1], "rate": [0.5], "at": [0]})
+    (made,) = rows.works[-1](iter([batch]))
+    assert made.to_pydict() == {"at": [0], "amount": [1]}

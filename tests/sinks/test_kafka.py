@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
 from tests.sinks.changes import LIFE, Row, live
@@ -225,8 +225,9 @@ def values(kafka: Kafka, write: TransactionalWrite) -> list[bytes]:
 @pytest.mark.service
 def test_a_batch_is_written_once_however_often_it_is_run(kafka: Kafka, write: TransactionalWrite) -> None:
     batch = rows_of(1, [b"a", b"b"])
-    assert run(write, iter([batch])) == [{"writer": 1, "rows": 2, "skipped": False, "bytes": 4}]
-    assert run(write, iter([batch, batch])) == [{"writer": 1, "rows": 0, "skipped": True, "bytes": 0}]
+    assert run(write, iter([batch])) == [{"writer": 1, "rows": 2, "skipped": False, "bytes": 4, "taken": 2}]
+    again = {"writer": 1, "rows": 0, "skipped": True, "bytes": 0, "taken": 4}
+    assert run(write, iter([batch, batch])) == [again]
     assert run(write, iter([])) == []
     assert run(replace(write, batch_id=7), iter([rows_of(1, [b"c"])]))[0]["rows"] == 1
     assert run(replace(write, batch_id=3), iter([batch]))[0]["skipped"]
@@ -299,6 +300,32 @@ def test_a_zombie_is_fenced(kafka: Kafka, write: TransactionalWrite) -> None:
 
     assert code_of(lambda: run(write, overtaken())) == "kafka-fenced"
     assert values(kafka, write) == [b"a", b"a"]
+
+
+@pytest.mark.service
+def test_a_producer_that_failed_before_says_why(
+    kafka: Kafka, write: TransactionalWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a record that comes after it was shut out librdkafka says only that there was a fatal error."""
+    batch = rows_of(0, [b"a"])
+
+    class KnowsBeforehand(_transactions.Producer):  # type: ignore[misc]
+        def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
+            if messages[0]["value"] == b"late":
+                self.flush()
+                with pytest.raises(KafkaException):
+                    self.commit_transaction(10)
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            return int(super().produce_batch(topic, messages))
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield batch
+        assert run(write, iter([batch]))[0]["rows"] == 1
+        yield rows_of(0, [b"late"])
+
+    monkeypatch.setattr(_transactions, "Producer", KnowsBeforehand)
+    assert code_of(lambda: run(write, overtaken())) == "kafka-fenced"
+    assert values(kafka, write) == [b"a"]
 
 
 class CommitsButHearsNothing(_transactions.Producer):  # type: ignore[misc]
@@ -382,6 +409,32 @@ def test_json_with_keys_headers_and_topics(spark: Any, kafka: Kafka, topic: Topi
     assert message.headers() == [("h", b"x")]
     size = sum(len(one.key()) + len(one.value()) for one in found.values())
     assert batch.tally.bytes() == ({("counts", batch.sink): size} if delivery == "exactly_once" else {})
+
+
+def test_records_of_rows_that_need_no_more_than_names() -> None:
+    given = pa.schema([("t", pa.list_(pa.string())), ("k", pa.string()), ("v", pa.string())])
+    out = sink(format="raw", topic_column="t", key="k", key_in_value=False, delivery="exactly_once")
+    rows = [
+        {"t": ["a", "b"], "k": "1", "v": "x"}, {"t": ["a", None], "k": None, "v": None}, {"t": [], "k": "", "v": ""},
+        {"t": None, "k": "2", "v": "y"},
+    ]  # fmt: skip
+    make = out._arrow_records(given)
+    assert make is not None
+    (made,) = make(iter([pa.RecordBatch.from_pylist(rows, schema=given)]))
+    assert made.schema == make.output
+    assert made.to_pydict() == {
+        "value": [b"x", None, b"", b"y"],
+        "key": [b"1", None, b"", b"2"],
+        "topic": [["a", "b"], ["a", "out"], ["out"], ["out"]],
+    }
+    named = given.set(0, pa.field("t", pa.string()))
+    make = out._arrow_records(named)
+    assert make is not None
+    (made,) = make(iter([pa.RecordBatch.from_pylist([{"t": None, "k": "1", "v": "x"}], schema=named)]))
+    assert made.column("topic").to_pylist() == ["out"]
+    assert not out.takes_work(given.set(1, pa.field("k", pa.int64()))), "only Spark says what the text of a number is"
+    assert not out.takes_work(given.append(pa.field("more", pa.string())))
+    assert not sink(format="raw", topic_column="t", key="k", key_in_value=False).takes_work(given)
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-Operator = Literal["=", "<>", "<", "<=", ">", ">=", "in", "is not null"]
+Operator = Literal["=", "<>", "<", "<=", ">", ">=", "in", "is null", "is not null", "is true"]
 
 _COMPARISONS: dict[type[exp.Expr], tuple[Operator, Operator]] = {
     exp.EQ: ("=", "="),
@@ -27,7 +27,10 @@ _COMPARISONS: dict[type[exp.Expr], tuple[Operator, Operator]] = {
 
 @dataclass(frozen=True)
 class Filter:
-    """`column operator values`, true for a row or not; null is not true."""
+    """`column operator values`, true for a row or not; null is not true.
+
+    `is null` is none that a decoder may apply: below an outer join it says something about rows that are not there.
+    """
 
     column: str
     operator: Operator
@@ -55,6 +58,10 @@ class Filter:
         column = rows.column(self.column)
         if self.operator == "is not null":
             return pc.is_valid(column)
+        if self.operator == "is null":
+            return pc.is_null(column)
+        if self.operator == "is true":
+            return pc.fill_null(column, False)
         if self.operator == "in":
             return pc.is_in(column, value_set=pa.array(self.values, type=column.type))
         passed = _FUNCTIONS[self.operator](column, pa.scalar(self.values[0], type=column.type))

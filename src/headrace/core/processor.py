@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pyarrow as pa
 from headrace.core.component import Component
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.records import spark_schema
+from headrace.core.schema import to_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,6 +178,10 @@ class Processor(Component):
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """The rows after this step."""
 
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """The same where work in Arrow may come first: a step that works there too shares its way through Python."""
+        return ArrowRows.of(self.apply(rows.done(), at))
+
 
 class ArrowProcessor(Processor):
     """A step that works on Arrow batches in the tasks. Neighbouring ones share one way through Python."""
@@ -185,27 +192,69 @@ class ArrowProcessor(Processor):
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """One way through Python."""
-        return through_python(rows, [(self, at)])
+        return self.apply_behind(ArrowRows.of(rows), at).done()
+
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """One more piece of work."""
+        return rows.then(self.work(rows.schema, at), self.output(rows.schema), at)
 
 
-def through_python(rows: DataFrame, steps: Iterable[tuple[ArrowProcessor, StepContext]]) -> DataFrame:
-    """Several steps on the same Arrow batches."""
-    from headrace.core.records import spark_schema
-    from headrace.core.schema import to_ddl
+@dataclass(frozen=True)
+class ArrowRows:
+    """Rows on which some work in Arrow is still to be done, so that more can be added to it."""
 
-    chain = _Chain(spark_schema(rows))
-    for processor, at in steps:
-        chain.works.append(processor.work(chain.schema, at))
-        chain.letters.append(at.letters)
-        chain.schema = processor.output(chain.schema)
-    return rows.mapInArrow(chain, to_ddl(chain.schema))
+    frame: DataFrame
+    output: pa.Schema | None = None
+    """The columns after the work; None where there is none."""
+    works: tuple[Work, ...] = ()
+    letters: tuple[StepLetters, ...] = ()
+
+    @staticmethod
+    def of(frame: DataFrame) -> ArrowRows:
+        """Rows as they are."""
+        return ArrowRows(frame)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns after the work. Asked only by steps that must know: Spark has types that Arrow has not."""
+        return spark_schema(self.frame) if self.output is None else self.output
+
+    def then(self, work: Work, output: pa.Schema, at: StepContext | None = None) -> ArrowRows:
+        """The rows after one more piece of work, with these columns; `at` if it is that of a step."""
+        letters = self.letters if at is None else (*self.letters, at.letters)
+        return ArrowRows(self.frame, output, (*self.works, work), letters)
+
+    def done(self) -> DataFrame:
+        """The rows after all work."""
+        return self.frame if not self.works else self.frame.mapInArrow(self._chain, to_ddl(self.schema))
+
+    def mapped(self, last: Work, ddl: str) -> DataFrame:
+        """What a last piece of work makes of them, on the same way through Python."""
+        return self.frame.mapInArrow(_Both(self._chain, last) if self.works else last, ddl)
+
+    def on(self, frame: DataFrame) -> ArrowRows:
+        """The same work, to be done on other rows of the same columns."""
+        return replace(self, frame=frame)
+
+    @property
+    def _chain(self) -> Work:
+        return _Chain(self.schema, self.works, self.letters)
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Both:
+    first: Work
+    second: Work
+
+    def __call__(self, batches: Batches) -> Batches:
+        return self.second(self.first(batches))
+
+
+@dataclass(frozen=True)
 class _Chain:
     schema: pa.Schema
-    works: list[Work] = field(default_factory=list)
-    letters: list[StepLetters] = field(default_factory=list)
+    works: tuple[Work, ...]
+    letters: tuple[StepLetters, ...]
 
     def __call__(self, batches: Batches) -> Batches:
         for work in self.works:

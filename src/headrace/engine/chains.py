@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.engine.flow import FlowStarter
 from headrace.engine.flowrun import FlowRun
-from headrace.engine.progress import OUTPUT
+from headrace.engine.progress import rows_given
 from headrace.plan.links import feeds, waits
 from headrace.plan.model import Plan
 
@@ -59,5 +59,4 @@ class Chain:
 
 
 def _rows(report: Mapping[str, Any]) -> int:
-    observed = (report.get("observedMetrics") or {}).get(OUTPUT)
-    return int(report["numInputRows"] or 0) + int(observed["rows"] if observed else 0)
+    return int(report["numInputRows"] or 0) + (rows_given(report) or 0)

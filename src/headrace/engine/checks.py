@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from headrace.core.errors import ProjectError, ProjectErrors
 from headrace.core.processor import Processor
-from headrace.core.records import spark_schema
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.core.tables import TableSource
@@ -16,7 +15,6 @@ from headrace.sql.dialect.dotted import check_dotted_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 
 def check_services(project: Project, plan: Plan) -> None:
@@ -54,10 +52,10 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
         )
 
 
-def check_rows(project: Project, flow: FlowPlan, rows: DataFrame) -> None:
-    """Ask every sink of a flow whether it can take these rows."""
-    check_dotted_columns(rows.columns)
-    check_schema(project, flow, spark_schema(rows), flow.spec.output)
+def check_rows(project: Project, flow: FlowPlan, schema: pa.Schema) -> None:
+    """Ask every sink of a flow whether it can take its rows."""
+    check_dotted_columns(schema.names)
+    check_schema(project, flow, schema, flow.spec.output)
 
 
 def check_schema(project: Project, flow: FlowPlan, schema: pa.Schema, output: str = "update") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
+from headrace.core.processor import ArrowRows
 from headrace.core.records import spark_schema
 from headrace.core.sink import Side, StreamingSink
 from headrace.core.statefiles import spark_path
@@ -21,8 +22,8 @@ from headrace.engine.deadletters import LetterBox, forget_batch
 from headrace.engine.failures import from_query
 from headrace.engine.functions import register_for
 from headrace.engine.generations import Generation
-from headrace.engine.inputs import Reading, processed, register
-from headrace.engine.progress import OUTPUT
+from headrace.engine.inputs import Reading, register, to_last_work
+from headrace.engine.progress import OUTPUT, rows_out
 from headrace.engine.reports import ReportWriter, runs_of
 from headrace.engine.rewind import finish_take_back
 from headrace.engine.sqlerrors import from_analysis
@@ -91,8 +92,8 @@ class FlowStarter:
                 forget_batch(folder, flow, generation.id, planned.batch_id)
 
     def _flow(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
-        rows = self.rows(flow)
-        check_rows(self.project, self._written(flow, generation), rows)
+        rows = self._rows(flow)
+        check_rows(self.project, self._written(flow, generation), rows.schema)
         return self._writer(flow, rows)
 
     def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
@@ -124,7 +125,7 @@ class FlowStarter:
         if flow.tables() or flow.is_report:
             return
         try:
-            check_rows(self.project, flow, self.rows(flow))
+            check_rows(self.project, flow, self._rows(flow).schema)
         except AnalysisException as refusal:
             raise self._of_sql(flow, refusal) from refusal
 
@@ -133,7 +134,11 @@ class FlowStarter:
         return error.at(self.project.sql_origin(flow.name, error.line))
 
     def rows(self, flow: FlowPlan) -> DataFrame:
-        """What the flow's SQL gives."""
+        """What comes to the flow's sinks."""
+        return self._rows(flow).done()
+
+    def _rows(self, flow: FlowPlan) -> ArrowRows:
+        """The same; what its last steps do in Arrow may be left to a sink."""
         from pyspark.errors import AnalysisException
 
         limits = self._batch_limits(flow)
@@ -146,7 +151,7 @@ class FlowStarter:
             except AnalysisException:
                 raise narrow from None
 
-    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> DataFrame:
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> ArrowRows:
         # temporary views and settings belong to the flow alone
         session = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
@@ -167,7 +172,7 @@ class FlowStarter:
         register_for(session, flow, self.project)
         for one in inputs:
             register(session, one, reading, self.state)
-        return processed(session.sql(flow.sql), flow.after, reading, self.state)
+        return to_last_work(session.sql(flow.sql), flow.after, reading, self.state)
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
         """Asked once per start: it reads a sample of every stream."""
@@ -177,17 +182,19 @@ class FlowStarter:
         known = [size for size in sizes if size]
         return batch_limits(max(known)) if known and len(known) == len(sizes) else {}
 
-    def _writer(self, flow: FlowPlan, rows: DataFrame) -> DataStreamWriter:
+    def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
             # Spark asks for it; without state every row is new, so it is the same as append
-            return sink.writer(rows, self.project.context).outputMode("update")
+            return sink.writer(rows.done(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
         tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
-        write = batch_writer(written, generation.id, self.project.context, check, tally)
-        return _counted(rows).writeStream.foreachBatch(write).outputMode(flow.spec.output)
+        left = rows if _does_last_work(written, rows) else None
+        write = batch_writer(written, generation.id, self.project.context, check, tally, left)
+        given = _counted(rows.done()) if left is None else left.frame
+        return given.writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
         """The flow with the sinks that it really writes to."""
@@ -215,13 +222,27 @@ def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPl
     return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
 
 
+def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
+    """Whether what the last steps do can be done by the sink, where rows are on their way through Python anyway."""
+    if not rows.works or len(flow.sinks) != 1:
+        return False
+    sink = flow.sinks[0].sink
+    return sink.reads_all and sink.takes_work(rows.schema)
+
+
 def batch_writer(
-    flow: FlowPlan, generation: str, context: Context, check: Callable[[], None], tally: Tally = ENGINE
+    flow: FlowPlan,
+    generation: str,
+    context: Context,
+    check: Callable[[], None],
+    tally: Tally = ENGINE,
+    left: ArrowRows | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """What Spark calls for every micro-batch: each sink in turn gets the same rows.
 
-    `check` raises when the state belongs to another engine by now: a process that was stopped for a while, and goes on
-    in the midst of a batch, must not write what the other writes too.
+    With work that is `left` to the sink only the sink knows how many rows came of it. `check` raises when the state
+    belongs to another engine by now: a process that was stopped for a while, and goes on in the midst of a batch, must
+    not write what the other writes too.
     """
 
     # a candidate may have no sinks at all
@@ -238,7 +259,10 @@ def batch_writer(
                 points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
-                step.sink.write_batch(rows, batch)
+                if left is None:
+                    step.sink.write_batch(rows, batch)
+                else:
+                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_work(left.on(rows), batch)))
             if not whole:
                 drain(rows)
             points.reach("after_sinks", flow.name, batch_id)

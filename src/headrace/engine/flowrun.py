@@ -174,9 +174,8 @@ class FlowRun:
         return list(reports)
 
     def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
-        """A report with what Spark does not see of a view: the rows of its batch and what it keeps."""
-        said = self.plan.tables() or self.plan.is_report
-        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])} if said else report
+        """A report with what Spark does not see: the rows of a view's batch, what it keeps, what a sink counts."""
+        return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])}
 
     def take_status(self) -> bool:
         """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""

@@ -12,6 +12,7 @@ from headrace.core.context import Context, ReadContext
 from headrace.core.durations import spark_interval
 from headrace.core.format import Format
 from headrace.core.positions import Position
+from headrace.core.processor import ArrowRows
 from headrace.core.records import encode_rows
 from headrace.core.schema import to_ddl
 from headrace.core.statefiles import StatePath
@@ -102,15 +103,21 @@ def processed(
     rows: DataFrame, steps: Sequence[ProcessorStep], reading: Reading, state: StateDir, event_time: str | None = None
 ) -> DataFrame:
     """Rows after some processors of the flow."""
-    if not steps:
-        return rows
+    return to_last_work(rows, steps, reading, state, event_time).done()
+
+
+def to_last_work(
+    rows: DataFrame, steps: Sequence[ProcessorStep], reading: Reading, state: StateDir, event_time: str | None = None
+) -> ArrowRows:
+    """The same, with what the last of them do in Arrow still to be done."""
     letters = reading.letters or state.dead_letters
     if not reading.streaming:
-        return Processing(reading.context, reading.flow, "adhoc", letters, streaming=False).run(rows, steps, event_time)
+        there = Processing(reading.context, reading.flow, "adhoc", letters, streaming=False)
+        return there.run_to_last_work(rows, steps, event_time)
     generation = state.current(reading.flow)
     clock = CheckpointClock(BatchClock(generation.checkpoint_folder.absolute()))
     there = Processing(reading.context, reading.flow, generation.id, letters, clock=clock)
-    return there.run(rows, steps, event_time)
+    return there.run_to_last_work(rows, steps, event_time)
 
 
 def _timed_steps(rows: DataFrame, one: TimedInput, reading: Reading, state: StateDir) -> DataFrame:

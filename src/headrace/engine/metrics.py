@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from headrace import __version__
 from headrace.core.tally import ENGINE
-from headrace.engine.progress import OUTPUT
+from headrace.engine.progress import rows_given
 from headrace.engine.status import Board
 from headrace.engine.statusfile import STATES
 from headrace.engine.stepmetrics import step_families
@@ -72,15 +72,6 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics as Prometheus reads them."""
         return generate_latest(self._registry)
-
-
-def rows_given(progress: Mapping[str, Any]) -> int | None:
-    """The rows that a batch gave to its sinks, None when nobody counted."""
-    counted = (progress.get("observedMetrics") or {}).get(OUTPUT)
-    if counted is not None:
-        return int(counted["rows"])
-    said = progress["sink"]["numOutputRows"]
-    return said if said >= 0 else None  # Spark says -1 when a sink does not count
 
 
 class _Snapshot(Collector):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.core.context import Context
-from headrace.core.processor import ArrowProcessor, StandingClock, StepClock, StepContext, through_python
+from headrace.core.processor import ArrowRows, StandingClock, StepClock, StepContext
 from headrace.core.statefiles import StatePath
 from headrace.engine.batchclock import BatchClock, running_batch
 from headrace.engine.deadletters import LetterBox
@@ -81,15 +80,17 @@ class Processing:
     clock: StepClock = field(default_factory=StandingClock)
 
     def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
-        """The rows after these steps. Neighbours that work on Arrow batches share one way through Python."""
-        for in_arrow, group in groupby(steps, key=lambda step: isinstance(step.processor, ArrowProcessor)):
-            pairs = [(step.processor, self._at(step, event_time)) for step in group]
-            if in_arrow:
-                rows = through_python(rows, pairs)  # type: ignore[arg-type]
-            else:
-                for processor, at in pairs:
-                    rows = processor.apply(rows, at)
-        return rows
+        """The rows after these steps."""
+        return self.run_to_last_work(rows, steps, event_time).done()
+
+    def run_to_last_work(
+        self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None
+    ) -> ArrowRows:
+        """The rows, with what the last steps do in Arrow still to be done. Neighbours share one way through Python."""
+        made = ArrowRows.of(rows)
+        for step in steps:
+            made = step.processor.apply_behind(made, self._at(step, event_time))
+        return made
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
         box = LetterBox(self.letters, self.flow, step.id, self.generation)

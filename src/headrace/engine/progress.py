@@ -145,9 +145,7 @@ class Numbers:
         }
 
     def _take_output(self, report: Mapping[str, Any]) -> None:
-        counted = _observed(report).get(OUTPUT, {}).get("rows")
-        if counted is None and report["sink"]["numOutputRows"] >= 0:  # Spark's own sinks know, -1 means they do not
-            counted = report["sink"]["numOutputRows"]
+        counted = rows_given(report)
         if counted is not None:
             self.rows_out = (self.rows_out or 0) + counted
 
@@ -175,6 +173,20 @@ class Numbers:
         self.state_bytes = sum(one["memoryUsedBytes"] for one in operators)
         if rows:  # without input Spark repeats the numbers of an earlier batch
             self.late_rows += sum(one["numRowsDroppedByWatermark"] for one in operators)
+
+
+def rows_out(number: int) -> Mapping[str, Any]:
+    """What a report says of the rows that a batch gave to a sink which counts them itself."""
+    return {"sink": {"numOutputRows": number}}
+
+
+def rows_given(report: Mapping[str, Any]) -> int | None:
+    """The rows that a batch gave to its sinks, None when nobody counted."""
+    counted = (report.get("observedMetrics") or {}).get(OUTPUT)
+    if counted is not None:
+        return int(counted["rows"])
+    said = report["sink"]["numOutputRows"]
+    return said if said >= 0 else None  # Spark says -1 when a sink does not count
 
 
 def ended_at(report: Mapping[str, Any]) -> datetime:

@@ -23,10 +23,11 @@ LOADED = (
     "pyspark.worker",
     "pyspark.sql.streaming.stateful_processor_api_client",
     "headrace.engine.decode",
-    "headrace.processors._keyed",
+    "headrace.processors._judged",
     "headrace.sinks.kafka",
 )
 
+_SELDOM = (100_000, 50, 100)
 # as far as the system allows; half a portion of rows
 _ON_THE_WAY = 4 << 20
 
@@ -37,6 +38,8 @@ def load() -> None:
         import_module(name)
     gc.collect()
     gc.freeze()
+    # documents are taken apart into many small objects that live as long as a portion; Spark collects after every task
+    gc.set_threshold(*_SELDOM)
 
 
 def run() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -35,8 +36,8 @@ HIGH, LOW, KEYLESS = "_key_high", "_key_low", "_keyless"
 _BUCKET = "_bucket"
 # no names with an underscore first: on the way to pandas Spark makes named tuples, which lose them
 _PACKED = "bucket int, task bigint, place int, message binary"
-# few enough that a small batch does not cost a call for each, enough that a large state is read in parts
-_BUCKETS = 32
+BUCKETS = 32
+"""Few enough that a small batch does not cost a call for each, enough that a large state is read in parts."""
 # enough to tell tasks apart, few enough to be in one Arrow batch whatever its limit is
 _FIRST_ROWS = 256
 # without state a part costs little, and its rows are in memory together
@@ -68,14 +69,14 @@ class TimedWork(Protocol):
 
 def keyed(rows: DataFrame, keys: Sequence[str], work: KeyedWork, output: pa.Schema) -> DataFrame:
     """The rows after some work with state, which is divided into buckets of keys."""
-    marked = _marked(rows, keys, _BUCKETS)
+    marked = _marked(rows, keys, BUCKETS)
     # no time mode: Spark's own would run empty batches for ever, and the work has its clock
     return _stateful(marked, _Stateful(work, _carried(marked)), "None", output)
 
 
 def keyed_by_time(rows: DataFrame, keys: Sequence[str], work: TimedWork, output: pa.Schema) -> DataFrame:
     """The same for work that goes on with time: a column of the rows has a watermark."""
-    marked = _marked(rows, keys, _BUCKETS)
+    marked = _marked(rows, keys, BUCKETS)
     return _stateful(marked, _Timed(work, _carried(marked)), "EventTime", output)
 
 
@@ -119,31 +120,36 @@ def _pack(batches: Batches) -> Batches:
     """The rows of a bucket as one message."""
     task = None
     for place, batch in enumerate(batch for batch in batches if batch.num_rows):
-        task = _digest(batch) if task is None else task
-        buckets = batch.column(_BUCKET).to_numpy()
-        order = np.argsort(buckets, kind="stable")
-        buckets = buckets[order]
-        starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
-        ordered = batch.drop_columns([_BUCKET]).take(pa.array(order))
-        ends = np.r_[starts[1:], len(order)]
-        messages = [_message(ordered.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+        task = digest(batch) if task is None else task
+        buckets, parts = by_bucket(batch.column(_BUCKET).to_numpy())
+        rows = batch.drop_columns([_BUCKET])
+        messages = [message(rows.take(pa.array(part))) for part in parts]
         where = [
             pa.repeat(pa.scalar(task, pa.int64()), len(messages)),
             pa.repeat(pa.scalar(place, pa.int32()), len(messages)),
         ]
         yield pa.RecordBatch.from_arrays(
-            [pa.array(buckets[starts]), *where, pa.array(messages, pa.binary())],
+            [pa.array(buckets), *where, pa.array(messages, pa.binary())],
             names=["bucket", "task", "place", "message"],
         )
 
 
-def _digest(batch: pa.RecordBatch) -> int:
+def by_bucket(buckets: NDArray[np.int32]) -> tuple[NDArray[np.int32], list[NDArray[np.int64]]]:
+    """The buckets that some rows are in, and the places of the rows of each, in their order."""
+    order = np.argsort(buckets, kind="stable")
+    ordered = buckets[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    return ordered[starts], np.split(order, starts[1:])
+
+
+def digest(batch: pa.RecordBatch) -> int:
     """What a task is known by. The rows are taken out: where there are nulls a slice has whatever was in memory."""
     first = batch.take(pa.array(range(min(batch.num_rows, _FIRST_ROWS))))
-    return int.from_bytes(hashlib.blake2b(_message(first), digest_size=8).digest(), signed=True)
+    return int.from_bytes(hashlib.blake2b(message(first), digest_size=8).digest(), signed=True)
 
 
-def _message(rows: pa.RecordBatch) -> bytes:
+def message(rows: pa.RecordBatch) -> bytes:
+    """Rows as bytes, without their schema."""
     return bytes(rows.serialize().to_pybytes())
 
 
@@ -208,14 +214,19 @@ class _Timed(StatefulProcessor):
 
 
 def _unpacked(rows: Iterator[pd.DataFrame], schema: pa.Schema) -> pa.Table:
-    frame = pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
+    frame = in_order(rows)
     batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in frame["message"]]
     return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
+def in_order(rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    """The messages of a bucket as they came, whatever order Spark has brought them into."""
+    return pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
+
+
 def _packed_again(made: pa.Table) -> Iterator[pd.DataFrame]:
     if made.num_rows:
-        yield pd.DataFrame({"message": [_message(batch) for batch in made.combine_chunks().to_batches()]})
+        yield pd.DataFrame({"message": [message(batch) for batch in made.combine_chunks().to_batches()]})
 
 
 @dataclass

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from sqlglot import exp
 
+from headrace.core.filters import Filter
 from headrace.sql.columns import unknown_columns
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.reads import reads
@@ -30,6 +32,27 @@ def condition(text: str) -> str:
     if len(parsed.inputs) > 1:
         raise ValueError("a condition cannot have a query inside it")
     return query
+
+
+def filters_of(query: str, given: pa.Schema) -> tuple[Filter, ...] | None:
+    """What a condition means for the rows of an Arrow batch; None if only Spark can say it."""
+    where = parse(query).tree.args["where"].this.unnest()
+    parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
+    found = [_filter(part, given) for part in parts]
+    return None if None in found else tuple(one for one in found if one is not None)
+
+
+def _filter(part: exp.Expr, given: pa.Schema) -> Filter | None:
+    columns = list(part.find_all(exp.Column))
+    if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in given.names:
+        return None
+    field = given.field(columns[0].name)
+    match part:
+        case exp.Column() if pa.types.is_boolean(field.type):
+            return Filter(field.name, "is true")
+        case exp.Is(this=exp.Column(), expression=exp.Null()):
+            return Filter(field.name, "is null")
+    return Filter.from_sql(part, field)
 
 
 def words(text: str) -> frozenset[str]:

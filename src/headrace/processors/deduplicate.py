@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
-from headrace.core.processor import Processor, StepContext, Surroundings
-from headrace.core.records import spark_schema
+from headrace.core.filters import Filter
+from headrace.core.processor import ArrowRows, Processor, StepContext, Surroundings
 from headrace.processors._columns import check_key, heads, type_of, with_type
-from headrace.processors._queries import ROWS, check_columns, condition, view, words
+from headrace.processors._queries import ROWS, check_columns, condition, filters_of, view, words
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class Deduplicate(Processor):
 
     Delivery: what has been seen is part of the flow's checkpoint, so a batch that runs again drops the same rows. Order
     is not kept: rows are brought together by key. Scale: 24 bytes per key and time, in RocksDB, forgotten after `ttl`
-    (twice `ttl` of event time); keys are compared by a hash of 128 bits.
+    (twice `ttl` of event time); keys are compared by a hash of 128 bits. Only keys go through the shuffle: on a local
+    master the rows of a batch wait in Spark's folder for temporary files, elsewhere they go along. A condition made of
+    comparisons of single columns joined by AND costs least.
     """
 
     type: Literal["deduplicate"] = "deduplicate"
@@ -107,19 +110,35 @@ class Deduplicate(Processor):
             check_columns(parse(condition(self.when)), given)
         return given if self.mark is None else with_type(given, self.mark, pa.bool_())
 
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """The options, and what keys are known by."""
+        return {**super().kept, "hash": "blake2b"}
+
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """Keys in buckets, each with a list of what it has seen."""
-        from headrace.processors._firsts_work import FirstsWork
-        from headrace.processors._keyed import keyed
+        return self.apply_behind(ArrowRows.of(rows), at).done()
 
-        schema = self.output(spark_schema(rows))
-        time = at.event_time if at.event_time in schema.names else None
-        considered = None if self.when is None else _CONSIDERED
-        if self.when is not None:
-            with view(rows):
-                rows = rows.sparkSession.sql(self._sql or _query(self.when))
-        work = FirstsWork(self.ttl // timedelta(microseconds=1), time, at.clock, considered, self.mark)
-        return keyed(rows, self.key, work, schema)
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """The same; a condition that is simple enough is looked at on the way through Python that there is anyway."""
+        from headrace.processors._firsts_work import FirstsWork
+        from headrace.processors._judged import judged
+
+        considered = self._simple(rows.schema)
+        if considered is None:
+            rows, considered = self._considered(rows.done()), (Filter(_CONSIDERED, "is true"),)
+        time = at.event_time if at.event_time in rows.schema.names else None
+        ttl = self.ttl // timedelta(microseconds=1)
+        made = judged(rows, self.key, FirstsWork(ttl, time, at.clock, considered, self.mark is not None), self.mark, at)
+        return ArrowRows.of(made.drop(_CONSIDERED))
+
+    def _simple(self, given: pa.Schema) -> tuple[Filter, ...] | None:
+        return () if self.when is None else filters_of(condition(self.when), given)
+
+    def _considered(self, rows: DataFrame) -> ArrowRows:
+        assert self.when is not None
+        with view(rows):
+            return ArrowRows.of(rows.sparkSession.sql(self._sql or _query(self.when)))
 
 
 def _query(when: str) -> str:

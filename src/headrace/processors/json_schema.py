@@ -10,10 +10,9 @@ import msgspec
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.processor import Batches, Processor, StepContext, Surroundings
-from headrace.core.records import spark_schema
-from headrace.core.schema import to_ddl
+from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
 from headrace.processors._columns import check_document, with_type
+from headrace.processors._json_text import utf8_texts
 from headrace.processors._queries import ROWS, check_columns, view, words
 from headrace.processors._validators import Texts, Validators, errors_of, read_folder, validators
 from headrace.sql.query import SqlError, parse
@@ -101,12 +100,17 @@ class JsonSchema(Processor):
         return with_type(given, self.into, _ERRORS)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
+        """One way through Python."""
+        return self.apply_behind(ArrowRows.of(rows), at).done()
+
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
         """The name of the schema natively, the rest on Arrow batches."""
         assert self._texts is not None, "a step is bound before it is used"
-        output = self.output(spark_schema(rows))
-        with view(rows):
-            chosen = rows.sparkSession.sql(self._sql)
-        return chosen.mapInArrow(_Check(self, self._texts, output), to_ddl(output))
+        output = self.output(rows.schema)
+        given = rows.done()
+        with view(given):
+            chosen = ArrowRows.of(given.sparkSession.sql(self._sql))
+        return chosen.then(_Check(self, self._texts, output), output, at)
 
 
 def _query(expression: str) -> str:
@@ -126,8 +130,7 @@ class _Check:
     def __call__(self, batches: Batches) -> Batches:
         self._known = validators(self.step.draft, self.texts)
         for batch in batches:
-            # bytes: a text that is not UTF-8 would stop the whole batch
-            texts = batch.column(self.step.column).cast(pa.binary()).to_pylist()
+            texts = utf8_texts(batch.column(self.step.column))
             names = batch.column(_CHOSEN).to_pylist()
             found = pa.array([self._errors(*pair) for pair in zip(texts, names, strict=True)], _ERRORS)
             columns = [found if name == self.step.into else batch.column(name) for name in self.output.names]
@@ -141,7 +144,7 @@ class _Check:
             return _one("size", f"it has {len(text):,} bytes")
         validator = self._known.get(name)
         try:
-            document = _DECODER.decode(text.decode(errors="replace"))
+            document = _DECODER.decode(text)
             if validator is None:
                 return _one("schema", self.step.missing)
             return None if validator.is_valid(document) else errors_of(validator, document, self.step.max_errors)

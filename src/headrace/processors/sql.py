@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
+from sqlglot import exp
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
 from headrace.processors._queries import ROWS, check_columns, view, words
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import refusals, state_of
@@ -86,14 +88,46 @@ class SqlStep(Processor):
         with view(rows):
             return rows.sparkSession.sql(self._written_out or self.sql)
 
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """A query that only picks columns need not leave Python for it."""
+        picked = _picked(parse(self.sql), rows.schema) if rows.works else None
+        if picked is None:
+            return super().apply_behind(rows, at)
+        return rows.then(_Pick(tuple(picked)), pa.schema([rows.schema.field(name) for name in picked]), at)
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """What a task does for a query that only picks columns."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            yield batch.select(self.names)
+
+
+def _picked(query: Query, given: pa.Schema) -> list[str] | None:
+    """The columns that a query gives as they are, if it does nothing else."""
+    tree = query.tree
+    if not isinstance(tree, exp.Select) or _parts(tree) != {"expressions", "from_"}:
+        return None
+    if _parts(tree.args["from_"].this) - {"this", "alias"}:
+        return None
+    names = [one.name for one in tree.selects if isinstance(one, exp.Column) and len(one.parts) == 1]
+    simple = len(names) == len(tree.selects) == len(set(names)) and all(name in given.names for name in names)
+    return names if simple else None
+
+
+def _parts(part: exp.Expr) -> set[str]:
+    return {name for name, value in part.args.items() if value}
+
 
 def _has_star(query: Query) -> bool:
     return any(select.is_star for select in query.tree.selects)
 
 
 def _columns(query: Query, given: pa.Schema) -> list[pa.Field]:
-    from sqlglot import exp
-
     found: dict[str, pa.Field] = {}
     for select in query.tree.selects:
         if select.is_star:

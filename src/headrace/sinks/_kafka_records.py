@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.format import Format
+from headrace.core.processor import Batches
 from headrace.core.records import encode_rows, nested
 from headrace.sinks._routed import names_many
 from headrace.sinks._views import GONE, as_rows
@@ -52,6 +55,44 @@ def to_records(
         types["topic"] = "array<string>"
     headers_or_topic = [col(f"_headrace_{name}").cast(types[name]).alias(name) for name in beside]
     return encoded.select("value", col(_KEY).alias("key"), *headers_or_topic)
+
+
+@dataclass(frozen=True)
+class ArrowRecords:
+    """Rows whose columns are a record's already, as records. Pickled to the tasks."""
+
+    value: str
+    key: str | None
+    topic: str | None
+    """The column that names the topic, or a list of topics."""
+    otherwise: str
+    """The topic of rows that name none."""
+    output: pa.Schema
+
+    @staticmethod
+    def of(given: pa.Schema, value: str, key: str | None, topic: str | None, otherwise: str) -> ArrowRecords:
+        """For rows with these columns."""
+        named = [] if topic is None else [("topic", given.field(topic).type)]
+        return ArrowRecords(
+            value, key, topic, otherwise, pa.schema([("value", pa.binary()), ("key", pa.binary()), *named])
+        )
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            key = pa.nulls(batch.num_rows, pa.binary()) if self.key is None else batch.column(self.key)
+            columns = [batch.column(self.value).cast(pa.binary()), key.cast(pa.binary())]
+            if self.topic is not None:
+                columns.append(self._topics(batch.column(self.topic)))
+            yield pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+    def _topics(self, named: pa.Array) -> pa.Array:
+        if not pa.types.is_list(named.type):
+            return named.fill_null(self.otherwise)
+        fewest = pc.min(pc.list_value_length(named)).as_py()
+        if fewest and not named.null_count and not named.flatten().null_count:
+            return named
+        topics = [[one or self.otherwise for one in names or (None,)] for names in named.to_pylist()]
+        return pa.array(topics, named.type)
 
 
 _TYPES = {"headers": HEADERS_TYPE, "topic": "string", GONE: "boolean"}

@@ -20,7 +20,9 @@ class Share:
 
     def __init__(self, batches: Iterator[pa.RecordBatch], writer: int | None = None) -> None:
         """`writer` is for rows that do not say whose they are."""
-        self._rest = (batch for batch in batches if batch.num_rows)
+        self.taken = 0
+        """How many rows have come so far."""
+        self._rest = self._counted(batches)
         self._remembered: list[pa.RecordBatch] = []
         self._bytes = 0
         self.can_repeat = True
@@ -38,6 +40,12 @@ class Share:
             self._remember(batch)
             self._check(batch)
             yield batch
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.taken += batch.num_rows
+            if batch.num_rows:
+                yield batch
 
     def drain(self) -> None:
         """Read what is left, so that the worker can be used again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -29,10 +29,16 @@ CALL_SECONDS = 60.0
 ABORT_SECONDS = 10.0
 # a transaction costs about as much as bringing some thousand rows to another task
 WRITERS_PER_PARTITION = 4
-SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint"
+SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint, taken bigint"
 
 _SUMMARY_SCHEMA = pa.schema(
-    [("writer", pa.int32()), ("rows", pa.int64()), ("skipped", pa.bool_()), ("bytes", pa.int64())]
+    [
+        ("writer", pa.int32()),
+        ("rows", pa.int64()),
+        ("skipped", pa.bool_()),
+        ("bytes", pa.int64()),
+        ("taken", pa.int64()),
+    ]
 )
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (
@@ -78,7 +84,7 @@ class TransactionalWrite:
             return
         sent = self._insist_on(share)
         rows, size = sent or (0, 0)
-        columns = [[share.writer], [rows], [sent is None], [size]]
+        columns = [[share.writer], [rows], [sent is None], [size], [share.taken]]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SUMMARY_SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_SUMMARY_SCHEMA)
 
@@ -118,9 +124,12 @@ class TransactionalWrite:
                 holder = consumer.consumer_group_metadata()
                 insist(lambda seconds: producer.send_offsets_to_transaction([mark], holder, seconds))
                 insist(producer.commit_transaction)
-            except Exception:  # whatever it was: readers must not wait for this transaction until it times out
-                with suppress(KafkaException):
+            except Exception as error:  # whatever it was: readers must not wait for this transaction until it times out
+                try:
                     producer.abort_transaction(ABORT_SECONDS)
+                except KafkaException as told:
+                    if _says_nothing(error):
+                        raise told from error
                 raise
             return rows, size
 
@@ -174,6 +183,11 @@ def insist(call: Callable[[float], Answer]) -> Answer:
             if not passing or reason.fatal() or reason.txn_requires_abort() or time.monotonic() > until:
                 raise
         time.sleep(0.05)  # a coordinator that moves or loads tells nobody when it is done
+
+
+def _says_nothing(error: Exception) -> bool:
+    """Whether it is only said of a record that its producer has failed before; what it calls next says why."""
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
 
 
 def _may_pass(reason: KafkaError) -> bool:

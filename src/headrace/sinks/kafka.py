@@ -16,12 +16,19 @@ from headrace.core.format import Format
 from headrace.core.kafka import KafkaConnection, refused
 from headrace.core.kinds import KindOf, kinds
 from headrace.core.places import ANY, Place
+from headrace.core.processor import ArrowRows
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
 from headrace.sinks._views import refuse_options, view_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from headrace.sinks._kafka_records import ArrowRecords
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _named(value: Any) -> Any:
@@ -229,6 +236,18 @@ class KafkaSink(KafkaConnection, StreamingSink):
         """Write one batch: again if it is run again, or once, as `delivery` says."""
         self._write(self.records(rows, batch.context), rows, batch)
 
+    def takes_work(self, given: pa.Schema) -> bool:
+        """Where a transaction takes the rows as they are."""
+        return self.delivery == "exactly_once" and self._arrow_records(given) is not None
+
+    def write_work(self, rows: ArrowRows, batch: Batch) -> int:
+        """The same in one way through Python."""
+        from headrace.sinks._fixed_tasks import fixed_tasks
+
+        made = self._arrow_records(rows.schema)
+        assert made is not None, "asked before"
+        return self._write_once(rows.then(made, made.output), fixed_tasks(rows.frame), batch)
+
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes."""
         held = self.of_view(key)
@@ -247,7 +266,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
         from headrace.sinks._fixed_tasks import fixed_tasks
 
         if self.delivery == "exactly_once":
-            self._write_once(records, fixed_tasks(rows), batch)
+            self._write_once(ArrowRows.of(records), fixed_tasks(rows), batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
 
@@ -270,7 +289,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
             )
         return self.records(rows, context).writeStream.format("kafka").options(**self.writer_options(context))
 
-    def _write_once(self, records: DataFrame, tasks: list[int] | None, batch: Batch) -> None:
+    def _write_once(self, records: ArrowRows, tasks: list[int] | None, batch: Batch) -> int:
         from pyspark.sql.functions import col, expr
 
         from headrace.sinks._kafka_writers import pinned_sharing
@@ -287,13 +306,26 @@ class KafkaSink(KafkaConnection, StreamingSink):
         )
         write = replace(write, partitions=sharing.writers)
         if sharing.by_task and tasks is not None:
-            write = replace(write, tasks=tuple(tasks))
+            told = records.mapped(replace(write, tasks=tuple(tasks)), SUMMARY).collect()
         else:
             # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
             writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
-            records = records.withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
-        told = records.mapInArrow(write, SUMMARY).collect()
+            shares = records.done().withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
+            told = shares.mapInArrow(write, SUMMARY).collect()
         batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
+        return sum(row["taken"] for row in told)
+
+    def _arrow_records(self, given: pa.Schema) -> ArrowRecords | None:
+        """What makes records of rows in Arrow; None where it takes more than to name their columns."""
+        from headrace.sinks._kafka_records import ArrowRecords
+
+        values = [name for name in given.names if name not in {*self._beside().values(), *self._left_out()}]
+        plain = self.format.verbatim and self.key_format is None and self.headers_column is None
+        if self._of_view or not plain or len(values) != 1 or len(self.key_columns) > 1:
+            return None
+        key = self.key_columns[0] if self.key_columns else None
+        texts = all(_is_text(given.field(name).type) for name in (values[0], *self.key_columns))
+        return ArrowRecords.of(given, values[0], key, self.topic_column, self.topic) if texts else None
 
     def _partitions(self, context: Context) -> int:
         from headrace.core.kafka_cluster import Cluster

@@ -37,8 +37,8 @@ def test_a_setting_that_means_nothing_is_refused(wrong: str) -> None:
 
 def test_producers_that_send_twice_are_those_of_the_env() -> None:
     project = load(APP, overrides=["variables.env=prod"], environment={})
-    (step,) = [one for one in project.spec.flows["preprocess"].before["telemetry_raw"] if one.type == "deduplicate"]
-    assert "concat('prod.', id)" in step.when
+    (step,) = [one for one in project.spec.flows["preprocess"].before["telemetry_raw"] if one.type == "sql"]
+    assert "concat('prod.', id)" in step.sql
 
 
 def test_every_report_with_an_endpoint_is_on_a_dashboard() -> None:
