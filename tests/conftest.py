@@ -1,24 +1,29 @@
-"""What tests share: one Spark session and one of each server that is slow to start, started by the first that asks."""
+"""What tests share: a Spark session of each process, and one of each server that is slow to start for all of them.
+
+The first that asks starts it, and the process that all others belong to ends it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
 from headrace.core.errors import ProjectError
-from headrace.testing.services import S3, Kafka, OpenSearch
+from headrace.testing.services import S3, Kafka, OpenSearch, Service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SharedService = TypeVar("SharedService", bound=Service)
 
 # A JVM of a test lives for seconds or minutes: without its second compiler it takes about half the processor time. It
 # then has room for 48 MB of compiled code, which a shared session fills in some minutes: from there on it would throw
@@ -91,24 +96,55 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+def started(service: SharedService) -> SharedService:
+    """A server that all processes of a test run use: it is known by its folder."""
+    problem = service.problem()
+    if problem is not None:
+        unavailable(problem)
+    with service.home.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return service.start()
+
+
+def shared_services(config: pytest.Config) -> tuple[Kafka, OpenSearch]:
+    """Those that take long to start, in the folder of the whole test run: those of pytest-xdist's workers are in it.
+
+    A test that stops or freezes a server does so with one of its own.
+    """
+    folder: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # as pytest-xdist asks for it
+    if hasattr(config, "workerinput"):
+        folder = folder.parent
+    return Kafka(folder / "kafka", users={"alice": "wonder-land"}, ssl=True), OpenSearch(folder / "opensearch")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The process that has waited for all others ends what they shared."""
+    if not hasattr(session.config, "workerinput"):
+        for service in shared_services(session.config):
+            service.remove()
+
+
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka]:
-    """A broker with a plain, a SASL (user alice) and a TLS listener."""
+def kafka(pytestconfig: pytest.Config) -> Kafka:
+    """A broker with a plain, a SASL (user alice) and a TLS listener; each test has topics of its own."""
+    return started(shared_services(pytestconfig)[0])
+
+
+@pytest.fixture(scope="session")
+def opensearch(pytestconfig: pytest.Config) -> OpenSearch:
+    """A node; each test has indices of its own."""
+    return started(shared_services(pytestconfig)[1])
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[Kafka]:
+    """A broker that a test may stop or freeze."""
     problem = Kafka.problem()
     if problem is not None:
         unavailable(problem)
-    with Kafka(users={"alice": "wonder-land"}, ssl=True) as broker:
+    with Kafka() as broker:
         yield broker
-
-
-@pytest.fixture(scope="session")
-def opensearch() -> Iterator[OpenSearch]:
-    """A node; each test has indices of its own."""
-    problem = OpenSearch.problem()
-    if problem is not None:
-        unavailable(problem)
-    with OpenSearch() as node:
-        yield node
 
 
 @pytest.fixture(scope="session")

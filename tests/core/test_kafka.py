@@ -239,13 +239,13 @@ def test_partitions_and_creation(kafka: Kafka, topic: Callable[..., str]) -> Non
 
 
 @pytest.mark.service
-def test_a_broker_that_does_not_answer_is_given_up_in_time(kafka: Kafka) -> None:
-    properties = connection(brokers=kafka.address).librdkafka_properties(HERE)
-    kafka.pause()
+def test_a_broker_that_does_not_answer_is_given_up_in_time(own_kafka: Kafka) -> None:
+    properties = connection(brokers=own_kafka.address).librdkafka_properties(HERE)
+    own_kafka.pause()
     try:
         assert code_of(properties, deadline=2.0) == "broker-unreachable"
     finally:
-        kafka.resume()
+        own_kafka.resume()
     assert isinstance(Cluster(properties).topics(), list)
 
 

@@ -353,15 +353,18 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
 
 
 @pytest.mark.service
-def test_a_broker_that_stops_for_a_while_is_waited_for(kafka: Kafka, write: TransactionalWrite) -> None:
+def test_a_broker_that_stops_for_a_while_is_waited_for(own_kafka: Kafka) -> None:
+    own_kafka.create_topic("out", partitions=2)
+    write = TransactionalWrite({"bootstrap.servers": own_kafka.address, "log_level": "0"}, "headrace.flow.g1", "out", 0)
+
     def paused() -> Iterator[pa.RecordBatch]:
         yield rows_of(0, [b"a"])
-        kafka.pause()
-        Timer(2, kafka.resume).start()
+        own_kafka.pause()
+        Timer(2, own_kafka.resume).start()
         yield rows_of(0, [b"b"])
 
     assert run(write, paused())[0]["rows"] == 2
-    assert values(kafka, write) == [b"a", b"b"]
+    assert values(own_kafka, write) == [b"a", b"b"]
 
 
 @pytest.mark.service

@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
-from tests.conftest import unavailable
 from tests.tables.applied import Applied
 from tests.tables.envelopes import avro_envelope, bare, field, framed, payload, registry, wrapped, wrapped_key
 
@@ -671,25 +670,21 @@ def test_partitions_that_are_added_are_read_and_a_topic_made_anew_is_not(
 
 
 @pytest.mark.service
-def test_a_broker_that_goes_away_is_waited_for_by_a_new_reader(context: Context) -> None:
-    problem = Kafka.problem()
-    if problem is not None:
-        unavailable(problem)
-    with Kafka() as broker:
-        broker.create_topic("orders")
-        table = DebeziumTable(brokers=[broker.address], topic="orders")
-        connector = Connector(broker, "orders", wrapped_value, plain_key)
-        connector.put({"id": 1, "name": "a"})
-        connector.flush()
-        applied = Applied(orders=SHAPE)
-        reader = table.reader({"orders": table}, applied.shapes, None, context)
-        applied.follow(reader, lambda: applied.table("orders") == connector.table())
-        broker.stop()
-        with pytest.raises(ProjectError) as away:
-            applied.follow(reader, lambda: False, seconds=60)
-        assert (away.value.code, away.value.exit_code) == ("broker-unreachable", Exit.TRANSIENT)
-        reader.close()
-        broker.start()
-        connector.put({"id": 2, "name": "b"})
-        connector.flush()
-        read_all(table, applied, context, connector)
+def test_a_broker_that_goes_away_is_waited_for_by_a_new_reader(own_kafka: Kafka, context: Context) -> None:
+    own_kafka.create_topic("orders")
+    table = DebeziumTable(brokers=[own_kafka.address], topic="orders")
+    connector = Connector(own_kafka, "orders", wrapped_value, plain_key)
+    connector.put({"id": 1, "name": "a"})
+    connector.flush()
+    applied = Applied(orders=SHAPE)
+    reader = table.reader({"orders": table}, applied.shapes, None, context)
+    applied.follow(reader, lambda: applied.table("orders") == connector.table())
+    own_kafka.stop()
+    with pytest.raises(ProjectError) as away:
+        applied.follow(reader, lambda: False, seconds=60)
+    assert (away.value.code, away.value.exit_code) == ("broker-unreachable", Exit.TRANSIENT)
+    reader.close()
+    own_kafka.start()
+    connector.put({"id": 2, "name": "b"})
+    connector.flush()
+    read_all(table, applied, context, connector)
