@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     With `--dist loadfile` this holds only under `--no-loadscope-reorder`: else files with many tests go first, and the
     longest have one.
     """
-    order = ("faults", "system")
+    order = ("faults", "system", "views")
     items.sort(key=lambda item: next((n for n, part in enumerate(order) if part in item.path.parts), len(order)))
 
 
