@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
@@ -73,6 +74,11 @@ def recomputed(log: Log) -> Rows:
                 else:
                     found[key] = row
     return found
+
+
+def client(timeout: float = 60.0) -> httpx.Client:
+    """Who asks again and again, each time by a new connection: a new client would read all certificates each time."""
+    return httpx.Client(timeout=timeout, headers={"Connection": "close"})
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

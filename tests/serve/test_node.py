@@ -10,14 +10,14 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from tests.serve.nodekit import PROJECT, changes, commit, defined, order, until
+from tests.serve.nodekit import PROJECT, changes, client, commit, defined, order, until
 
 from headrace.core.endpoints import Op
 from headrace.log.kafka import KafkaLog
@@ -37,9 +37,10 @@ class Node:
     process: subprocess.Popen[str]
     http: str
     grpc: str | None
+    client: httpx.Client = field(default_factory=client)
 
     def ask(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.http}{path}", timeout=60)
+        return self.client.get(f"{self.http}{path}")
 
     def get(self, path: str) -> Any:
         answer = self.ask(path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from deltalake import DeltaTable
-from tests.serve.nodekit import until
+from tests.serve.nodekit import client, until
 from tests.system.conftest import RunProject
 
 from headrace.cli.main import main
@@ -53,7 +53,8 @@ def serving(folder: Path) -> Iterator[str]:
         assert node.stdout is not None
         try:
             address = json.loads(node.stdout.readline())["http"]
-            until(lambda: httpx.get(f"{address}/health", timeout=60).status_code == 200, seconds=600)
+            with client() as asking:
+                until(lambda: asking.get(f"{address}/health").status_code == 200, seconds=600)
             yield address
         finally:
             node.send_signal(signal.SIGTERM)
@@ -106,7 +107,8 @@ def test_it_serves_while_it_runs_and_ctrl_c_stops_without_a_trace(folder: Path) 
         while "(docs: " not in said and running.poll() is None:
             said += running.stderr.readline()
         address = said.rpartition("serving ")[2].split()[0] + "/big_rides"
-        until(lambda: rows_at(address), seconds=600)
+        with client() as asking:
+            until(lambda: rows_at(asking, address), seconds=600)
         status = json.loads(headrace("status", str(folder), "--json").stdout)
         os.kill(running.pid, signal.SIGINT)
         _rest, more = running.communicate(timeout=300)
@@ -121,9 +123,9 @@ def test_it_serves_while_it_runs_and_ctrl_c_stops_without_a_trace(folder: Path) 
     assert len(orders) == len(set(orders)) > 0
 
 
-def rows_at(address: str) -> list[dict[str, Any]]:
+def rows_at(asking: httpx.Client, address: str) -> list[dict[str, Any]]:
     """The rows that are served; none while the endpoint has nothing yet."""
-    answer = httpx.get(address, timeout=60)
+    answer = asking.get(address)
     return answer.json() if answer.status_code == 200 else []
 
 
