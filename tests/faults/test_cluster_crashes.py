@@ -21,6 +21,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.faults.scene import FLOWS, Engine, Scene, await_true
 
+from headrace.engine.classes import java_options
+from headrace.engine.localfiles import local_files_jar
 from headrace.testing.services import Spark
 
 if TYPE_CHECKING:
@@ -33,7 +35,12 @@ PATIENCE = 600.0  # seconds; on a busy machine an engine may need minutes for it
 
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
-MEMORY = "600m"
+# as drivers do, executors on this machine take Spark's classes from the archive, which fits one class path
+EXECUTORS = {
+    "spark.executor.memory": "600m",
+    "spark.executor.extraClassPath": str(local_files_jar()),
+    "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *java_options()]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,7 @@ def test_the_quickstart_runs_on_a_cluster(tmp_path: Path, cluster: Spark) -> Non
     shutil.copytree(QUICKSTART, folder, ignore=shutil.ignore_patterns("lake", ".headrace"))
     settings = (
         f"spark.master={cluster.url}",
-        f"spark.conf={{spark.executor.memory: {MEMORY}}}",
+        f"spark.conf={json.dumps(EXECUTORS)}",
         "streams.bookings.source.count=6000",
     )
     command = [sys.executable, "-m", "headrace", "run", str(folder), "bookings_per_service", "--until-caught-up"]
@@ -94,9 +101,8 @@ def test_every_event_once_whatever_part_of_the_cluster_dies(tmp_path: Path, kafk
     chance = random.Random(seed)
     began = time.monotonic()
     deaths: list[str] = []
-    conf = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     flows = FLOWS if FULL else ("windows",)
-    scene = Scene(tmp_path, kafka, cluster.url, 2500 if FULL else 1000, conf, flows)
+    scene = Scene(tmp_path, kafka, cluster.url, 2500 if FULL else 1000, EXECUTORS, flows)
     try:
         generator = scene.generate(100_000 if FULL else 16_000, seed, rate=1000)
         engine = scene.start()

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from headrace.core.errors import ProjectError
+from headrace.engine.classes import java_options
 from headrace.engine.jars import pyspark_home, require_java
+from headrace.engine.localfiles import local_files_jar
 from headrace.testing.services.daemon import Daemon, await_true
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
 from headrace.testing.services.service import Service
 
-_DAEMON_OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.port.maxRetries=0"
+_DAEMON_OPTIONS = ("-Dspark.master.rest.enabled=false", "-Dspark.port.maxRetries=0")
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,12 @@ class Spark(Service):
         """Loopback only, and none of the settings of a Spark that may be installed beside."""
         inherited = {name: value for name, value in super().process_env().items() if not name.startswith("SPARK_")}
         # Off: the submission server on its fixed port, and moving on to the next port when one is taken.
-        options = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS}
-        return {**inherited, **options, "SPARK_LOCAL_IP": HOST}
+        options = {
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_OPTIONS, *java_options()]),
+        }
+        # The classes that drivers have in an archive: it fits their class path only.
+        return {**inherited, **options, "SPARK_DAEMON_CLASSPATH": str(local_files_jar()), "SPARK_LOCAL_IP": HOST}
 
     def answers(self) -> bool:
         """Whether the master is the leader."""
