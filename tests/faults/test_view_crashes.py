@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from tests.serve.nodekit import client
 
 from headrace.log.tables import table_log
 from headrace.project.loader import load
@@ -136,6 +137,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.client = client(timeout=10)
         self.start()
 
     def start(self) -> None:
@@ -164,7 +166,7 @@ class Engine:
         assert self.process.poll() is None, (self.folder / "run.out").read_text()[-3000:]
         node = read_node(self.folder / ".headrace" / "store")
         try:
-            answer = httpx.get(f"{(node or {})['http']}/revenue?$limit=1000", timeout=10)
+            answer = self.client.get(f"{(node or {})['http']}/revenue?$limit=1000")
         except (httpx.HTTPError, KeyError, TypeError):
             return None
         if answer.status_code != 200:
