@@ -35,12 +35,15 @@ PATIENCE = 600.0  # seconds; on a busy machine an engine may need minutes for it
 
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
-# as drivers do, executors on this machine take Spark's classes from the archive, which fits one class path
-EXECUTORS = {
-    "spark.executor.memory": "600m",
-    "spark.executor.extraClassPath": str(local_files_jar()),
-    "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *java_options()]),
-}
+
+
+def small_executors() -> dict[str, str]:
+    """As drivers do, executors on this machine take Spark's classes from the archive, which fits one class path."""
+    return {
+        "spark.executor.memory": "600m",
+        "spark.executor.extraClassPath": str(local_files_jar()),
+        "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *java_options()]),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def test_the_quickstart_runs_on_a_cluster(tmp_path: Path, cluster: Spark) -> Non
     shutil.copytree(QUICKSTART, folder, ignore=shutil.ignore_patterns("lake", ".headrace"))
     settings = (
         f"spark.master={cluster.url}",
-        f"spark.conf={json.dumps(EXECUTORS)}",
+        f"spark.conf={json.dumps(small_executors())}",
         "streams.bookings.source.count=6000",
     )
     command = [sys.executable, "-m", "headrace", "run", str(folder), "bookings_per_service", "--until-caught-up"]
@@ -102,7 +105,7 @@ def test_every_event_once_whatever_part_of_the_cluster_dies(tmp_path: Path, kafk
     began = time.monotonic()
     deaths: list[str] = []
     flows = FLOWS if FULL else ("windows",)
-    scene = Scene(tmp_path, kafka, cluster.url, 2500 if FULL else 1000, EXECUTORS, flows)
+    scene = Scene(tmp_path, kafka, cluster.url, 2500 if FULL else 1000, small_executors(), flows)
     try:
         generator = scene.generate(100_000 if FULL else 16_000, seed, rate=1000)
         engine = scene.start()
