@@ -19,6 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from headrace.core.processor import ArrowRows, Batches, StepContext
 from headrace.core.schema import to_ddl
+from headrace.processors._columns import with_type
 from headrace.processors._keyed import BUCKETS, HIGH, KEYLESS, LOW, by_bucket, digest, in_order, message
 from headrace.processors._keyhash import key_hashes
 from headrace.processors._parking import Fetcher, Parking
@@ -57,19 +58,12 @@ class Judge(Protocol):
 
 def judged(rows: ArrowRows, keys: Sequence[str], judge: Judge, mark: str | None, at: StepContext) -> DataFrame:
     """The rows that pass, with the mark as a column where there is one."""
-    output = rows.schema if mark is None else with_mark(rows.schema, mark)
+    output = rows.schema if mark is None else with_type(rows.schema, mark, pa.bool_())
     leave = _Leave(tuple(keys), judge, Parking.of(rows.frame, at), rows.schema)
     asked = rows.mapped(leave, _ASKED).groupBy("bucket")
     # no time mode: Spark's own would run empty batches for ever, and the judge has its clock
     stateful = asked.transformWithStateInPandas(_Judging(judge), _TOLD, "Append", "None")
     return stateful.mapInArrow(_Fetch(rows.schema, mark), to_ddl(output))
-
-
-def with_mark(given: pa.Schema, mark: str) -> pa.Schema:
-    """The columns with the mark, in the place of a column of its name."""
-    place = given.get_field_index(mark)
-    field = pa.field(mark, pa.bool_())
-    return given.append(field) if place < 0 else given.set(place, field)
 
 
 @dataclass(frozen=True)
