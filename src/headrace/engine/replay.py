@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.records import spark_schema
 from headrace.core.statefiles import (
     StatePath,
     appearing,
@@ -215,7 +216,7 @@ class Replayer:
         remove_tree(rows)
         remove_tree(replay.folder / "bad")
         given = self._rows(replay, session)
-        check_rows(self.project, replay.flow, given)
+        check_rows(self.project, replay.flow, spark_schema(given))
         given.write.mode("overwrite").parquet(spark_path(rows))
 
     def _rows(self, replay: Replay, session: SparkSession) -> DataFrame:
