@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_AGAIN_SECONDS = 0.2
+
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
@@ -28,17 +30,27 @@ def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
     """Ctrl-C and SIGTERM end what Spark is asked here, at once.
 
     PySpark waits for the answer even then, so Spark is told first; by another thread, as the connection of this one is
-    taken. What becomes of the question is an error or a KeyboardInterrupt: the event tells who sees the former.
+    taken. It is told again until it has ended: a question may be between two of its jobs when it is told first. What
+    becomes of the question is an error or a KeyboardInterrupt: the event tells who sees the former.
     """
-    interrupted = threading.Event()
+    interrupted, ended = threading.Event(), threading.Event()
+
+    def insist() -> None:
+        cancel()
+        while not ended.wait(_AGAIN_SECONDS):
+            cancel()
 
     def handle(_number: int, _frame: Any) -> None:
-        interrupted.set()
-        threading.Thread(target=cancel, daemon=True).start()
+        if not interrupted.is_set():
+            interrupted.set()
+            threading.Thread(target=insist, daemon=True).start()
         raise KeyboardInterrupt
 
-    with _handled_by(handle):
-        yield interrupted
+    try:
+        with _handled_by(handle):
+            yield interrupted
+    finally:
+        ended.set()
 
 
 @contextmanager
