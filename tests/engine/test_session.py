@@ -44,7 +44,7 @@ def test_workers_elsewhere_and_of_another_python_begin_as_spark_has_them() -> No
 def test_a_class_path_of_the_project_comes_after_ours() -> None:
     spec = SparkSpec(conf={"spark.driver.extraClassPath": "/opt/own.jar"})
     ours = {"spark.driver.extraClassPath": "/jars/local.jar"}
-    made = settings(spec, Path("/log/engine.log"), JARS, local_files=ours)
+    made = settings(spec, Path("/log/engine.log"), JARS, own_classes=ours)
     assert made["spark.driver.extraClassPath"] == "/jars/local.jar:/opt/own.jar"
 
 

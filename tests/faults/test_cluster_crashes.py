@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from tests.faults.scene import FLOWS, Engine, Scene, await_true
 
 from headrace.engine.classes import java_options
-from headrace.engine.localfiles import local_files_jar
+from headrace.engine.ownclasses import own_jar
 from headrace.testing.services import Spark
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def small_executors() -> dict[str, str]:
     """As drivers do, executors on this machine take Spark's classes from the archive, which fits one class path."""
     return {
         "spark.executor.memory": "600m",
-        "spark.executor.extraClassPath": str(local_files_jar()),
+        "spark.executor.extraClassPath": str(own_jar()),
         "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *java_options()]),
     }
 

@@ -9,7 +9,7 @@ import typer
 
 from headrace.engine.classes import make_archive
 from headrace.engine.jars import SetName, fetch
-from headrace.engine.localfiles import compile_local_files
+from headrace.engine.ownclasses import compile_own_classes
 
 
 def jars(
@@ -21,7 +21,7 @@ def jars(
     sets: tuple[SetName, ...] = ("engine", "s3") if s3 else ("engine",)
     report = _say_nothing if quiet else _say
     paths = [path for name in sets for path in fetch(name, report=report)]
-    compile_local_files(report)
+    compile_own_classes(report)
     make_archive(report)
     if json:
         typer.echo(dumps([{"name": path.name, "path": str(path)} for path in paths], indent=2))

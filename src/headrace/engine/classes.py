@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.engine.jars import Report, engine_jars, jar_dir, java_command, pyspark_home
-from headrace.engine.localfiles import local_files_jar
+from headrace.engine.ownclasses import own_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,8 +30,8 @@ def class_archive() -> Path:
     """Where the file is kept, whether there is one or not."""
     java = Path(java_command()).resolve()
     jars = [*engine_jars(), *sorted((pyspark_home() / "jars").glob("*.jar"))]
-    if local_files_jar().is_file():
-        jars.append(local_files_jar())
+    if own_jar().is_file():
+        jars.append(own_jar())
     known = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in (java, *jars)]
     return jar_dir() / _FOLDER / f"{hashlib.sha256(os.linesep.join(known).encode()).hexdigest()[:16]}.jsa"
 

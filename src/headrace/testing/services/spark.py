@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from headrace.core.errors import ProjectError
 from headrace.engine.classes import java_options
 from headrace.engine.jars import pyspark_home, require_java
-from headrace.engine.localfiles import local_files_jar
+from headrace.engine.ownclasses import own_jar
 from headrace.testing.services.daemon import Daemon, await_true
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
@@ -56,7 +56,7 @@ class Spark(Service):
             "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_OPTIONS, *java_options()]),
         }
         # The classes that drivers have in an archive: it fits their class path only.
-        return {**inherited, **options, "SPARK_DAEMON_CLASSPATH": str(local_files_jar()), "SPARK_LOCAL_IP": HOST}
+        return {**inherited, **options, "SPARK_DAEMON_CLASSPATH": str(own_jar()), "SPARK_LOCAL_IP": HOST}
 
     def answers(self) -> bool:
         """Whether the master is the leader."""

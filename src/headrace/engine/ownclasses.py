@@ -1,6 +1,7 @@
-"""Local files for Spark without a process for each: a class of a few lines, compiled once by the compiler inside Spark.
+"""Java classes of a few lines each, compiled once by the compiler inside Spark.
 
-Where it has not been compiled, Hadoop's own class serves as ever.
+`LocalFiles` writes local files without a process for each, `Classes` remembers which classes are not there. Where they
+have not been compiled, Hadoop's and Java's own serve as ever.
 """
 
 from __future__ import annotations
@@ -8,41 +9,48 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from headrace.core.errors import ProjectError
 from headrace.engine.jars import Report, jar_dir, java_command, pyspark_home
 
 CLASS_PATH = "spark.driver.extraClassPath"
-_SOURCE = Path(__file__).parent / "java" / "LocalFiles.java"
+_SOURCES = Path(__file__).parent / "java"
 _FOLDER = "local"
-_CLASS = "headrace.LocalFiles"
+_LOCAL_FILES = "headrace.LocalFiles"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
-def local_files_jar() -> Path:
-    """Where the compiled class is kept, whether it is there or not: it fits one source and one Hadoop."""
+def own_jar() -> Path:
+    """Where the compiled classes are kept, whether they are there or not: they fit their sources and one Hadoop."""
     (hadoop,) = (pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
-    made_of = _SOURCE.read_bytes() + hadoop.name.encode()
+    made_of = b"".join(source.read_bytes() for source in _sources()) + hadoop.name.encode()
     return jar_dir() / _FOLDER / f"{hashlib.sha256(made_of).hexdigest()[:16]}.jar"
 
 
-def local_files_settings(master: str) -> dict[str, str]:
-    """What tells Spark to use it. Executors elsewhere do not have it, and then nobody uses it; but the class path stays
-    the same, as the archive of classes is bound to it."""
-    jar = local_files_jar()
+def own_settings(master: str) -> dict[str, str]:
+    """What tells Spark to use them. Executors elsewhere do not have them, and then nobody writes files by them; but the
+    class path stays the same, as the archive of classes is bound to it."""
+    jar = own_jar()
     if not jar.is_file():
         return {}
     found = {CLASS_PATH: str(jar)}
     if master.startswith("local"):
-        found["spark.hadoop.fs.file.impl"] = _CLASS
-        found["spark.hadoop.fs.AbstractFileSystem.file.impl"] = f"{_CLASS}$Context"
+        found["spark.hadoop.fs.file.impl"] = _LOCAL_FILES
+        found["spark.hadoop.fs.AbstractFileSystem.file.impl"] = f"{_LOCAL_FILES}$Context"
     return found
 
 
-def compile_local_files(report: Report) -> None:
-    """Compile the class, unless that was done. A failure is told, and harms nobody."""
-    jar = local_files_jar()
+def remember_missing_classes(jvm: Any) -> None:
+    """Have Java remember which classes are not there. Called before it has started what is to know of it."""
+    if own_jar().is_file():
+        jvm.headrace.Classes.install()
+
+
+def compile_own_classes(report: Report) -> None:
+    """Compile them, unless that was done. A failure is told, and harms nobody."""
+    jar = own_jar()
     if jar.is_file():
         return
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -51,15 +59,19 @@ def compile_local_files(report: Report) -> None:
         jar.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
             made = Path(scratch) / jar.name
-            _write(made, _compiled(_SOURCE.read_text(encoding="utf-8")))
+            _write(made, _compiled([source.read_text(encoding="utf-8") for source in _sources()]))
             for old in jar.parent.glob("*.jar"):
                 old.unlink()
             made.rename(jar)
     except (OSError, Py4JError, ProjectError) as error:
-        report(f"local files are written by Hadoop's own class, which takes longer: {str(error)[:300]}")
+        report(f"Hadoop's and Java's own classes serve, which takes longer: {str(error)[:300]}")
 
 
-def _compiled(source: str) -> dict[str, bytes]:
+def _sources() -> list[Path]:
+    return sorted(_SOURCES.glob("*.java"))
+
+
+def _compiled(sources: list[str]) -> dict[str, bytes]:
     """Classes by name. The compiler is the one that Spark uses for its own code, so no JDK is needed."""
     from py4j.java_gateway import (  # type: ignore[import-untyped]
         GatewayParameters,
@@ -77,9 +89,12 @@ def _compiled(source: str) -> dict[str, bytes]:
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret, auto_convert=True))
     try:
-        compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.cook(source)
-        return {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
+        made: dict[str, bytes] = {}
+        for source in sources:
+            compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+            compiler.cook(source)
+            made |= {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
+        return made
     finally:
         gateway.shutdown()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine import localfiles
-from headrace.engine.localfiles import compile_local_files, local_files_jar, local_files_settings
+from headrace.engine import ownclasses
+from headrace.engine.ownclasses import compile_own_classes, own_jar, own_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,26 +23,26 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_it_is_compiled_once_without_a_jdk_and_used_where_it_is() -> None:
-    assert local_files_settings("local[*]") == {}
+    assert own_settings("local[*]") == {}
     told: list[str] = []
-    compile_local_files(told.append)
-    made = local_files_jar().stat().st_mtime_ns
-    compile_local_files(told.append)
-    assert (told, local_files_jar().stat().st_mtime_ns) == ([], made)
-    assert local_files_settings("local[2]")["spark.hadoop.fs.file.impl"] == "headrace.LocalFiles"
-    assert local_files_settings("spark://h:7077") == {"spark.driver.extraClassPath": str(local_files_jar())}
+    compile_own_classes(told.append)
+    made = own_jar().stat().st_mtime_ns
+    compile_own_classes(told.append)
+    assert (told, own_jar().stat().st_mtime_ns) == ([], made)
+    assert own_settings("local[2]")["spark.hadoop.fs.file.impl"] == "headrace.LocalFiles"
+    assert own_settings("spark://h:7077") == {"spark.driver.extraClassPath": str(own_jar())}
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_without_it_hadoop_serves_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_source: str) -> dict[str, bytes]:
+    def fails(_sources: list[str]) -> dict[str, bytes]:
         raise OSError("no space left")
 
-    monkeypatch.setattr(localfiles, "_compiled", fails)
+    monkeypatch.setattr(ownclasses, "_compiled", fails)
     told: list[str] = []
-    compile_local_files(told.append)
+    compile_own_classes(told.append)
     assert "no space left" in told[0]
-    assert local_files_settings("local[*]") == {}
+    assert own_settings("local[*]") == {}
 
 
 class Hadoop:
@@ -117,3 +117,31 @@ def _umask() -> int:
     kept = os.umask(0)
     os.umask(kept)
     return kept
+
+
+@pytest.mark.spark
+def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    assert loader.getClass().getName() == "headrace.Classes"
+    assert loader.loadClass("org.apache.spark.SparkContext").getName() == "org.apache.spark.SparkContext"
+    for expected in ("java.lang.ClassNotFoundException", "headrace.Classes$Missing", "headrace.Classes$Missing"):
+        with pytest.raises(Exception, match="no.such.Name") as refused:
+            loader.loadClass("no.such.Name")
+        assert refused.value.java_exception.getClass().getName() == expected  # type: ignore[attr-defined]
+
+
+@pytest.mark.spark
+def test_jars_that_come_later_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """What is not there is remembered below the loaders of such jars."""
+    with pytest.raises(Exception, match="later.Plus"):
+        spark.sql("CREATE TEMPORARY FUNCTION plus AS 'later.Plus'")
+    source = """package later;
+    public class Plus extends org.apache.hadoop.hive.ql.exec.UDF {
+        public Integer evaluate(Integer number) { return Integer.valueOf(number.intValue() + 1); }
+    }"""
+    ownclasses._write(tmp_path / "later.jar", ownclasses._compiled([source]))
+    session = spark.newSession()
+    session.sql(f"ADD JAR '{tmp_path / 'later.jar'}'")
+    loader: Any = session._jsparkSession.sharedState().jarClassLoader()  # type: ignore[attr-defined]
+    assert loader.loadClass("later.Plus").getName() == "later.Plus"
