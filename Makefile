@@ -9,7 +9,7 @@ WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup jars run check static fast test bench bench-serve docs lock clean
+.PHONY: help setup jars run check static fast whole test bench bench-serve docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,11 +31,12 @@ run: setup ## run the quickstart (make run ARGS="--for 60s")
 	@$(BIN)/headrace run examples/quickstart $(ARGS)
 
 check: $(VENV)/.installed ## lint, types, layers, generated docs, fast tests
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static fast
 
-static: # on one core, while the tests wait for processes they start
+# on one core, while the tests wait for processes they start
+static:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m headrace.project.reference --check
@@ -43,10 +44,14 @@ static: # on one core, while the tests wait for processes they start
 fast:
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not spark and not service and not cluster" $(ARGS)
 
-test: setup check ## everything, real services included
+# in one run, so that fast tests fill the time in which the others wait
+whole:
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test: setup ## everything, real services included
 	$(BIN)/headrace jars --s3 --quiet
 	$(BIN)/headrace services install
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "spark or service or cluster" $(ARGS)
+	@$(MAKE) --no-print-directory --jobs=2 static whole
 
 bench: setup ## compare with hand-written PySpark, side by side
 	$(BIN)/headrace services install kafka

@@ -23,6 +23,7 @@ from headrace.testing.services import S3, Kafka, OpenSearch, Service
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SLOW = ("spark", "service", "cluster")
 SharedService = TypeVar("SharedService", bound=Service)
 
 # A JVM of a test lives for seconds or minutes: without its second compiler it takes about half the processor time. It
@@ -56,13 +57,20 @@ def frozen(port: int) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: at the end one worker would wait for the other.
+    """The longest files first, those with nothing but fast tests last: at the end one worker would wait for the other.
 
     With `--dist loadfile` this holds only under `--no-loadscope-reorder`: else files with many tests go first, and the
     longest have one.
     """
     order = ("faults", "system", "views")
-    items.sort(key=lambda item: next((n for n, part in enumerate(order) if part in item.path.parts), len(order)))
+    slow = {item.path for item in items if any(item.get_closest_marker(name) for name in SLOW)}
+
+    def place(item: pytest.Item) -> int:
+        if item.path not in slow:
+            return len(order) + 1
+        return next((n for n, part in enumerate(order) if part in item.path.parts), len(order))
+
+    items.sort(key=place)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

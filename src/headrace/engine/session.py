@@ -20,8 +20,9 @@ from headrace.core.errors import ProjectError
 from headrace.core.objectstore import ObjectStore
 from headrace.engine import workers
 from headrace.engine.classes import java_options
+from headrace.engine.forkserver import forking_python
 from headrace.engine.jars import engine_jars, require_jars, require_java
-from headrace.engine.localfiles import CLASS_PATH, local_files_settings
+from headrace.engine.ownclasses import CLASS_PATH, own_settings, remember_missing_classes
 from headrace.engine.scratch import remember_jvm, scratch_folder
 from headrace.project.model import SparkSpec
 
@@ -32,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _LOG4J = Path(__file__).parent / "log4j2.properties"
 # an address has at most 104 bytes on some systems, of which the name that Spark makes up takes 43
 _SOCKET_FOLDER_LENGTH = 60
+_DAEMON = "spark.python.daemon.module"
 
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -76,7 +78,7 @@ def settings(
     jars: Sequence[Path],
     scratch: Path | None = None,
     java: Sequence[str] = (),
-    local_files: Mapping[str, str] | None = None,
+    own_classes: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """All Spark settings of a project; `scratch` is for what ends with this process. Pure, so a test needs no Spark."""
     flags = [
@@ -90,7 +92,7 @@ def settings(
     ]
     own = {
         **DEFAULTS,
-        **(local_files or {}),
+        **(own_classes or {}),
         "spark.driver.memory": spec.memory,
         "spark.driver.extraJavaOptions": " ".join(flags),
         "spark.jars": ",".join(str(jar) for jar in jars),
@@ -107,7 +109,7 @@ def settings(
         own["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
         # elsewhere the package arrives after the daemon has begun; and only Linux forks what has loaded libraries
         if sys.platform == "linux" and "spark.pyspark.python" not in spec.conf:
-            own["spark.python.daemon.module"] = workers.MODULE
+            own[_DAEMON] = workers.MODULE
     merged = {**own, **spec.conf}
     if "spark.driver.extraJavaOptions" in spec.conf:
         merged["spark.driver.extraJavaOptions"] = " ".join([*flags, spec.conf["spark.driver.extraJavaOptions"]])
@@ -123,21 +125,18 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     log_file = (log_dir / "engine.log").absolute()
     scratch = scratch_folder()
     jars = [*engine_jars(), *(require_jars("s3") if store is not None else ())]
-    options = settings(spec, log_file, jars, scratch, java_options(), local_files_settings(spec.master))
-    from pyspark.sql import SparkSession
-
+    options = settings(spec, log_file, jars, scratch, java_options(), own_settings(spec.master))
     # with an arena per thread, as is usual, the C library keeps what RocksDB and Arrow gave back: the process grew for
     # as long as it ran
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-    # PySpark asks the environment, not its settings, which Python runs the workers
-    os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python", sys.executable)
-    builder = SparkSession.builder.appName(f"headrace {name}").master(spec.master)
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    builder = builder.config("spark.sql.warehouse.dir", str(log_dir.absolute() / "warehouse"))
+    options["spark.app.name"] = f"headrace {name}"
+    options["spark.master"] = spec.master
+    options["spark.sql.warehouse.dir"] = str(log_dir.absolute() / "warehouse")
     try:
         with _output_to(log_file), _own_ctrl_c():
-            spark = builder.getOrCreate()
+            # PySpark asks the environment, not its settings, which Python runs the workers
+            os.environ["PYSPARK_PYTHON"] = options.get("spark.pyspark.python") or _python(options, scratch)
+            spark = _started(options)
     except Exception as error:
         raise ProjectError(
             "spark-not-started",
@@ -153,6 +152,23 @@ def start_session(spec: SparkSpec, name: str, log_dir: Path, store: ObjectStore 
     if store is not None:
         reach(spark, store)
     return spark
+
+
+def _python(options: Mapping[str, str], scratch: Path | None) -> str:
+    """Where workers have their libraries loaded before they are forked, so have all other Python processes of Spark."""
+    if scratch is not None and len(str(scratch)) <= _SOCKET_FOLDER_LENGTH and options.get(_DAEMON) == workers.MODULE:
+        return forking_python(scratch)
+    return sys.executable
+
+
+def _started(options: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf().setAll(list(options.items()))
+    SparkContext._ensure_initialized(conf=conf)
+    remember_missing_classes(SparkContext._jvm)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def reach(spark: SparkSession, store: ObjectStore) -> None:

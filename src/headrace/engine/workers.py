@@ -21,8 +21,11 @@ LOADED = (
     "pandas",
     "pyarrow.compute",
     "pyspark.worker",
+    "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.stateful_processor_api_client",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
     "headrace.engine.decode",
+    "headrace.engine.tablefeed",
     "headrace.processors._judged",
     "headrace.sinks.kafka",
 )
