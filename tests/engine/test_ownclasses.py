@@ -126,7 +126,7 @@ def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> No
     assert loader.getClass().getName() == "headrace.Classes"
     assert loader.loadClass("org.apache.spark.SparkContext").getName() == "org.apache.spark.SparkContext"
     for expected in ("java.lang.ClassNotFoundException", "headrace.Classes$Missing", "headrace.Classes$Missing"):
-        with pytest.raises(Exception, match="no.such.Name") as refused:
+        with pytest.raises(Exception, match=r"no\.such\.Name") as refused:
             loader.loadClass("no.such.Name")
         assert refused.value.java_exception.getClass().getName() == expected  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> No
 @pytest.mark.spark
 def test_jars_that_come_later_are_found(spark: SparkSession, tmp_path: Path) -> None:
     """What is not there is remembered below the loaders of such jars."""
-    with pytest.raises(Exception, match="later.Plus"):
+    with pytest.raises(Exception, match=r"later\.Plus"):
         spark.sql("CREATE TEMPORARY FUNCTION plus AS 'later.Plus'")
     source = """package later;
     public class Plus extends org.apache.hadoop.hive.ql.exec.UDF {

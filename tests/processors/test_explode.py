@@ -55,6 +55,19 @@ def test_what_cannot_be_taken_apart_is_a_dead_letter_or_what_is_asked_for(tmp_pa
     assert around.work(Explode(path="a.b"), rows([deep])).num_rows == 0
 
 
+def test_rows_that_a_column_excepts_come_out_as_they_are(tmp_path: Path) -> None:
+    texts = ['{"e":[1,2]}', '{"e":[3]}', "nonsense", '{"e":[4]}']
+    given = rows(texts).append_column("repeat", pa.array([False, True, True, None]))
+    around = Around(tmp_path)
+    made = around.work(Explode(path="e", position="n", count="of", unless="repeat"), given)
+    assert made["value"].to_pylist() == ["1", "2", texts[1], texts[2], "4"]
+    assert made["n"].to_pylist() == [0, 1, None, None, 0]
+    assert made["of"].to_pylist() == [2, 2, None, None, 1]
+    assert around.letters() == []
+    beside = around.work(Explode(path="e", into="element", unless="repeat"), given)
+    assert beside["element"].to_pylist() == ["1", "2", None, None, "4"]
+
+
 def test_many_elements_come_out_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explode, "_MOST_BYTES", 10)
     step, given = Explode(path="e"), rows(['{"e":[1,2,3,4,5,6,7,8,9,10,11]}'] * 3)
@@ -68,6 +81,11 @@ def test_options_are_checked() -> None:
     assert step.output(given) == pa.schema([("value", pa.string()), ("n", pa.int32()), ("event", pa.string())])
     assert step.uses(frozenset({"event", "n", "key"})) == {"key", "value"}
     assert step.label == "explode value: events as event"
+    excepting = Explode(path="events", unless="key")
+    assert excepting.uses(frozenset({"n"})) == {"n", "value", "key"}
+    with pytest.raises(ProjectError) as caught:
+        excepting.output(pa.schema([("value", pa.string()), ("key", pa.int64())]))
+    assert caught.value.code == "step-type"
     with pytest.raises(ValidationError):
         Explode(path="a.")
     with pytest.raises(ProjectError) as caught:

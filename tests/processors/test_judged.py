@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.processors.memory_state import MemoryHandle
 
+from headrace.processors._columns import with_type
 from headrace.processors._judged import Verdict, _Fetch, _Judging, _Leave
 from headrace.processors._keyed import HIGH
 from headrace.processors._parking import Parking
@@ -66,7 +67,8 @@ def through(parking: Parking, tasks: list[list[pa.RecordBatch]], mark: str | Non
         judging.init(MemoryHandle())  # type: ignore[arg-type]
         told += judging.handleInputRows(bucket, iter([rows]), None)
     messages = iter([pa.RecordBatch.from_pandas(pd.concat(told), preserve_index=False)])
-    return [row for made in _Fetch(SCHEMA, mark)(messages) for row in made.to_pylist()]
+    output = SCHEMA if mark is None else with_type(SCHEMA, mark, pa.bool_())
+    return [row for made in _Fetch(SCHEMA, mark, output)(messages) for row in made.to_pylist()]
 
 
 @pytest.fixture(params=["files", "notes"])

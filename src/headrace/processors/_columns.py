@@ -74,6 +74,17 @@ def check_document(given: pa.Schema, name: str, step: str) -> None:
         )
 
 
+def check_truth(given: pa.Schema, name: str, step: str) -> None:
+    """Refuse a column that does not say true or false."""
+    kind = type_of(given, name, step)
+    if not (pa.types.is_null(kind) or pa.types.is_boolean(kind)):
+        raise ProjectError(
+            "step-type",
+            f"'{step}' asks whether '{name}' is true, but it is of type {ddl_type(kind)}",
+            hint="a 'sql' step before this one can make a truth value of it, e.g. kind = 'repeat' AS repeated",
+        )
+
+
 def check_key(kind: pa.DataType, name: str, step: str) -> None:
     """Refuse a key of a type that Spark has no hash for."""
     if pa.types.is_map(kind):

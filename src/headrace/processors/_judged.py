@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,9 @@ from numpy.typing import NDArray
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headrace.core.processor import ArrowRows, Batches, StepContext
-from headrace.core.schema import to_ddl
-from headrace.processors._columns import with_type
 from headrace.processors._keyed import BUCKETS, HIGH, KEYLESS, LOW, by_bucket, digest, in_order, message
 from headrace.processors._keyhash import key_hashes
 from headrace.processors._parking import Fetcher, Parking
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _PLACE, _MARK = "_place", "_mark"
 # no names with an underscore first: on the way to pandas Spark makes named tuples, which lose them
@@ -56,14 +51,16 @@ class Judge(Protocol):
         """The rows of one bucket in one batch, in their order: the hashes of their keys and what was asked."""
 
 
-def judged(rows: ArrowRows, keys: Sequence[str], judge: Judge, mark: str | None, at: StepContext) -> DataFrame:
-    """The rows that pass, with the mark as a column where there is one."""
-    output = rows.schema if mark is None else with_type(rows.schema, mark, pa.bool_())
+def judged(
+    rows: ArrowRows, keys: Sequence[str], judge: Judge, mark: str | None, output: pa.Schema, at: StepContext
+) -> ArrowRows:
+    """The rows that pass, with the mark as a column where there is one. They are fetched on the way through Python
+    that steps after this one take."""
     leave = _Leave(tuple(keys), judge, Parking.of(rows.frame, at), rows.schema)
     asked = rows.mapped(leave, _ASKED).groupBy("bucket")
     # no time mode: Spark's own would run empty batches for ever, and the judge has its clock
     stateful = asked.transformWithStateInPandas(_Judging(judge), _TOLD, "Append", "None")
-    return stateful.mapInArrow(_Fetch(rows.schema, mark), to_ddl(output))
+    return ArrowRows.of(stateful).then(_Fetch(rows.schema, mark, output), output)
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,7 @@ class _Fetch:
 
     schema: pa.Schema
     mark: str | None
+    output: pa.Schema
 
     def __call__(self, batches: Batches) -> Batches:
         fetcher = Fetcher(self.schema)
@@ -157,8 +155,8 @@ class _Fetch:
             for told, note in zip(batch.column("message"), batch.column("note"), strict=True):
                 verdicts = pa.ipc.read_record_batch(pa.py_buffer(told.as_py()), _VERDICTS)
                 rows = fetcher.fetch(note.as_py()).take(verdicts.column(_PLACE))
-                yield rows if self.mark is None else self._marked(rows, self.mark, verdicts.column(_MARK))
+                columns = [self._column(name, rows, verdicts) for name in self.output.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.output)
 
-    def _marked(self, rows: pa.RecordBatch, name: str, marks: pa.Array) -> pa.RecordBatch:
-        place = rows.schema.get_field_index(name)
-        return rows.append_column(name, marks) if place < 0 else rows.set_column(place, name, marks)
+    def _column(self, name: str, rows: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Array:
+        return verdicts.column(_MARK) if name == self.mark else rows.column(name)

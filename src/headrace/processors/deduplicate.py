@@ -120,17 +120,19 @@ class Deduplicate(Processor):
         return self.apply_behind(ArrowRows.of(rows), at).done()
 
     def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """The same; a condition that is simple enough is looked at on the way through Python that there is anyway."""
+        """The same; a condition that is simple enough is looked at on the way through Python that there is anyway, and
+        steps after this one share the way on which rows come back."""
         from headrace.processors._firsts_work import FirstsWork
         from headrace.processors._judged import judged
 
+        output = self.output(rows.schema)
         considered = self._simple(rows.schema)
         if considered is None:
             rows, considered = self._considered(rows.done()), (Filter(_CONSIDERED, "is true"),)
         time = at.event_time if at.event_time in rows.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
-        made = judged(rows, self.key, FirstsWork(ttl, time, at.clock, considered, self.mark is not None), self.mark, at)
-        return ArrowRows.of(made.drop(_CONSIDERED))
+        judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
+        return judged(rows, self.key, judge, self.mark, output, at)
 
     def _simple(self, given: pa.Schema) -> tuple[Filter, ...] | None:
         return () if self.when is None else filters_of(condition(self.when), given)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
-from headrace.processors._columns import check_document, with_type
+from headrace.processors._columns import check_document, check_truth, with_type
 from headrace.processors._json_text import NotJsonError, Path, elements, on_one_line, path_of, read_object, utf8_texts
 
 # batches of documents with many elements come out in parts of about this size
@@ -38,6 +39,13 @@ class Explode(ArrowProcessor):
     count: str | None = Field(None, description="A column for how many elements there are.", examples=["events"])
     elements: Literal["any", "objects"] = Field("any", description="What elements may be.")
     outer: bool = Field(False, description="Whether a row without elements comes out once, its element null.")
+    unless: str | None = Field(
+        None,
+        min_length=1,
+        description="A column of truth values: where it is true the row comes out once as it is, without number and "
+        "count, and its document is not looked at.",
+        examples=["duplicate"],
+    )
     invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
         "dead_letter",
         description="What to do with a row whose document is not as it should be: `dead_letter` keeps it as such, "
@@ -59,11 +67,14 @@ class Explode(ArrowProcessor):
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """The document."""
-        return None if wanted is None else wanted - {self.into, self.position, self.count} | {self.column}
+        own = {self.column} if self.unless is None else {self.column, self.unless}
+        return None if wanted is None else wanted - {self.into, self.position, self.count} | own
 
     def output(self, given: pa.Schema) -> pa.Schema:
         """The element and its number."""
         check_document(given, self.column, "explode")
+        if self.unless is not None:
+            check_truth(given, self.unless, "explode")
         made = with_type(given, self.into or self.column, pa.string())
         for name in (self.position, self.count):
             made = made if name is None else with_type(made, name, pa.int32())
@@ -104,12 +115,21 @@ class _Split:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             part = _Part()
+            whole = self._left_whole(batch)
             for row, text in enumerate(utf8_texts(batch.column(self.step.column))):
-                self._take_apart(batch, row, text, part)
+                if row in whole:
+                    part.add(row, text if self.step.into is None else None, None, None)
+                else:
+                    self._take_apart(batch, row, text, part)
                 if part.size >= _MOST_BYTES:
                     yield self._rows(batch, part)
                     part = _Part()
             yield self._rows(batch, part)
+
+    def _left_whole(self, batch: pa.RecordBatch) -> set[int]:
+        if self.step.unless is None:
+            return set()
+        return set(pc.indices_nonzero(pc.fill_null(batch.column(self.step.unless), False)).to_pylist())
 
     def _take_apart(self, batch: pa.RecordBatch, row: int, text: bytes | None, part: _Part) -> None:
         try:
