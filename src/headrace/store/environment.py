@@ -54,7 +54,12 @@ class Environment:
     def open_db(self, name: bytes) -> Any:
         """A database that is there."""
         with damage_told():
-            return self.lmdb.open_db(name, create=False)
+            if not self.write:
+                return self.lmdb.open_db(name, create=False)
+            # without a transaction of ours the library waits for a writer while it keeps Python from running, the
+            # writer's thread too: the process would stand still for ever
+            with self.lmdb.begin(write=True) as txn:
+                return self.lmdb.open_db(name, txn=txn, create=False)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
