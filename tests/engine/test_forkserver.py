@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pyarrow as pa
 import pytest
+from tests.serve.nodekit import until
 
 from headrace.engine import forkserver
 
@@ -26,13 +26,6 @@ from headrace.engine import forkserver, workers
 workers.LOADED = ()
 forkserver.main({place!r})
 """
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -90,6 +83,20 @@ def test_it_ends_when_who_asked_is_ended(server: Server, asked: Asked) -> None:
     process.send_signal(signal.SIGTERM)
     until(lambda: not forked.is_running())
     process.communicate()
+
+
+def test_both_may_end_at_once(server: Server, asked: Asked) -> None:
+    """Spark closes its connection to a process and ends what it has started, at the same time."""
+    for _ in range(10):
+        process = asked("-m", "endless")
+        assert process.stdout is not None
+        forked = int(process.stdout.readline())
+        server.send_signal(signal.SIGSTOP)  # so that it is told of both together
+        os.kill(forked, signal.SIGKILL)
+        process.kill()
+        process.communicate(timeout=30)
+        server.send_signal(signal.SIGCONT)
+    assert asked("-m", "about").communicate("", timeout=30)[0].split("|")[0] == str(server.pid)
 
 
 def test_who_asked_ends_when_it_is_killed(server: Server, asked: Asked) -> None:

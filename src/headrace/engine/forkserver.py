@@ -46,7 +46,9 @@ class ForkServer:
         """Until the parent is gone."""
         while True:
             for key, _ in self._selector.select():
-                key.data()
+                # one that was told of beside this one may have ended it
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
 
     def _watch(self, what: Any, then: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, then)
