@@ -4,6 +4,9 @@ Events of 1 kB, in batches as devices send them, go through extraction, validati
 routing, and then to the OLAP stage; every stage reads a topic and writes its topics exactly once. CPU seconds count the
 JVM and all Python processes of the engine, not Kafka and Redis. After the run every event is looked for.
 
+With `--one-core` the engine has one core for itself and Kafka and Redis have another, so that events a second are those
+of one core by the clock.
+
 What the JVM compiles while it warms up depends on the number of batches it has seen, so the run that is not measured
 takes small ones.
 """
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--warm-up", type=int, default=100_000, help="events of the run that is not measured")
     parser.add_argument("--size", type=int, default=20, help="events per batch")
+    parser.add_argument("--one-core", action="store_true", help="the engine on one core, the services on another")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, Kafka() as kafka, Redis() as redis:
@@ -57,6 +61,8 @@ def main() -> None:
         caches = [f"variables.{name}=redis://{redis.address}/{database}" for name, database in CACHES.items()]
         fill(redis)
         services = started()
+        if options.one_core:
+            keep_apart(services)
         spark = session(Path(scratch))
         small = [*caches, *SMALL_BATCHES]
         run(Path(scratch), "warm", kafka, spark, services, small, options.warm_up, options.size)
@@ -70,6 +76,15 @@ def session(scratch: Path) -> SparkSession:
     from headrace.project.model import SparkSpec
 
     return start_session(SparkSpec(master="local[2]", memory="2g"), "telemetry", scratch / "spark")
+
+
+def keep_apart(services: set[int]) -> None:
+    """This process and all that it will start on one core, and what runs already on another."""
+    own, other, *_ = sorted(os.sched_getaffinity(0))
+    for service in services:
+        for thread in Path(f"/proc/{service}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {other})
+    os.sched_setaffinity(0, {own})
 
 
 def fill(redis: Redis) -> None:
@@ -118,7 +133,7 @@ def run(
         "stages": stages,
         "pipeline": whole(sent.total(), [one for one in stages if one["stage"] in PIPELINE]),
         "all": whole(sent.total(), stages),
-        "cpus": os.cpu_count(),
+        "cpus": len(os.sched_getaffinity(0)),
         "load_before": round(load_before, 1),
         "topics": {topic: count for topic, count in found.items() if count},
     }

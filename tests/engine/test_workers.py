@@ -30,6 +30,27 @@ print(*sorted((task / "comm").read_text().strip() for task in Path("/proc/self/t
     assert set(run.stdout.split()) <= {"python", "python3", "jemalloc_bg_thd"}
 
 
+def test_memory_of_a_portion_is_kept_for_the_next() -> None:
+    code = """
+import resource, sys
+from headrace.engine.workers import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+def portion():
+    return [bytes([number % 256]) * 1000 for number in range(8000)]
+portion()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    portion()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("kept", "given back")
+    )
+    assert kept < given_back / 10
+
+
 def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import gc
 

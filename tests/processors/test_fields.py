@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
+from headrace.core.processor import ArrowRows
 from headrace.processors._json_fields import reader
 from headrace.processors._json_text import path_of
 from headrace.processors.explode import Explode
 from headrace.processors.fields import Fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAMES = ("a", "b", "c.d", "ä")
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8"), max_size=4)
@@ -71,6 +75,52 @@ def test_fields_of_elements_are_read_on_the_same_way(tmp_path: Path) -> None:
         {"value": texts[2], "n": None, "many": None, "eid": None},
         {"value": "x", "n": None, "many": None, "eid": None},
     ]
+
+
+ODD = (
+    None, "", " ", "null", "[]", '"a"', "{", "{}x", '{"a":1,}', '{"a":01}', '{"a":-0}', '{"a":1.50,"b":1e400}',
+    ' \n{"a" :\r\n[1,\n2 ] }\t', '{"a":{"b":1},"a":{"c.d":2}}', '{"a":{"b":1},"a":3}', '{"a":"x","a":null}',
+    '{"a":"\\ud83d\\ude00","b":"\\ud83d"}', '{"a":"\\ude00"}', '{"a":"\\\\ud800"}', '{"a":"\\ud83d\\ude00\\\\"}',
+    '{"a":"\\uD83D\\n","b":1}', '{"z":"\\uDE00"}', '{"a":"\\ud83d\\ud83d\\ude00"}', '{"a":"\\x"}', '{"a":"\x01"}',
+    '{"a":"\\u00"}', '{"a":"\\ud83', "\ufeff{}", "\x00{}", '{\x00"a":1}', '{"ä":"ö","a":"\U0001f600"}', '{"a":NaN}',
+    '{"a":' + "7" * 2000 + "}", '{"a":"' + "y" * 70_000 + '","' + "n" * 60_000 + '":1}',
+)  # fmt: skip
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """A document, now and then with a fault."""
+    document = draw(st.dictionaries(st.sampled_from(NAMES), VALUES))
+    text = json.dumps(document, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1])))
+    if draw(st.integers(0, 3)):
+        return text
+    place, inserted = draw(st.integers(0, len(text))), draw(st.sampled_from(["", '"', "\\", "{", "}", ",", "0", "e"]))
+    return text[:place] + inserted + text[place + draw(st.integers(0, 1)) :]
+
+
+@pytest.mark.spark
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given_texts=st.lists(texts(), min_size=40, max_size=80), paths=PATHS)
+def test_java_reads_them_as_python_does(
+    spark: SparkSession, given_texts: list[str], paths: list[tuple[str, ...]]
+) -> None:
+    named = {f"f{place}": ".".join(name.replace(".", "\\.") for name in path) for place, path in enumerate(paths)}
+    step = Fields(fields=named)
+    table = pa.Table.from_pydict({"value": pa.array([*ODD, *given_texts], pa.string())})
+    frame = spark.createDataFrame(table)
+    around = Around(Path("/"))
+    native = step.apply_behind(ArrowRows.of(frame), around.at())
+    assert not native.works, "this one is read by Java"
+    (batch,) = table.combine_chunks().to_batches()
+    assert native.done().toArrow().to_pylist() == around.work(step, batch).to_pylist()
+
+
+@pytest.mark.spark
+def test_java_takes_what_is_no_utf8_as_python_does(spark: SparkSession, tmp_path: Path) -> None:
+    broken = "CAST(X'7B2261223A22FF222C2262223A2231227D' AS STRING)"
+    step = Fields(fields={"a": "a", "b": "b"})
+    made = step.apply(spark.sql(f"SELECT {broken} AS value"), Around(tmp_path).at()).collect()
+    assert [(row["a"], row["b"]) for row in made] == [("\ufffd", "1")]
 
 
 def test_options_are_checked() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.core.avro import AvroSchema
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Encoder
+from headrace.core.pythonvalues import python_values
 from headrace.core.schema import ddl_type
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,7 +33,7 @@ class AvroEncoder(Encoder):
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
         """One schemaless record per row; a value the schema cannot hold is a ValueError that names it."""
         out = []
-        for row in rows.to_pylist(maps_as_pydicts="strict"):
+        for row in python_values(rows, "strict"):
             buffer = io.BytesIO()
             try:
                 fastavro.schemaless_writer(buffer, self._schema, row)

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.format import Encoder
+from headrace.core.pythonvalues import python_values
 
 
 class JsonEncoder(Encoder):
@@ -20,7 +21,7 @@ class JsonEncoder(Encoder):
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
         """UTF-8 JSON, one object per row."""
         encode = msgspec.json.Encoder(decimal_format="number").encode
-        objects = rows.to_pylist(maps_as_pydicts="strict")
+        objects = python_values(rows, "strict")
         if self._nulls == "omit":
             objects = [_without_nulls(row, self._row) for row in objects]
         return pa.array(list(map(encode, objects)), pa.binary())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.pythonvalues import python_values
 from headrace.functions.function import Arrow, Call, Function
 from headrace.functions.template import fill
 
@@ -102,7 +103,7 @@ def _each(change: Callable[..., Any], json: pa.Array, paths: pa.Array, *more: pa
         return None if result is None else encoder.encode(result).decode()
 
     # a map is an object there
-    columns = (column.to_pylist(maps_as_pydicts="lossy") for column in (json, paths, *more))
+    columns = (python_values(column, "lossy") for column in (json, paths, *more))
     return pa.array([one(*row) for row in zip(*columns, strict=True)], pa.string())
 
 

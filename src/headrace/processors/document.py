@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from headrace.core.component import Options
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
+from headrace.core.pythonvalues import python_values
 from headrace.processors._columns import check_document, column_of, heads, type_of
 from headrace.processors._json_text import (
     NotJsonError,
@@ -170,7 +171,7 @@ class _Put:
 
 def _python(values: pa.Array) -> list[Any]:
     try:
-        return list(values.to_pylist(maps_as_pydicts="lossy"))
+        return python_values(values, "lossy")
     except (OverflowError, ValueError):
         # Python has no times before year 1 and after 9999
         return list(values.cast(pa.string()).to_pylist())

@@ -8,10 +8,13 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from headrace.core.processor import ArrowProcessor, Batches, StepContext, Work
+from headrace.core.processor import ArrowProcessor, ArrowRows, Batches, StepContext, Work
 from headrace.processors._columns import check_document, with_type
 from headrace.processors._json_fields import reader
 from headrace.processors._json_text import path_of, utf8_texts
+from headrace.processors._native_fields import field_at, native_reader
+
+_FOUND = "_fields"
 
 
 class Fields(ArrowProcessor):
@@ -22,8 +25,8 @@ class Fields(ArrowProcessor):
     every field of a row whose document is no JSON object.
 
     What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: only what is
-    named is read, the rest passed over, which takes a fraction of what `from_json` does; rows take a way through
-    Python, which neighbouring steps like `explode` and `document` share.
+    named is read, the rest passed over, which takes a fraction of what `from_json` does. Where rows are on their way
+    through Python for a step like `explode`, they are read there, else by Java; on a cluster always in Python.
     """
 
     type: Literal["fields"] = "fields"
@@ -60,6 +63,20 @@ class Fields(ArrowProcessor):
     def work(self, given: pa.Schema, at: StepContext) -> Work:
         """One document after the other."""
         return _Read(self, self.output(given))
+
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """Where nothing is to be done in Arrow first, Java reads them if it can."""
+        paths = [path_of(path) for path in self.fields.values()]
+        read = None if rows.works else native_reader(rows.frame.sparkSession, paths)
+        if read is None:
+            return super().apply_behind(rows, at)
+        from pyspark.sql.functions import call_function, col
+
+        output = self.output(rows.schema)
+        document = col(f"`{self.column}`").cast("binary")
+        made = {name: field_at(_FOUND, place) for place, name in enumerate(self.fields)}
+        columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
+        return ArrowRows.of(rows.frame.withColumn(_FOUND, call_function(read, document)).select(*columns))
 
 
 @dataclass

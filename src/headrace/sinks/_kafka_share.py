@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.core.sizes import binary_bytes
-
 REMEMBERED_BYTES = 64 * 1024 * 1024
 _WAIT_FOR_ROOM = 0.1
 
@@ -75,33 +73,49 @@ def send_all(producer: Producer, topic: str, share: Share) -> tuple[int, int]:
     """
     records = size = 0
     for batch in share:
+        messages, sizes = _messages(batch), _sizes(batch)
         send = _send_one_by_one if "headers" in batch.schema.names else _send_together
         for name, rows in _by_topic(batch, topic):
-            send(producer, name, rows)
-            records += rows.num_rows
-            size += binary_bytes(rows.column("key")) + binary_bytes(rows.column("value"))
+            send(producer, name, [messages[row] for row in rows.to_pylist()])
+            records += len(rows)
+            size += pc.sum(sizes.take(rows)).as_py()
     return records, size
 
 
-def _by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _messages(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Each row as what the producer takes, once for all its topics."""
+    pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+    messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in pairs]
+    if "headers" in batch.schema.names:
+        for message, headers in zip(messages, batch.column("headers").to_pylist(), strict=True):
+            message["headers"] = [(header["key"], header["value"]) for header in headers] if headers else None
+    return messages
+
+
+def _sizes(batch: pa.RecordBatch) -> pa.Array:
+    lengths = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
+    return pc.add(*lengths)
+
+
+def _by_topic(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Array]]:
+    """The topics of rows, and the places of those for each."""
+    every = pa.array(range(batch.num_rows))
     if "topic" not in batch.schema.names:
-        yield topic, batch
+        yield topic, every
         return
     named = batch.column("topic")
     if pa.types.is_list(named.type):
         names, rows = named.flatten(), pc.list_parent_indices(named)
     else:
-        names, rows = named, pa.array(range(len(named)))
+        names, rows = named, every
     if names.null_count or len(rows.unique()) < len(named):
         raise RuntimeError("a row names no topic, and would be lost")
     for name in names.unique().to_pylist():
-        yield name, batch.take(rows.filter(pc.equal(names, name)))
+        yield name, rows.filter(pc.equal(names, name))
 
 
-def _send_together(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
+def _send_together(producer: Producer, topic: str, messages: list[dict[str, Any]]) -> None:
     """One call for many rows: a third less work than a call per row."""
-    pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
-    messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in pairs]
     while messages:
         queued = producer.produce_batch(topic, messages)
         messages = _refused(messages, queued)
@@ -120,18 +134,11 @@ def _refused(messages: list[dict[str, Any]], queued: int) -> list[dict[str, Any]
     return left
 
 
-def _send_one_by_one(producer: Producer, topic: str, batch: pa.RecordBatch) -> None:
-    for row in batch.to_pylist():
-        headers = row["headers"]
-        message = {
-            "topic": topic,
-            "key": row["key"],
-            "value": row["value"],
-            "headers": [(header["key"], header["value"]) for header in headers] if headers else None,
-        }
+def _send_one_by_one(producer: Producer, topic: str, messages: list[dict[str, Any]]) -> None:
+    for message in messages:
         while True:
             try:
-                producer.produce(**message)
+                producer.produce(topic, **message)
                 break
             except BufferError:
                 producer.poll(_WAIT_FOR_ROOM)
