@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLOW = ("spark", "service", "cluster")
+ALL_SLOW = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(SLOW)})\b", re.MULTILINE)
 SharedService = TypeVar("SharedService", bound=Service)
 
 # A JVM of a test lives for seconds or minutes: without its second compiler it takes about half the processor time. It
@@ -54,6 +56,13 @@ def frozen(port: int) -> Iterator[None]:
     finally:
         for process in processes:
             process.resume()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """In a run without slow tests, files that have no others are not loaded: each worker would rewrite all of them."""
+    if collection_path.suffix != ".py" or any(f"not {name}" not in config.option.markexpr for name in SLOW):
+        return None
+    return True if ALL_SLOW.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -82,7 +82,10 @@ def test_the_dead_are_cleaned_up_after_and_the_living_are_left_alone(tmp_path: P
 def test_a_jvm_that_outlives_its_engine_keeps_its_folder(tmp_path: Path) -> None:
     dead, (given,) = start(OWNER, tmp_path)
     folder = Path(given)
-    jvm = subprocess.Popen([sys.executable, "-c", "input()", f"-Djava.io.tmpdir={folder}"], stdin=subprocess.PIPE)
+    command = [sys.executable, "-c", "print('here', flush=True); input()", f"-Djava.io.tmpdir={folder}"]
+    jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert jvm.stdout is not None
+    assert jvm.stdout.readline() == b"here\n"  # before that the system may not yet tell its command line
     scratch.remember_jvm(folder, jvm.pid)
     kill(dead)
     scratch.sweep(folder.parent)

@@ -1,7 +1,7 @@
 """Java classes of a few lines each, compiled once by the compiler inside Spark.
 
-`LocalFiles` writes local files without a process for each, `Classes` remembers which classes are not there. Where they
-have not been compiled, Hadoop's and Java's own serve as ever.
+`LocalFiles` writes local files without a process for each, `Classes` remembers which classes are not there, and
+`JsonFields` reads fields of documents. Where they have not been compiled, Hadoop's, Java's and Python's own serve.
 """
 
 from __future__ import annotations
