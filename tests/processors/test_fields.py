@@ -119,8 +119,8 @@ def test_java_reads_them_as_python_does(
 def test_java_takes_what_is_no_utf8_as_python_does(spark: SparkSession, tmp_path: Path) -> None:
     broken = "CAST(X'7B2261223A22FF222C2262223A2231227D' AS STRING)"
     step = Fields(fields={"a": "a", "b": "b"})
-    made = step.apply(spark.sql(f"SELECT {broken} AS value"), Around(tmp_path).at()).collect()
-    assert [(row["a"], row["b"]) for row in made] == [("\ufffd", "1")]
+    made = step.apply(spark.sql(f"SELECT {broken} AS value, 7 AS _fields"), Around(tmp_path).at()).collect()
+    assert [(row["a"], row["b"], row["_fields"]) for row in made] == [("\ufffd", "1", 7)]
 
 
 def test_options_are_checked() -> None:

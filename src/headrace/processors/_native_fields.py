@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.processors._json_text import Path
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def native_reader(spark: SparkSession, paths: Sequence[Path]) -> str | None:
@@ -28,10 +28,3 @@ def native_reader(spark: SparkSession, paths: Sequence[Path]) -> str | None:
     texts = jvm.org.apache.spark.sql.types.DataType.fromJson(ArrayType(BinaryType()).json())
     spark._jsparkSession.udf().register(name, made([list(path) for path in paths]), texts)
     return name
-
-
-def field_at(found: str, place: int) -> Column:
-    """One of them, as a text."""
-    from pyspark.sql.functions import col
-
-    return col(found).getItem(place).cast("string")

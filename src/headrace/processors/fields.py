@@ -12,9 +12,10 @@ from headrace.core.processor import ArrowProcessor, ArrowRows, Batches, StepCont
 from headrace.processors._columns import check_document, with_type
 from headrace.processors._json_fields import reader
 from headrace.processors._json_text import path_of, utf8_texts
-from headrace.processors._native_fields import field_at, native_reader
+from headrace.processors._native_fields import native_reader
 
-_FOUND = "_fields"
+# a column of this name that came in would be lost
+_FOUND = "_headrace_fields"
 
 
 class Fields(ArrowProcessor):
@@ -74,7 +75,7 @@ class Fields(ArrowProcessor):
 
         output = self.output(rows.schema)
         document = col(f"`{self.column}`").cast("binary")
-        made = {name: field_at(_FOUND, place) for place, name in enumerate(self.fields)}
+        made = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
         columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
         return ArrowRows.of(rows.frame.withColumn(_FOUND, call_function(read, document)).select(*columns))
 
