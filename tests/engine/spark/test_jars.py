@@ -208,7 +208,9 @@ def test_two_at_the_same_time_fetch_once(repository: Repository) -> None:
 
 
 def test_looking_at_jars_does_not_import_pyspark() -> None:
-    code = "import sys; from headrace.engine.spark import jars; jars.pyspark_home(); assert 'pyspark' not in sys.modules"
+    code = (
+        "import sys; from headrace.engine.spark import jars; jars.pyspark_home(); assert 'pyspark' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

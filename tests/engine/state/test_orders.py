@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.engine.supervise.test_runner import PROJECT, Engine, Starter, board, engine, project, quick
 
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.orders import Orders, give_order, last_order
@@ -14,8 +15,6 @@ from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
-
-from tests.engine.supervise.test_runner import PROJECT, Engine, Starter, board, engine, project, quick
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

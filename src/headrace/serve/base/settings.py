@@ -96,11 +96,7 @@ class Given(project_ref.Given):
 
 def _snapshots(project: Project, log: StatePath) -> StatePath:
     given = project.spec.serve.snapshots.path
-    return (
-        log.parent / "snapshots"
-        if given is None
-        else state_path(project.context.path(given), project.context.store)
-    )
+    return log.parent / "snapshots" if given is None else state_path(project.context.path(given), project.context.store)
 
 
 def _local(project: Project, given: str) -> Path:

@@ -1,7 +1,7 @@
 """The one process of a serve node that writes: it follows every log into a store, reports progress, makes snapshots.
 
-The node starts it with `python -m headrace.serve.replica.applier`. The applier polls for endpoints and their versions, so
-it picks up new ones and drops removed ones without a restart.
+The node starts it with `python -m headrace.serve.replica.applier`. It polls for endpoints and their versions, so it
+picks up new ones and drops removed ones without a restart.
 """
 
 from __future__ import annotations
