@@ -15,6 +15,7 @@ from threading import Event, Thread
 from typing import Any, Literal
 
 from headrace.capture.group import Capture, Progress
+from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.log.tables import LogMovedError, group_id
@@ -67,8 +68,8 @@ class CaptureWorker:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        first = self.restart.backoff.total_seconds()
-        wait, folder = first, self.folder / group_id(self.group)
+        backoff = Backoff(self.restart.backoff.total_seconds(), self.restart.max_backoff.total_seconds())
+        failures, folder = 0, self.folder / group_id(self.group)
         while not self._stopping.is_set():
             before = self.progress.sequence
             try:
@@ -77,9 +78,9 @@ class CaptureWorker:
                 continue  # another had the log for a moment: go on from what it has written
             except Exception as error:
                 self._failed(error)
-                wait = first if self.progress.sequence > before else wait
-                self._stopping.wait(wait)
-                wait = min(2 * wait, self.restart.max_backoff.total_seconds())
+                failures = 0 if self.progress.sequence > before else failures
+                self._stopping.wait(backoff.pause(failures))
+                failures += 1
         self._be("stopped", self.reason)
 
     def _alive(self) -> None:

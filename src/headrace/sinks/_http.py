@@ -20,9 +20,8 @@ from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.sinks._patience import Patience
 from headrace.systems.addresses import http_address
-from headrace.systems.services import not_let_in, not_trusted, service_away
+from headrace.systems.services import SERVICE_BACKOFF, not_let_in, not_trusted, service_away
 from headrace.systems.tls import ServiceTls, TlsTexts
 
 _LONGEST_ANSWER = 300
@@ -126,7 +125,7 @@ class HttpClient:
     ) -> HttpReply:
         """The answer to a request: any but those that tell of trouble that may pass, which are not taken for one."""
         url = path if whole_url else self.url + path
-        patience = Patience(self.retry_for)
+        retries = SERVICE_BACKOFF.within(self.retry_for)
         while True:
             try:
                 response = self._pool.request(
@@ -141,7 +140,7 @@ class HttpClient:
                 if not _passes(answer.status):
                     return self._allowed(answer)
                 why, asked = answer.text, _asked_wait(response.headers.get("Retry-After"))
-            if not patience.wait(asked):
+            if not retries.wait(asked):
                 raise service_away(self.label, why)
 
     def _allowed(self, answer: HttpReply) -> HttpReply:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
 from headrace.core.tallies.step_tally import StepTally
 from headrace.systems.services import service_away
@@ -166,8 +167,8 @@ class Asker:
     def _pause(self, attempt: int, asked: float | None) -> float:
         if asked is not None:
             return min(asked, _LONGEST_ASKED_WAIT)
-        longest = max(_LONGEST_BACKOFF, self.limits.backoff)
-        return min(self.limits.backoff * 2.0 ** min(max(attempt - 1, 0), 20), longest)
+        first = self.limits.backoff
+        return Backoff(first, max(_LONGEST_BACKOFF, first)).pause(attempt - 1)
 
     async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, FailedRequest]:
         """Ask once; what may pass is given back, with its question's number."""

@@ -12,9 +12,8 @@ import pyarrow as pa
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
 from headrace.sinks._http import HttpClient, refusal
-from headrace.sinks._patience import Patience
 from headrace.sinks._refused import Report
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.services import SERVICE_BACKOFF, not_let_in, service_away
 
 _PATH = (
     "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
@@ -72,7 +71,7 @@ class BulkWrite:
 
     def _write(self, portion: Sequence[BulkItem]) -> None:
         """Send until every item is written, stale or refused; only items for which there was no room go again."""
-        patience = Patience(self.client.retry_for)
+        retries = SERVICE_BACKOFF.within(self.client.retry_for)
         waiting = list(portion)
         while waiting:
             body = b"".join(item.lines for item in waiting)
@@ -87,7 +86,7 @@ class BulkWrite:
                 self.report.written(len(waiting), len(body))
                 return
             busy, why = self._sort_out(waiting, said["items"])
-            if busy and not patience.wait():
+            if busy and not retries.wait():
                 raise service_away(self.client.label, why)
             waiting = busy
 

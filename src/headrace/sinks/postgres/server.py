@@ -10,9 +10,8 @@ from typing import Any
 import psycopg
 
 from headrace.core.errors import ProjectError
-from headrace.sinks._patience import Patience
 from headrace.systems.postgres import BoundedConnection, lacks_database, one_line, refused_at_the_door, tls_options
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.services import SERVICE_BACKOFF, not_let_in, service_away
 from headrace.systems.tls import TlsTexts
 
 # connection lost, too many connections, no room, shutting down, starting, deadlock, serialisation, lock not available,
@@ -35,7 +34,7 @@ class PgServer:
 
     def connect(self, *, autocommit: bool = False) -> BoundedConnection:
         """A connection, tried for as long as the server is away."""
-        patience = Patience(self.retry_for)
+        retries = SERVICE_BACKOFF.within(self.retry_for)
         while True:
             try:
                 with (self.tls or TlsTexts()).files() as paths:
@@ -45,7 +44,7 @@ class PgServer:
                 return made
             except psycopg.OperationalError as error:
                 problem = _at_the_door(self.label, error)
-                if problem.code != "service-away" or not patience.wait():
+                if problem.code != "service-away" or not retries.wait():
                     raise problem from error
 
 

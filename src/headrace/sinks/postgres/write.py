@@ -24,10 +24,9 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
-from headrace.sinks._patience import Patience
 from headrace.sinks.postgres.server import PgServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
-from headrace.systems.services import service_away
+from headrace.systems.services import SERVICE_BACKOFF, service_away
 
 STAGED = "attempt bigint, rows bigint"
 MARKS = "headrace_marks"
@@ -261,7 +260,7 @@ class BatchWrite:
 
     def commit(self, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
         """Merge and mark in one transaction; tried again while the server is away, as the mark lets it happen once."""
-        patience = Patience(self.server.retry_for)
+        retries = SERVICE_BACKOFF.within(self.server.retry_for)
         while True:
             try:
                 with self.server.connect() as connection:
@@ -269,7 +268,7 @@ class BatchWrite:
                     return
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 _LOG.warning("%s: merging batch %s: %s", self.server.label, self.batch.batch_id, error)
-                if not patience.wait():
+                if not retries.wait():
                     raise
 
     def discard(self, staging: StagingTable) -> None:

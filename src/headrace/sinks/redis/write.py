@@ -15,11 +15,10 @@ from redis.retry import Retry
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks
-from headrace.sinks._patience import Patience
 from headrace.sinks._refused import Report
 from headrace.sinks.redis.entries import RedisEntry
 from headrace.sinks.redis.merge import Merging, document_of, fields_of
-from headrace.systems.services import not_let_in, not_trusted, service_away
+from headrace.systems.services import SERVICE_BACKOFF, not_let_in, not_trusted, service_away
 from headrace.systems.tls import TlsTexts
 
 _MOST_BYTES = 8 << 20
@@ -69,7 +68,7 @@ class RedisClient:
 
     def insist(self, call: Callable[[redis.Redis], Result]) -> Result:
         """Call until it works, while the server is away or busy; never longer than `retry_for`."""
-        patience = Patience(self.retry_for)
+        retries = SERVICE_BACKOFF.within(self.retry_for)
         while True:
             try:
                 return call(self._connection)
@@ -83,7 +82,7 @@ class RedisClient:
                 why = str(error)
                 if not isinstance(error, _PASSING) and not _PASSING_WORDS.search(why):
                     raise
-            if not patience.wait():
+            if not retries.wait():
                 raise service_away(self.label, why)
 
 
