@@ -21,7 +21,7 @@ from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.systems.addresses import http_address
-from headrace.systems.services import SERVICE_BACKOFF, not_let_in, not_trusted, service_away
+from headrace.systems.services import SERVICE_BACKOFF, access_denied, service_unavailable, untrusted_connection
 from headrace.systems.tls import ServiceTls, TlsTexts
 
 _LONGEST_ANSWER = 300
@@ -141,11 +141,11 @@ class HttpClient:
                     return self._allowed(answer)
                 why, asked = answer.text, _asked_wait(response.headers.get("Retry-After"))
             if not retries.wait(asked):
-                raise service_away(self.label, why)
+                raise service_unavailable(self.label, why)
 
     def _allowed(self, answer: HttpReply) -> HttpReply:
         if answer.status in (401, 403, 407):
-            raise not_let_in(self.label, answer.text)
+            raise access_denied(self.label, answer.text)
         if 300 <= answer.status < 400:
             raise ProjectError(
                 "sink-refused", f"{self.label} sends us elsewhere: {answer.text}", hint="write the final address"
@@ -193,4 +193,4 @@ def _reason(error: urllib3.exceptions.HTTPError) -> str:
 
 def _untrusted(label: str, error: Exception) -> ProjectError:
     cause = next((one for one in (error, error.__cause__, *error.args) if isinstance(one, ssl.SSLError)), error)
-    return not_trusted(label, str(cause))
+    return untrusted_connection(label, str(cause))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, SecretStr
+from pydantic import AfterValidator
 
 _LOGIN = "write `username` and `password`"
 
@@ -30,21 +30,12 @@ def _redis(value: str) -> str:
     return value
 
 
-def _postgres(value: SecretStr) -> SecretStr:
-    parts = urlsplit(value.get_secret_value())
-    if parts.scheme not in ("postgresql", "postgres") or not parts.hostname:
-        raise ValueError("not the address of a database; write postgresql://host:port/database")
-    return value
-
-
 def _without_login(parts: SplitResult, instead: str) -> None:
     if "@" in parts.netloc:
         raise ValueError(f"names and passwords do not belong in the address; {instead}")
 
 
 RedisUrl = Annotated[str, AfterValidator(_redis)]
-PostgresUrl = Annotated[SecretStr, AfterValidator(_postgres)]
-"""May hold a password, so it is a secret as a whole."""
 
 
 def redis_place(url: str) -> tuple[str, int, int]:

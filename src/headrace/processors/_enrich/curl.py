@@ -9,7 +9,7 @@ from typing import Any
 import pycurl
 
 from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, timed_out, unreachable
-from headrace.systems.services import not_trusted, service_away
+from headrace.systems.services import service_unavailable, untrusted_connection
 from headrace.systems.tls import TlsTexts
 
 _UNTRUSTED = (
@@ -91,9 +91,9 @@ class CurlClient:
         if isinstance(reply, FailedRequest):
             # a long answer is one, too
             if reply.passes:
-                raise service_away(self.label, reply.detail)
+                raise service_unavailable(self.label, reply.detail)
         elif reply.status in _NOBODY_BEHIND or (reply.status >= 500 and not head):
-            raise service_away(self.label, reply.text)
+            raise service_unavailable(self.label, reply.text)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -123,7 +123,7 @@ class CurlClient:
         if body.too_long or code == pycurl.E_FILESIZE_EXCEEDED:
             return FailedRequest("response-too-large", f"the answer has more than {self.max_response:,} bytes")
         if code in _UNTRUSTED:
-            raise not_trusted(self.label, said)
+            raise untrusted_connection(self.label, said)
         if code == pycurl.E_OPERATION_TIMEDOUT:
             return timed_out(self.timeout)
         return unreachable(said or f"curl error {code}")

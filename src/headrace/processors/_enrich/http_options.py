@@ -15,7 +15,7 @@ from headrace.core.durations import Duration
 from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing
 from headrace.processors._enrich.curl import CurlClient, Reply
 from headrace.processors._enrich.enricher import Enricher
-from headrace.systems.services import not_let_in
+from headrace.systems.services import access_denied
 from headrace.systems.tls import ServiceTls
 
 _RANGE = re.compile(r"(\d{3})(?:-(\d{3}))?")
@@ -114,7 +114,7 @@ def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: fr
     if 200 <= status < 300 or status in accepted:
         return _decoded(reply)
     if status in (401, 407):
-        raise not_let_in(label, reply.text)
+        raise access_denied(label, reply.text)
     passes = status in _PASSING or status >= 500
     away = status in _NOBODY_BEHIND
     return FailedRequest(

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
-from headrace.systems.services import not_let_in, not_trusted, service_away
+from headrace.systems.services import access_denied, service_unavailable, untrusted_connection
 from headrace.systems.tls import TlsTexts
 
 Holds = Literal["json", "hash", "text", "set"]
@@ -68,7 +68,7 @@ class RedisService(ServiceClient):
         except redis.RedisError as error:
             refusal = self._refusal(error)
             if refusal.passes:
-                raise service_away(self.label, refusal.detail) from error
+                raise service_unavailable(self.label, refusal.detail) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -118,12 +118,12 @@ class RedisService(ServiceClient):
     def _refusal(self, error: redis.RedisError) -> FailedRequest:
         said = str(error) or type(error).__name__
         if isinstance(error, redis.AuthenticationError) or said.startswith(_NOT_ALLOWED):
-            raise not_let_in(self.label, said) from error
+            raise access_denied(self.label, said) from error
         if isinstance(error, redis.TimeoutError):
             return timed_out(self.timeout)
         if isinstance(error, redis.ConnectionError):
             if "certificate" in said.lower() or "SSL" in said:
-                raise not_trusted(self.label, said) from error
+                raise untrusted_connection(self.label, said) from error
             return unreachable(said)
         if said.startswith(_PASSING):
             return unreachable(said)

@@ -17,7 +17,7 @@ from headrace.sinks._documents import document, require_columns
 from headrace.sinks._http import HttpOptions, Url
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
 from headrace.sinks.http.requests import Body, HttpWrite
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +99,7 @@ class HttpSink(HttpOptions, Sink):
         try:
             socket.create_connection(address, timeout=min(self.timeout.total_seconds(), 10.0)).close()
         except OSError as error:
-            raise service_away(self.label, str(error)) from error
+            raise service_unavailable(self.label, str(error)) from error
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there. Every output will do: an updated row is a newer request."""

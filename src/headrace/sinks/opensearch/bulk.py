@@ -13,7 +13,7 @@ from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
 from headrace.sinks._http import HttpClient, refusal
 from headrace.sinks._refused import Report
-from headrace.systems.services import SERVICE_BACKOFF, not_let_in, service_away
+from headrace.systems.services import SERVICE_BACKOFF, access_denied, service_unavailable
 
 _PATH = (
     "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
@@ -87,7 +87,7 @@ class BulkWrite:
                 return
             busy, why = self._sort_out(waiting, said["items"])
             if busy and not retries.wait():
-                raise service_away(self.client.label, why)
+                raise service_unavailable(self.client.label, why)
             waiting = busy
 
     def _split(self, portion: Sequence[BulkItem], why: str) -> None:
@@ -120,7 +120,7 @@ class BulkWrite:
     def _not_allowed(self, status: int, error: dict[str, Any]) -> ProjectError:
         said = _reason(status, error)
         if status != 404:
-            return not_let_in(self.client.label, said)
+            return access_denied(self.client.label, said)
         return ProjectError(
             "sink-missing", f"{self.client.label}: {said}", hint="make the index first, as the cluster does not"
         )

@@ -24,9 +24,9 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
-from headrace.sinks.postgres.server import PgServer, explained
+from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
-from headrace.systems.services import SERVICE_BACKOFF, service_away
+from headrace.systems.services import SERVICE_BACKOFF, service_unavailable
 
 STAGED = "attempt bigint, rows bigint"
 MARKS = "headrace_marks"
@@ -70,7 +70,7 @@ def _digest(text: str) -> str:
 class CopyWrite:
     """Stages the rows of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
-    server: PgServer
+    server: SinkServer
     staging: StagingTable
     columns: tuple[str, ...]
 
@@ -220,7 +220,7 @@ def make_marks(connection: Any, marks: sql.Identifier) -> None:
 class BatchWrite:
     """One batch of one sink, seen from the driver."""
 
-    server: PgServer
+    server: SinkServer
     batch: Batch
     merge: Merge
     work_schema: str
@@ -309,7 +309,9 @@ class BatchWrite:
         )
         (found,) = connection.execute(counted, (attempts,)).fetchone()
         if found != expected:
-            raise service_away(self.server.label, f"it has {found} of {expected} staged rows, so it was restarted")
+            raise service_unavailable(
+                self.server.label, f"it has {found} of {expected} staged rows, so it was restarted"
+            )
 
     @property
     def _mark(self) -> tuple[str, str, str, int]:

@@ -18,7 +18,7 @@ from headrace.sinks._chunks import chunks
 from headrace.sinks._refused import Report
 from headrace.sinks.redis.entries import RedisEntry
 from headrace.sinks.redis.merge import Merging, document_of, fields_of
-from headrace.systems.services import SERVICE_BACKOFF, not_let_in, not_trusted, service_away
+from headrace.systems.services import SERVICE_BACKOFF, access_denied, service_unavailable, untrusted_connection
 from headrace.systems.tls import TlsTexts
 
 _MOST_BYTES = 8 << 20
@@ -73,17 +73,17 @@ class RedisClient:
             try:
                 return call(self._connection)
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-                raise not_let_in(self.label, str(error)) from error
+                raise access_denied(self.label, str(error)) from error
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 why = str(error)
                 if "certificate" in why.lower() or "SSL" in why:
-                    raise not_trusted(self.label, why) from error
+                    raise untrusted_connection(self.label, why) from error
             except redis.ResponseError as error:
                 why = str(error)
                 if not isinstance(error, _PASSING) and not _PASSING_WORDS.search(why):
                     raise
             if not retries.wait():
-                raise service_away(self.label, why)
+                raise service_unavailable(self.label, why)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from headrace.core.context import Context
 from headrace.core.positions import Position
 from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 from headrace.tables.lake import LakeTable, columns_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class LakeReader(TableReader):
                 elif table.version() > one.version:
                     yield from self._commits(one, table)
             except (DeltaError, OSError) as error:
-                raise service_away(one.source.label, str(error).splitlines()[0][:300]) from error
+                raise service_unavailable(one.source.label, str(error).splitlines()[0][:300]) from error
 
     def _newest(self, one: _FollowedLake) -> DeltaTable:
         if one.table is None:

@@ -15,7 +15,7 @@ from pymysql.cursors import SSCursor
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.services import access_denied, service_unavailable
 from headrace.tables.polling.database import PAGE, Database, Row, missing
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def _kind(column: Sequence[Any]) -> pa.DataType:
 def _explanation(label: str, error: pymysql.MySQLError) -> ProjectError:
     code, said = (error.args[0], str(error.args[-1])) if error.args else (0, type(error).__name__)
     if code in _DENIED:
-        return not_let_in(label, said)
+        return access_denied(label, said)
     if code in _MISSING:
         return missing(label, said)
     if code in _PASSING or isinstance(error, pymysql.err.InterfaceError):
-        return service_away(label, said)
+        return service_unavailable(label, said)
     return ProjectError("table-refused", f"{label}: {said}", hint="look at the server's log")

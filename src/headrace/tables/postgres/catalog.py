@@ -10,7 +10,7 @@ from psycopg import sql
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
-from headrace.tables.postgres.server import Connection, no_replication
+from headrace.systems.postgres.tables import Connection, no_replication
 from headrace.tables.postgres.types import TEXT, PgType, PostgresTypes, TypeRow
 
 _TABLE = """

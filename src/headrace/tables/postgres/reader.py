@@ -20,11 +20,11 @@ import pyarrow as pa
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import CapturedBatch, TableReader, TableShape
-from headrace.systems.services import service_away
+from headrace.systems.postgres.tables import Connection, TableServer, explained
+from headrace.systems.services import service_unavailable
 from headrace.tables.postgres import catalog
 from headrace.tables.postgres.pgoutput import LIMIT, Followed, Portion, SentColumn, Transactions
 from headrace.tables.postgres.publication import keep_publication, require_publication
-from headrace.tables.postgres.server import Connection, PgServer, explained
 from headrace.tables.postgres.snapshot import Export, TableSnapshot, snapshot_shape
 from headrace.tables.postgres.stream import ReplicationStream, lsn_number, lsn_text
 from headrace.tables.postgres.types import TEXT, PgType
@@ -82,7 +82,7 @@ class PostgresReader(TableReader):
 
     def __init__(
         self,
-        server: PgServer,
+        server: TableServer,
         wanted: Mapping[str, FollowedTable],
         shapes: Mapping[str, TableShape],
         slot: str,
@@ -340,7 +340,7 @@ class PostgresReader(TableReader):
         """A table that is dropped tells nothing, and one that is made in its place is not published."""
         assert self._side is not None
         if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
-            raise service_away(self._server.label, "a table was dropped")
+            raise service_unavailable(self._server.label, "a table was dropped")
 
     def _stopped(self, told: Transactions, stop: int) -> CapturedBatch:
         """All before the place where a snapshot was made."""
