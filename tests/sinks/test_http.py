@@ -20,10 +20,10 @@ from headrace.core.errors import ProjectError
 from headrace.core.sink import Rewind
 from headrace.sinks import _templates as templates
 from headrace.sinks._chunks import chunks
-from headrace.sinks._http import _asked_wait
 from headrace.sinks._refused import Report
 from headrace.sinks.http import HttpSink
 from headrace.sinks.http.requests import HttpWrite, request_key
+from headrace.systems.http.client import retry_after
 
 HERE = Context(Path("/project"), "state")
 
@@ -110,12 +110,12 @@ def test_chunks_hold_all_in_order_and_keep_to_their_limits(sizes: list[int], mos
 
 
 def test_what_a_server_asks_for() -> None:
-    assert _asked_wait(None) is None
-    assert _asked_wait("soon") is None
-    assert _asked_wait("1.5") == 1.5
-    assert _asked_wait("86400") == 30.0
+    assert retry_after(None) is None
+    assert retry_after("soon") is None
+    assert retry_after("1.5") == 1.5
+    assert retry_after("86400") == 30.0
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=25), usegmt=True)
-    assert 0 < (_asked_wait(later) or 0) <= 25
+    assert 0 < (retry_after(later) or 0) <= 25
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from headrace.core.context import Batch, Context
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
-from headrace.sinks._http import HttpOptions, Url
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
 from headrace.sinks.http.requests import Body, HttpWrite
+from headrace.systems.http.options import HttpOptions, HttpUrl
 from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class HttpSink(HttpOptions, Sink):
     reads_all: ClassVar[bool] = True
 
     type: Literal["http"] = "http"
-    url: Url = Field(
+    url: HttpUrl = Field(
         description="Where requests go. With `body: row`, {column} stands for a column's value.",
         examples=["https://api.example.com/orders", "https://api.example.com/orders/{order_id}"],
     )

@@ -15,11 +15,12 @@ from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery, Rewind, Sink
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import as_json, document, require_columns
-from headrace.sinks._http import HttpOptions, Url, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._latest import last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.sinks.opensearch.bulk import BulkWrite
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,7 +46,7 @@ class OpenSearchSink(HttpOptions, Sink):
     takes_changes: ClassVar[bool] = True
 
     type: Literal["opensearch"] = "opensearch"
-    url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    url: HttpUrl = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
     index: Annotated[str, AfterValidator(_template)] = Field(
         description="Index to write to. {column} stands for a column's value, {column:yyyy.MM.dd} for that of a date.",
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],

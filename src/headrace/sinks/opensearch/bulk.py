@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import HttpClient, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
+from headrace.systems.http.client import HttpClient
 from headrace.systems.services import SERVICE_BACKOFF, access_denied, service_unavailable
 
 _PATH = (
