@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.files.state_files import StatePath
 from headrace.core.positions import (
     AtOffset,
     AtTime,
@@ -29,6 +30,11 @@ from headrace.log.log import LogCutError, LogDamagedError, Segment
 
 _MOST = 10_000
 """Commits that are looked at to count unread records; beyond, the lag is said in seconds alone."""
+
+
+def inbox_of(root: StatePath, path: str, max_age: timedelta) -> Inbox:
+    """The inbox of a path, below the folder of logs. The dots in its name tell it from that of a table."""
+    return Inbox(root, f"http{path.replace('/', '.')}", max_age)
 
 
 class HttpPositions(Positions):
