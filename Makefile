@@ -39,7 +39,7 @@ static:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m headrace.project.reference --check
+	$(BIN)/python -m headrace.reference --check
 
 fast:
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not spark and not service and not cluster" $(ARGS)
@@ -62,7 +62,7 @@ bench-serve: $(VENV)/.installed ## what endpoints answer, beside a Go server and
 	$(BIN)/python -m benchmarks.serving $(ARGS)
 
 docs: $(VENV)/.installed ## regenerate the reference pages and the JSON schema
-	$(BIN)/python -m headrace.project.reference
+	$(BIN)/python -m headrace.reference
 
 lock: ## pin the dependencies again
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --generate-hashes --group dev pyproject.toml -o requirements.txt
