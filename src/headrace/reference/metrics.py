@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.core.metrics import MetricSet, MetricSpec
-from headrace.engine.metric_specs import METRIC_SETS
+from headrace.core.tallies.metrics import MetricSet, MetricSpec
+from headrace.engine.observe.metric_specs import METRIC_SETS
 from headrace.reference.markdown import page, table
-from headrace.serve.meters import SERVE
+from headrace.serve.base.meters import SERVE
 
 _ABOUT = """The engine answers `GET /metrics` on the port of `http` in the project file; a serve node answers it on its
 REST port. A histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`. A series `NAME_created` holds
