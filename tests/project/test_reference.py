@@ -24,7 +24,7 @@ def test_a_page_says_what_the_model_says() -> None:
 
 def test_links_are_relative_and_lead_somewhere(tmp_path: Path) -> None:
     assert main(["--folder", str(tmp_path / "reference")]) == 0
-    (tmp_path / "errors.md").touch()
+    (tmp_path / "reference" / "errors.md").touch()
     for name, text in pages().items():
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if name.endswith(".md") else ():
             assert ((tmp_path / "reference" / name).parent / target).is_file(), f"{name}: {target}"
@@ -39,8 +39,10 @@ def test_stale_missing_and_left_over_pages_are_noticed_and_mended(
     (tmp_path / "project.md").write_text("old")
     (tmp_path / "sinks" / "console.md").unlink()
     (tmp_path / "sinks" / "gone.md").touch()
+    (tmp_path / "errors.md").touch()  # written by hand: neither stale nor removed
     assert stale(tmp_path) == ["project.md", "sinks/console.md", "sinks/gone.md"]
     assert main(["--check", *folder]) == 1
     assert "python -m headrace.project.reference" in capsys.readouterr().err
     assert main(folder) == 0
     assert stale(tmp_path) == []
+    assert (tmp_path / "errors.md").is_file()
