@@ -89,9 +89,9 @@ def produce(brokers: str, count: int) -> float:
 
 
 def headrace(brokers: str, compression: str) -> Callable[[Path], None]:
-    from headrace.engine.flow import FlowStarter
-    from headrace.engine.session import start_session
-    from headrace.engine.state import StateDir
+    from headrace.engine.flows.flow import FlowStarter
+    from headrace.engine.spark.session import start_session
+    from headrace.engine.state.state import StateDir
     from headrace.plan.planner import make_plan
     from headrace.project.loader import load
 
@@ -126,7 +126,7 @@ def plain_spark(brokers: str) -> Callable[[Path], None]:
     from pyspark.sql import functions as F
 
     from benchmarks.handwritten import session
-    from headrace.engine.jars import engine_jars
+    from headrace.engine.spark.jars import engine_jars
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session([str(jar) for jar in engine_jars()])

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.meter import Meter
 from headrace.core.context import Context
 from headrace.core.processor import LakeTable, Processor, StepContext
-from headrace.engine.deadletters import LetterBox
-from headrace.engine.processing import RowLetters
-from headrace.engine.session import start_session
+from headrace.engine.inputs.processing import RowLetters
+from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.spark.session import start_session
 from headrace.processors.document import Document
 from headrace.processors.explode import Explode
 from headrace.processors.json_schema import JsonSchema

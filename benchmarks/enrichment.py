@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def session(scratch: Path) -> SparkSession:
-    from headrace.engine.session import start_session
+    from headrace.engine.spark.session import start_session
     from headrace.project.model import SparkSpec
 
     return start_session(SparkSpec(master="local[2]"), "enrichment", scratch / "spark")
@@ -98,8 +98,8 @@ def measured(
 
 def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity: int) -> float:
     """Run the flow over fresh rows until it has caught up; how long that took."""
-    from headrace.engine.flow import FlowStarter
-    from headrace.engine.state import StateDir
+    from headrace.engine.flows.flow import FlowStarter
+    from headrace.engine.state.state import StateDir
     from headrace.plan.planner import make_plan
     from headrace.project.loader import load
 
@@ -119,7 +119,7 @@ def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity
 
 def check(folder: Path, rows: int, failing: int) -> tuple[int, int]:
     """Every row is there once, with the right answer, or is a dead letter."""
-    from headrace.engine.deadletters import read_letters
+    from headrace.engine.letters.dead_letters import read_letters
 
     found = [row for file in (folder / "out").rglob("*.json") for row in pyarrow.json.read_json(file).to_pylist()]
     for row in found:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.functions import register
-from headrace.engine.session import start_session
+from headrace.engine.spark.functions import register
+from headrace.engine.spark.session import start_session
 from headrace.functions.expansion import called, expand_text
 from headrace.functions.library import library
 from headrace.project.loader import Project, load

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.query import parse_query
-from headrace.store.reader import StoreReader
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import StoreReader
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.query.query import parse_query
 
 ENDPOINT = Endpoint(
     "orders",

@@ -13,8 +13,8 @@ from headrace.core.endpoints import OLD, OP, Endpoint, Op
 from headrace.core.schema import from_ddl
 from headrace.log.folder import LogFolder
 from headrace.log.log import Log, Mark
-from headrace.store.rowjson import RowJson
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.rows.row_json import RowJson
 
 PER_GROUP = 20
 PER_SEGMENT = 20_000

@@ -97,7 +97,7 @@ class Node(_Process):
     @property
     def api(self) -> list[psutil.Process]:
         """Those that answer REST."""
-        return self._named("headrace.serve.api")
+        return self._named("headrace.serve.rest.api")
 
     @property
     def grpc(self) -> list[psutil.Process]:

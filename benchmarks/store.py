@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.reader import StoreReader
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import StoreReader
+from headrace.store.endpoint.writer import StoreWriter
 
 ORDERS = Endpoint(
     "orders",

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def session(scratch: Path) -> SparkSession:
-    from headrace.engine.session import start_session
+    from headrace.engine.spark.session import start_session
     from headrace.project.model import SparkSpec
 
     return start_session(SparkSpec(master="local[2]", memory="2g"), "telemetry", scratch / "spark")
@@ -166,9 +166,9 @@ def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter
 
 def stage(project: Project, spark: SparkSession, name: str, services: set[int]) -> dict[str, Any]:
     """One flow until it has caught up."""
-    from headrace.engine.flow import FlowStarter
-    from headrace.engine.runner import Runner
-    from headrace.engine.state import StateDir
+    from headrace.engine.flows.flow import FlowStarter
+    from headrace.engine.state.state import StateDir
+    from headrace.engine.supervise.runner import Runner
     from headrace.plan.planner import make_plan
 
     state = StateDir.of(project.context)

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from benchmarks.meter import Meter
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
-from headrace.engine.session import start_session
+from headrace.engine.spark.session import start_session
 from headrace.project.model import SparkSpec
-from headrace.views.maintained import Maintained, TableInput
-from headrace.views.normalise import normalise
-from headrace.views.state import ViewState
+from headrace.views.compile.normalise import normalise
+from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,9 +14,9 @@ from benchmarks.meter import Meter
 
 
 def headrace(brokers: str, job: str) -> Callable[[str], None]:
-    from headrace.engine.flow import FlowStarter
-    from headrace.engine.session import start_session
-    from headrace.engine.state import StateDir
+    from headrace.engine.flows.flow import FlowStarter
+    from headrace.engine.spark.session import start_session
+    from headrace.engine.state.state import StateDir
     from headrace.plan.planner import make_plan
     from headrace.project.loader import load
 
@@ -37,7 +37,7 @@ def headrace(brokers: str, job: str) -> Callable[[str], None]:
 
 def handwritten(brokers: str, job: str, module_dir: Path) -> Callable[[str], None]:
     from benchmarks import handwritten as jobs
-    from headrace.engine.jars import engine_jars
+    from headrace.engine.spark.jars import engine_jars
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = jobs.session([str(jar) for jar in engine_jars()])

@@ -94,8 +94,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The engine's own session, with two slots."""
-    from headrace.engine.jars import JarSet, engine_jars
-    from headrace.engine.session import start_session
+    from headrace.engine.spark.jars import JarSet, engine_jars
+    from headrace.engine.spark.session import start_session
     from headrace.project.model import SparkSpec
 
     try:
@@ -167,7 +167,7 @@ def own_kafka() -> Iterator[Kafka]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
     """An object store; Spark's session has what it takes to reach it."""
-    from headrace.engine.jars import require_jars
+    from headrace.engine.spark.jars import require_jars
 
     problem = S3.problem()
     if problem is not None:

@@ -134,8 +134,10 @@ def imported_at_load(tree: ast.Module) -> Iterator[str]:
 
 
 def may_load_spark(path: Path) -> bool:
-    """A kind's private module may: it is loaded when the kind is used, which the next test shows."""
-    return path.is_relative_to(SOURCE / "engine") or (path.name.startswith("_") and path.name != "__init__.py")
+    """A private module and a helper of a kind may: they are loaded when they are used, which the next test shows."""
+    room, *inside = path.relative_to(SOURCE).parts
+    is_helper = path.name.startswith("_") or (room in FAMILIES and len(inside) > 1)
+    return room == "engine" or (is_helper and path.name != "__init__.py")
 
 
 def test_only_the_engine_loads_spark() -> None:
@@ -156,7 +158,7 @@ def test_all_kinds_projects_and_plans_are_known_without_spark() -> None:
 
 @pytest.mark.parametrize(("family", "name", "kind"), KINDS, ids=KIND_IDS)
 def test_kinds_never_import_each_other(family: str, name: str, kind: type[Component]) -> None:
-    tree = parsed(SOURCE / family / f"{name}.py")
+    tree = parsed(Path(str(sys.modules[kind.__module__].__file__)))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     others = {f"headrace.{f}.{n}" for f, n, _ in KINDS} - {f"headrace.{family}.{name}"}
     assert imported & others == set()

@@ -18,7 +18,7 @@ from headrace.capture.copies import catch_up, open_copy
 from headrace.core.schema import from_ddl
 from headrace.core.tables import UNCHANGED, WEIGHT, Change, TableShape, Taken
 from headrace.log.tables import TableLog
-from headrace.store.copy import TableCopy
+from headrace.store.tables.copy import TableCopy
 
 SHAPES = {
     "a": TableShape(from_ddl("id bigint, x string, y decimal(9,2)"), ("id",)),

@@ -23,7 +23,7 @@ from headrace.log.tables import TableLog, table_log
 from headrace.log.tablestatus import read_group, read_groups, tables_folder
 from headrace.project.model import RestartSpec
 from headrace.project.tables import TableSpec
-from headrace.store.copy import TableCopy
+from headrace.store.tables.copy import TableCopy
 
 QUICK = RestartSpec(backoff=timedelta(milliseconds=10), max_backoff=timedelta(milliseconds=20))
 AT = datetime(2026, 5, 1, tzinfo=UTC)

@@ -18,16 +18,16 @@ import pytest
 from tests.serve.nodekit import until
 
 from headrace.capture.__main__ import capture
-from headrace.core.children import Child
 from headrace.core.context import Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
-from headrace.core.lock import holder
+from headrace.core.files.lock import holder
+from headrace.core.processes.children import Child
 from headrace.core.tables import WEIGHT
 from headrace.log.inbox import Entry, Inbox, Pushed
 from headrace.log.tables import table_log
 from headrace.log.tablestatus import read_group, tables_folder
-from headrace.project.given import Given
+from headrace.project.project_ref import Given
 
 pytestmark = pytest.mark.service
 
@@ -40,8 +40,8 @@ tables:
 PARENT = """
 import sys, time
 from pathlib import Path
-from headrace.core.children import Child
-from headrace.project.given import Given
+from headrace.core.processes.children import Child
+from headrace.project.project_ref import Given
 child = Child("capture", "headrace.capture", Given(Path(sys.argv[1])).environment(), Path(sys.argv[1]) / "log.txt")
 child.start()
 print(child.pid, flush=True)

@@ -13,10 +13,10 @@ from tests.sinks.archives import Lines, write_archive
 from tests.system.conftest import consume
 
 from headrace.core.errors import Exit
-from headrace.engine import archivereplay
-from headrace.sinks._archive_files import DataFile, Part, names_in, sorted_out
-from headrace.sinks._archive_read import coverage, folders, located, read_parts
-from headrace.sinks._archive_upkeep import finish_folder
+from headrace.engine.replay import archive_replay
+from headrace.sinks.archive.files import DataFile, Part, names_in, sorted_out
+from headrace.sinks.archive.read import coverage, folders, located, read_parts
+from headrace.sinks.archive.upkeep import finish_folder
 from headrace.testing.services import Kafka
 from headrace.testing.services.daemon import await_true
 
@@ -115,7 +115,7 @@ def test_days_are_replayed_into_a_topic_once(
     headrace: Run, folder: Path, kafka: Kafka, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "headrace.yaml").write_text(PROJECT.replace("BROKERS", kafka.address))
-    monkeypatch.setattr(archivereplay, "_PORTION", 7)
+    monkeypatch.setattr(archive_replay, "_PORTION", 7)
     into = topic(partitions=2)
     wanted = ("archive", "replay", "-p", folder, "--topic", "orders", "--into", into, "--key", "who.name", "--json")
     days = ("--from", "2026-01-30", "--to", "2026-01-31")
@@ -128,7 +128,7 @@ def test_days_are_replayed_into_a_topic_once(
         return sorted(json.loads(message.value())["id"] for message in consume(kafka, into))
 
     # the second of its transactions fails, and the small files are merged before it is tried again
-    send = archivereplay.Replayer._send
+    send = archive_replay.Replayer._send
 
     def fail(self: Any, replay: Any, number: int, parts: Any) -> int:
         if number:
@@ -136,7 +136,7 @@ def test_days_are_replayed_into_a_topic_once(
         return send(self, replay, number, parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(archivereplay.Replayer, "_send", fail)
+        patch.setattr(archive_replay.Replayer, "_send", fail)
         assert headrace(*wanted, *days).code == Exit.INTERRUPTED
     # a transaction that was committed is marked as such in each partition a little later
     assert await_true(lambda: ids() == list(range(10)), 30)

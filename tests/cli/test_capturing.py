@@ -10,9 +10,9 @@ import psutil
 import pytest
 from tests.serve.nodekit import until
 
-from headrace.cli.capturing import Capturing
-from headrace.project.given import Given
+from headrace.cli.projects._capturing import Capturing
 from headrace.project.loader import load
+from headrace.project.project_ref import Given
 
 pytestmark = pytest.mark.service
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.engine.deadletters import SCHEMA, LetterBox
-from headrace.engine.laterows import SCHEMA as LATE
-from headrace.engine.letterbook import LetterBook
-from headrace.engine.replay import Begun, Replay
-from headrace.engine.replayplan import ReplayPlanner
-from headrace.engine.state import StateDir
+from headrace.engine.letters.dead_letter_index import LetterBook
+from headrace.engine.letters.dead_letters import SCHEMA, LetterBox
+from headrace.engine.letters.late_rows import SCHEMA as LATE
+from headrace.engine.replay.replay import Begun, Replay
+from headrace.engine.replay.replay_plan import ReplayPlanner
+from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 
 Run = Callable[..., Any]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from headrace import __version__
-from headrace.cli import checks, doctor
+from headrace.cli.environment import _checks, doctor
 from headrace.core.component import Component
 from headrace.core.context import Context
 from headrace.project.loader import load
@@ -53,15 +53,15 @@ def test_without_java_and_jars_it_says_how_to_get_them(tmp_path: Path, shell: Ru
 def test_little_memory_warns_and_little_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = psutil.virtual_memory()._replace(available=2**29)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: usage)
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2**28})())
-    found = {result.check: result for result in checks.environment(tmp_path)}
+    monkeypatch.setattr(_checks.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2**28})())
+    found = {result.check: result for result in _checks.environment(tmp_path)}
     assert (found["memory"].state, found["disk"].state) == ("warn", "fail")
     assert found["disk"].fix
 
 
 def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = {result.check: result for result in checks.environment(tmp_path / "file")}
+    found = {result.check: result for result in _checks.environment(tmp_path / "file")}
     assert found["state"].state == "fail"
 
 

@@ -13,9 +13,9 @@ from tests.serve.nodekit import ORDERS, PROJECT, changes, commit, defined, order
 from headrace.core.schema import from_ddl
 from headrace.log.folder import LogFolder
 from headrace.project.loader import load
-from headrace.serve.lock import locked
-from headrace.serve.settings import Settings
-from headrace.serve.status import NODE_LOCK, write_status
+from headrace.serve.base.lock import locked
+from headrace.serve.base.settings import Settings
+from headrace.serve.base.status import NODE_LOCK, write_status
 
 Run = Callable[..., Any]
 WIDER = replace(ORDERS, columns=from_ddl("id bigint, state string, amount int, note string"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.orders import Orders, give_order, last_order
-from headrace.engine.state import StateDir
-from headrace.engine.statusfile import write_status
+from headrace.engine.state.orders import Orders, give_order, last_order
+from headrace.engine.state.state import StateDir
+from headrace.engine.state.status_file import write_status
 
 from .conftest import Run
 from .test_status import document, engine, state

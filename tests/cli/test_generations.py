@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.beside import begin_beside
-from headrace.engine.generations import Generation
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import change_of, settle
+from headrace.engine.positions.upgrade import change_of, settle
+from headrace.engine.state.generations import Generation
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.candidate import begin_beside
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 
@@ -83,7 +83,7 @@ def test_a_flow_is_not_moved_while_a_candidate_is_built(
 
 
 def test_status_says_how_far_a_candidate_is() -> None:
-    from headrace.cli.status import _remarks
+    from headrace.cli.operations.status import _remarks
 
     lag = {"records": 1200, "s": 4.0, "trend": "shrinking"}
     candidate = {"generation": "g2-abc", "text": "catching up", "lag": lag}

@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from headrace.cli.init import project_name
+from headrace.cli.projects.init import project_name
 from headrace.project.json_schema import project_schema
 
 Run = Callable[..., Any]

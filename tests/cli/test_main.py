@@ -19,7 +19,7 @@ import typer
 from tests.cli.conftest import cpu_of_children
 
 from headrace.cli import main as cli
-from headrace.cli.output import printer
+from headrace.cli.terminal.output import printer
 from headrace.core.errors import Exit
 
 Run = Callable[..., Any]
@@ -100,7 +100,7 @@ def _broken_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> No
         printer.hide(lambda text: text.replace("hunter2", "****"))
         raise error
 
-    monkeypatch.setattr("headrace.cli.version.version", version)
+    monkeypatch.setattr("headrace.cli.environment.version.version", version)
 
 
 def test_an_unexpected_error_keeps_its_traceback_and_hides_secrets(
@@ -170,7 +170,7 @@ def test_a_command_that_gives_something_back_is_a_bug(monkeypatch: pytest.Monkey
     def version() -> typer.Exit:
         return typer.Exit(1)
 
-    monkeypatch.setattr("headrace.cli.version.version", version)
+    monkeypatch.setattr("headrace.cli.environment.version.version", version)
     ran = headrace("version")
     assert ran.code == 1
     assert "raise typer.Exit(code)" in ran.err

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.changes import Anew, settle_changes
+from headrace.cli.projects._generation_changes import Anew, settle_changes
 from headrace.core.errors import ProjectError
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import began, settle
+from headrace.engine.positions.upgrade import began, settle
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
-from tests.engine.test_checkpoints import write_batch
+from tests.engine.state.test_checkpoints import write_batch
 
 from headrace.core.errors import Exit
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 
 FILES = """\
 project: shop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.project_args import split
+from headrace.cli.terminal.project_args import split
 
 
 @pytest.fixture(autouse=True)

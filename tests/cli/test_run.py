@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace.cli.run import _summary, _until, _where_to_look
+from headrace.cli.projects.run import _summary, _until, _where_to_look
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.cli.signals import cancelling
+from headrace.cli.terminal.signals import cancelling
 
 
 def test_spark_is_told_to_cancel_until_the_question_has_ended() -> None:

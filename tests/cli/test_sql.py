@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.cli.output import printer
-from headrace.cli.sql import _logs, _one, _print, _script, _text
+from headrace.cli.projects.sql import _logs, _one, _print, _script, _text
+from headrace.cli.terminal.output import printer
 from headrace.core.errors import ProjectError
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 from headrace.sql.errors import SqlError
 
 Run = Callable[..., Any]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.wait import condition
+from headrace.cli.operations.wait import condition
 from headrace.core.errors import ProjectError
-from headrace.engine.http import StatusServer
-from headrace.engine.lease import Owner
-from headrace.engine.state import StateDir
-from headrace.engine.statusfile import look, write_status
+from headrace.engine.observe.http import StatusServer
+from headrace.engine.state.lease import Owner
+from headrace.engine.state.state import StateDir
+from headrace.engine.state.status_file import look, write_status
 from headrace.project.model import HttpSpec
 
 from .conftest import Run, cpu_of_children
@@ -45,7 +45,7 @@ FLOW: dict[str, Any] = {
 HOLDER = """
 import signal, sys, threading
 from pathlib import Path
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
 with StateDir(Path(sys.argv[1])).lock():

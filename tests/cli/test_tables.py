@@ -13,7 +13,7 @@ import pytest
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit
-from headrace.core.lock import held
+from headrace.core.files.lock import held
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
 from headrace.log.tables import table_log

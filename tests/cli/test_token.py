@@ -19,7 +19,7 @@ from headrace.core.endpoints import Endpoint
 from headrace.core.schema import from_ddl
 from headrace.log.folder import LogFolder
 from headrace.project.serving import ServeSpec
-from headrace.serve.auth import Callers
+from headrace.serve.access.auth import Callers
 
 Run = Callable[..., Any]
 SECRET = "a secret of at least thirty-two characters"

@@ -13,14 +13,14 @@ import psutil
 import pytest
 from tests.serve.nodekit import until
 
-from headrace.core.children import Child, how
 from headrace.core.errors import ProjectError
-from headrace.core.lock import holder
-from headrace.serve.lock import locked
+from headrace.core.files.lock import holder
+from headrace.core.processes.children import Child, how
+from headrace.serve.base.lock import locked
 
 SLEEPER = """
 import signal, sys, time
-from headrace.core import lifeline
+from headrace.core.processes import lifeline
 lifeline.end_with_parent()
 print("ready", flush=True)
 while True:
@@ -32,7 +32,7 @@ time.sleep(60)
 """
 PARENT = """
 import os, sys, time
-from headrace.core.children import Child
+from headrace.core.processes.children import Child
 child = Child("sleeper", "sleeper", {})
 child.start()
 print(child.pid, flush=True)

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.kafka import KafkaConnection, Security, jaas
-from headrace.core.kafka_cluster import Cluster, cluster_error, missing_topic
-from headrace.core.kafka_tls import certificates_of
+from headrace.systems.kafka.cluster import Cluster, cluster_error, missing_topic
+from headrace.systems.kafka.connection import KafkaConnection, Security, jaas
+from headrace.systems.kafka.tls import certificates_of
 from headrace.testing.services import Kafka
 
 HERE = Context(root=Path("/project"), state="/project/.headrace")

@@ -22,7 +22,7 @@ from headrace.core.positions import (
     parse_scope,
     parse_time,
 )
-from headrace.sources._kafka_positions import _moved
+from headrace.sources.kafka.positions import _moved
 
 
 @pytest.mark.parametrize(

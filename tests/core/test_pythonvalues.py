@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace.core.pythonvalues import python_values
+from headrace.core.encoding.python_values import python_values
 
 MAPS = pa.map_(pa.string(), pa.int64())
 PAIRS = [("a", 1), ("b", 2)]

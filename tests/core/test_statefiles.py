@@ -10,12 +10,12 @@ import pytest
 from obstore.store import MemoryStore
 from pydantic import ValidationError
 
-from headrace.core import objects
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.objects import ObjectPath
-from headrace.core.objectstore import ObjectStore
-from headrace.core.statefiles import (
+from headrace.core.files import objects
+from headrace.core.files.object_store import ObjectStore
+from headrace.core.files.objects import ObjectPath
+from headrace.core.files.state_files import (
     StatePath,
     appearing,
     copy_tree,

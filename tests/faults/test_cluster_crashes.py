@@ -21,8 +21,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.faults.scene import FLOWS, Engine, Scene, await_true
 
-from headrace.engine.classes import java_options
-from headrace.engine.ownclasses import own_jar
+from headrace.engine.spark.class_archive import java_options
+from headrace.engine.spark.java_helpers import own_jar
 from headrace.testing.services import Spark
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.scene import Engine, Scene, await_true
 from tests.system.conftest import RunProject
 
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka

@@ -19,8 +19,8 @@ from tests.conftest import unavailable
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
 from tests.system.conftest import RunProject
 
-from headrace.engine.deadletters import read_letters
-from headrace.engine.state import StateDir
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.state.state import StateDir
 from headrace.testing.services import Postgres
 from headrace.testing.services.ports import choose
 

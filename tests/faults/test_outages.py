@@ -26,8 +26,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from deltalake import DeltaTable
 
 from headrace.core.errors import ProjectError
-from headrace.engine.state import StateDir
-from headrace.engine.statusfile import Seen, look
+from headrace.engine.state.state import StateDir
+from headrace.engine.state.status_file import Seen, look
 from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.service

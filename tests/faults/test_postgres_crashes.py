@@ -16,7 +16,7 @@ from tests.faults.checker import Findings, Log, check_events
 from tests.faults.scene import HERE, SHORT_LIVED, Engine, await_true
 from tests.system.conftest import RunProject
 
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 from headrace.testing.services import Postgres
 
 if TYPE_CHECKING:

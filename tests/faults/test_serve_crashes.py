@@ -27,11 +27,11 @@ from tests.serve.nodekit import ORDERS, PROJECT, Rows, changes, commit, defined,
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.log.log import Log
 from headrace.project.loader import load
-from headrace.serve.pointers import read_pointer
-from headrace.serve.settings import Given, Settings
-from headrace.serve.status import read_status
-from headrace.store.layout import KeyMaker, index_name
-from headrace.store.writer import StoreWriter
+from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.status import read_status
+from headrace.serve.replica.pointers import read_pointer
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.rows.layout import KeyMaker, index_name
 
 pytestmark = pytest.mark.service
 
@@ -109,7 +109,7 @@ def expected(log: Log) -> tuple[Rows, int]:
 def applier(project: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The applier of a node, as the node starts it."""
     environment = {**os.environ, **Given(project).environment()}
-    command = [sys.executable, "-m", "headrace.serve.applier"]
+    command = [sys.executable, "-m", "headrace.serve.replica.applier"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         try:
             yield process
@@ -186,7 +186,7 @@ def test_the_checker_sees_what_it_should(settings: Settings, monkeypatch: pytest
 
 def forget_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of indexes are put in and never taken out."""
-    from headrace.store import fill
+    from headrace.store.endpoint import fill
 
     delete = fill.Fill._delete
 

@@ -27,8 +27,8 @@ from tests.faults.scene import SHORT_LIVED, await_true
 from tests.faults.test_telemetry_crashes import FULL, PATIENCE, start
 from tests.system.conftest import consume, produce
 
-from headrace.engine.deadletters import read_letters
-from headrace.engine.state import StateDir
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.state.state import StateDir
 from headrace.testing.services import Postgres, Redis
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tests.serve.nodekit import client
 
 from headrace.log.tables import table_log
 from headrace.project.loader import load
-from headrace.serve.status import read_node
+from headrace.serve.base.status import read_node
 from headrace.testing.services import Postgres
 
 pytestmark = pytest.mark.service

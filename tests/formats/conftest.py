@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.core.context import Context
-from headrace.core.descriptors import compile_protos, find_message
+from headrace.core.encoding.descriptors import compile_protos, find_message
 
 PROTO = """
 syntax = "proto3";

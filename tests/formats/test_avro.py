@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.avro import container_schema, read_container
 from headrace.core.context import Context
+from headrace.core.encoding.avro import container_schema, read_container
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.formats.avro import AvroFormat
@@ -154,7 +154,7 @@ values = st.fixed_dictionaries(
 def test_rows_without_a_schema_file_are_read_back_with_the_derived_one(
     tmp_path_factory: Any, records: list[Any]
 ) -> None:
-    from headrace.formats._avro_encoder import derived_schema
+    from headrace.formats.avro.encoder import derived_schema
 
     context = Context(tmp_path_factory.getbasetemp(), "state")
     schema = from_ddl(ROW)

@@ -12,10 +12,10 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.descriptors import compile_text, files_of, find_message
-from headrace.formats._compatible import additions, breaches
-from headrace.formats._protobuf_decoder import ProtobufDecoder
-from headrace.formats._protobuf_types import message_schema
+from headrace.core.encoding.descriptors import compile_text, files_of, find_message
+from headrace.formats.protobuf.compatible import additions, breaches
+from headrace.formats.protobuf.decoder import ProtobufDecoder
+from headrace.formats.protobuf.types import message_schema
 
 F = FieldDescriptorProto
 SCALARS = [F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_INT64, F.TYPE_STRING, F.TYPE_BYTES, F.TYPE_BOOL, F.TYPE_DOUBLE]

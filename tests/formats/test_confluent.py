@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from headrace.core import schema_registry
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.core.schema_registry import Registry, RegistryUnreachableError
 from headrace.formats._confluent import header_of, read_path
 from headrace.formats.avro import AvroFormat
 from headrace.formats.json import JsonFormat
 from headrace.formats.protobuf import ProtobufFormat
+from headrace.systems import schema_registry
+from headrace.systems.schema_registry import Registry, RegistryUnreachableError
 
 OLD = {"type": "record", "name": "R", "fields": [{"name": "gone", "type": "string"}, {"name": "i", "type": "int"}]}
 NEW = {

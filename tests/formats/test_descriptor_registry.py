@@ -17,9 +17,8 @@ from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.format import Offer
-from headrace.formats import _descriptor_registry
-from headrace.formats._descriptor_registry import DescriptorRegistry
-from headrace.formats.protobuf import ProtobufFormat
+from headrace.formats.protobuf import ProtobufFormat, descriptor_registry
+from headrace.formats.protobuf.descriptor_registry import DescriptorRegistry
 
 F = FieldDescriptorProto
 
@@ -41,7 +40,7 @@ BROKEN = order(("id", 1, F.TYPE_STRING))
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorServer]:
-    monkeypatch.setattr(_descriptor_registry, "_BACKOFF", 0.001)
+    monkeypatch.setattr(descriptor_registry, "_BACKOFF", 0.001)
     with descriptor_server(FIRST) as running:
         yield running
 
@@ -186,7 +185,7 @@ def test_what_is_no_descriptor_set_is_not_kept(
 
 
 def test_an_answer_without_end(server: DescriptorServer, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_descriptor_registry, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(descriptor_registry, "_MOST_BYTES", 1000)
     server.versions[:] = [b"x" * 5000]
     with pytest.raises(ProjectError) as caught:
         form(server).record_schema(context)

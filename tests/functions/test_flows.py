@@ -88,7 +88,7 @@ def orders(folder: Path, rows: list[dict[str, Any]]) -> list[bytes]:
     from google.protobuf.message_factory import GetMessageClass
 
     from headrace.core.context import Context
-    from headrace.core.descriptors import compile_protos, find_message
+    from headrace.core.encoding.descriptors import compile_protos, find_message
 
     found = find_message(compile_protos(Context(folder, ""), ["shop.proto"], []), "shop.Order")
     return [ParseDict(row, GetMessageClass(found)()).SerializeToString() for row in rows]
@@ -185,7 +185,7 @@ def test_python_functions_are_refused_in_real_time(folder: Path) -> None:
 
 
 def test_an_unknown_message_or_field_is_refused(folder: Path) -> None:
-    from headrace.functions.messages import pick
+    from headrace.functions.families.messages import pick
     from headrace.plan.functions import resources_of
 
     resources = resources_of(load(folder))
@@ -203,7 +203,7 @@ def test_an_unknown_message_or_field_is_refused(folder: Path) -> None:
 
 
 def test_a_timestamp_of_a_message_has_seconds_and_nanos(folder: Path) -> None:
-    from headrace.functions.messages import Filters, pick
+    from headrace.functions.families.messages import Filters, pick
     from headrace.plan.functions import resources_of
 
     resources = resources_of(load(folder))

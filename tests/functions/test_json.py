@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import ProjectError
-from headrace.functions.json import delete, query, update
+from headrace.functions.families.json import delete, query, update
 
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text(max_size=5),

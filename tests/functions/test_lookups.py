@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.functions.lookups import Contains, Get, Shelf
+from headrace.functions.families.lookups import Contains, Get, Shelf
 
 HOUR = timedelta(hours=1)
 

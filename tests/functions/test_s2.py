@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.functions.s2 import cell_area, cell_id
+from headrace.functions.families.s2 import cell_area, cell_id
 
 LATITUDES = st.floats(-90, 90)
 LONGITUDES = st.floats(-180, 180)

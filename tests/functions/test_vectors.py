@@ -14,8 +14,8 @@ import pytest
 from tests.functions.vectors import CASES, REFUSED, call, check, literal, of_kind, plain
 
 from headrace.core.errors import ProjectError
-from headrace.engine.adhoc import AdHoc
-from headrace.engine.state import StateDir
+from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.state.state import StateDir
 from headrace.functions.expansion import expand_text
 from headrace.functions.library import families, library
 from headrace.testing.harness import ProjectHarness

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from headrace.core import objects
-from headrace.core.objectstore import ObjectStore
-from headrace.core.statefiles import StatePath, state_path
+from headrace.core.files import objects
+from headrace.core.files.object_store import ObjectStore
+from headrace.core.files.state_files import StatePath, state_path
 
 
 @pytest.fixture(params=["disk", "objects"])

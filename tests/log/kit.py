@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
+from headrace.core.files.state_files import StatePath
 from headrace.core.schema import from_ddl
-from headrace.core.statefiles import StatePath
 from headrace.log.log import Log
 
 ORDERS = Endpoint("orders", from_ddl("id bigint, state string"), key=("id",))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.log.kit import ORDERS, changes, held, only
 
-from headrace.core.statefiles import StatePath, write_atomically
+from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.log.files import FileLog
 from headrace.log.log import LogCutError, LogDamagedError, Mark, Segment
 

@@ -11,8 +11,8 @@ from tests.log.kit import ORDERS, changes, held
 
 from headrace.core.endpoints import Conflicts
 from headrace.core.errors import ProjectError
+from headrace.core.files.state_files import StatePath
 from headrace.core.schema import from_ddl
-from headrace.core.statefiles import StatePath
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Mark
 from headrace.project.loader import load

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from tests.log.kit import ORDERS, changes, held
 
-from headrace.core.objects import ObjectPath
+from headrace.core.files.objects import ObjectPath
 from headrace.log.folder import LogFolder
 from headrace.log.log import LogCutError, Mark
 from headrace.testing.services import S3

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.context import Context
+from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.core.schema import from_ddl
-from headrace.core.statefiles import StatePath, write_atomically
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.log.log import LogCutError, LogDamagedError
 from headrace.log.tables import LogMovedError, TableLog, group_id, table_log

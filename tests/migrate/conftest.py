@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.folders import write_files
-from headrace.core.descriptors import compile_text
+from headrace.cli.terminal.folders import write_files
+from headrace.core.encoding.descriptors import compile_text
 from headrace.migrate.dagger import migrate
 from headrace.migrate.draft import Draft
 

@@ -14,8 +14,8 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from tests.migrate.conftest import JOBS
 
-from headrace.cli.folders import write_files
 from headrace.cli.main import main
+from headrace.cli.terminal.folders import write_files
 from headrace.core.errors import ProjectError
 from headrace.migrate.dagger import migrate
 from headrace.migrate.draft import Draft

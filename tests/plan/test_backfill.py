@@ -9,7 +9,7 @@ import pytest
 from headrace.core.context import ReadContext
 from headrace.core.errors import ProjectErrors
 from headrace.core.positions import AtOffset, Earliest, Positions, Scope
-from headrace.engine.backfill import BackfilledPositions
+from headrace.engine.inputs.backfill import BackfilledPositions
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.model import Plan

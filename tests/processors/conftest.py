@@ -14,9 +14,9 @@ from benchmarks.answers import answers as service
 from tests.conftest import unavailable
 
 from headrace.core.processor import ArrowProcessor, StepContext
-from headrace.core.steptally import StepTally
-from headrace.processors import _enricher
-from headrace.processors._asking import event_loop
+from headrace.core.tallies.step_tally import StepTally
+from headrace.processors._enrich import enricher
+from headrace.processors._enrich.async_requests import event_loop
 from headrace.testing.services import Postgres, Redis
 from headrace.testing.services.ports import choose
 
@@ -69,11 +69,11 @@ class StepDesk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[StepDesk]:
-    _enricher._live.clear()
+    enricher._live.clear()
     yield StepDesk(tmp_path)
-    for live in _enricher._live.values():
+    for live in enricher._live.values():
         event_loop().run_until_complete(live.asker.service.close())
-    _enricher._live.clear()
+    enricher._live.clear()
 
 
 @pytest.fixture(scope="session")

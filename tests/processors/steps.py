@@ -13,8 +13,8 @@ from headrace.core.context import Context
 from headrace.core.errors import unknown_flow
 from headrace.core.processor import LakeTable, Processor, StepContext
 from headrace.core.schema import from_ddl
-from headrace.engine.deadletters import LetterBox, read_letters
-from headrace.engine.processing import RowLetters
+from headrace.engine.inputs.processing import RowLetters
+from headrace.engine.letters.dead_letters import LetterBox, read_letters
 
 
 @dataclass(frozen=True)

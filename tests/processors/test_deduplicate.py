@@ -18,8 +18,8 @@ from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.planner import make_plan
 from headrace.plan.shape import shape_of
-from headrace.processors._firsts import Seen, firsts
-from headrace.processors._queries import condition, filters_of
+from headrace.processors._keyed.dedup_rule import Seen, firsts
+from headrace.processors._steps.queries import condition, filters_of
 from headrace.processors.deduplicate import Deduplicate
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness
@@ -71,7 +71,7 @@ def model(rows: list[tuple[int, int]], known: list[tuple[int, int]], ttl: int) -
 
 def question(work: Any, keys: list[int], rows: pa.RecordBatch) -> pa.Table:
     """What a judge is asked about rows with these keys, of which 0 is none."""
-    from headrace.processors._keyed import HIGH, KEYLESS, LOW
+    from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 
     halves = {HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64())}
     return pa.table({**halves, KEYLESS: [key == 0 for key in keys], **work.asked(rows)})
@@ -101,7 +101,7 @@ BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), mi
 def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_forgotten(
     batches: list[Any], ttl: int
 ) -> None:
-    from headrace.processors._firsts_work import FirstsWork
+    from headrace.processors._keyed.dedup_work import FirstsWork
 
     clock, handle = StepClockAt(), MemoryHandle()
     work = FirstsWork(ttl, "at", clock)
@@ -144,7 +144,7 @@ def test_keys_are_looked_for_and_must_have_a_hash() -> None:
 
 
 def test_repeats_may_be_marked_and_some_rows_left_alone() -> None:
-    from headrace.processors._firsts_work import FirstsWork
+    from headrace.processors._keyed.dedup_work import FirstsWork
 
     work = FirstsWork(10, None, StepClockAt(), (Filter("c", "is true"),), True)
     work.open(MemoryHandle())  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
-from headrace.processors._json_text import java_double, path_of, with_doubles
+from headrace.processors._steps.json_text import java_double, path_of, with_doubles
 from headrace.processors.document import Document
 
 

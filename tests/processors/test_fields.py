@@ -13,10 +13,10 @@ from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowRows
-from headrace.processors._json_fields import reader
-from headrace.processors._json_text import path_of
+from headrace.processors._steps.json_text import path_of
 from headrace.processors.explode import Explode
 from headrace.processors.fields import Fields
+from headrace.processors.fields.json import reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 from pydantic import ValidationError
 from tests.processors.conftest import StepDesk
 
-from headrace.core.descriptors import compile_text, find_method
+from headrace.core.encoding.descriptors import compile_text, find_method
 from headrace.core.errors import ProjectError
 from headrace.processors.grpc import Grpc
 from headrace.testing.services.ports import choose

@@ -18,8 +18,8 @@ from headrace.core.errors import ProjectError
 from headrace.plan.compare import compare
 from headrace.plan.planner import make_plan
 from headrace.plan.shape import shape_of
-from headrace.processors._past import Range, seen_by
 from headrace.processors.history import History
+from headrace.processors.history.window import Range, seen_by
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness
 
@@ -72,8 +72,8 @@ SECOND = 1_000_000
 
 
 def work_of(names: list[str], schema: pa.Schema, handle: MemoryHandle, clock: StepClockAt, last: int, keep: int) -> Any:
-    from headrace.processors._history_state import TIME
-    from headrace.processors._history_work import HistoryWork, Look
+    from headrace.processors.history.state import TIME
+    from headrace.processors.history.work import HistoryWork, Look
 
     events = pa.schema([(TIME, pa.int64()), *(schema.field(name) for name in names)])
     work = HistoryWork(tuple(names), events, "history", Look(last * SECOND), keep * SECOND, "at", clock)
@@ -82,7 +82,7 @@ def work_of(names: list[str], schema: pa.Schema, handle: MemoryHandle, clock: St
 
 
 def rows_of(keys: list[int], seconds: list[int], first: int) -> pa.Table:
-    from headrace.processors._keyed import HIGH, KEYLESS, LOW
+    from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 
     numbers = pa.array(range(first, first + len(keys)), pa.int64())
     return pa.table(
@@ -194,9 +194,9 @@ def test_the_past_in_another_flows_table(tmp_path: Path) -> None:
     reading = step(mode="read", table={"lake": "log"}, time="at", columns=["n"], last="1d", limit=5).bound(around)
     assert reading.remembers is None
     assert str(reading.output(GIVEN).field("history").type) == "list<item: struct<n: int64>>"
-    from headrace.processors._history_read import EventTable, ReadWork
-    from headrace.processors._history_work import Look
-    from headrace.processors._tables import Pins
+    from headrace.processors._lookup.tables import Pins
+    from headrace.processors.history.read import EventTable, ReadWork
+    from headrace.processors.history.work import Look
 
     assert reading._place is not None
     table = EventTable(reading._place, pa.schema([("who", pa.string())]), "at", pa.schema([("n", pa.int64())]))

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from pydantic import ValidationError
 from tests.processors.steps import Around
 
-from headrace.core.descriptors import build_pool, compile_text, files_of
+from headrace.core.encoding.descriptors import build_pool, compile_text, files_of
 from headrace.core.errors import ProjectError
 from headrace.processors.json_payload import JsonPayload
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
-from headrace.processors._validators import Validators, errors_of, read_folder
 from headrace.processors.json_schema import JsonSchema
+from headrace.processors.json_schema.validators import Validators, errors_of, read_folder
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEMAS = ROOT / "apps" / "telemetry" / "schemas"

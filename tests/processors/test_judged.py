@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from tests.processors.memory_state import MemoryHandle
 
-from headrace.processors._columns import with_type
-from headrace.processors._judged import Verdict, _Fetch, _Judging, _Leave
-from headrace.processors._keyed import HIGH
-from headrace.processors._parking import Parking
+from headrace.processors._keyed.keyed_filter import Verdict, _Fetch, _Judging, _Leave
+from headrace.processors._keyed.spill import Parking
+from headrace.processors._keyed.state import HIGH
+from headrace.processors._steps.columns import with_type
 
 SCHEMA = pa.schema(
     [("key", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.struct([("@t", pa.string())]))), ("odd", pa.int32())]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 
-from headrace.processors._keyed import _pack, _unpacked
+from headrace.processors._keyed.state import _pack, _unpacked
 
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.processors._keyhash import key_hashes
+from headrace.processors._keyed.key_hash import key_hashes
 
 TIMES = pa.timestamp("us", "UTC")
 

@@ -139,8 +139,8 @@ SCHEMA = pa.schema([("who", pa.string()), ("page", pa.string()), ("at", pa.times
 
 
 def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **more: Any) -> Any:
-    from headrace.processors._session_run import Rules, SessionRun
-    from headrace.processors._session_work import SessionWork, WholeWork
+    from headrace.processors.sessions.run import Rules, SessionRun
+    from headrace.processors.sessions.work import SessionWork, WholeWork
 
     made = step(**more).bound(Around(project))
     keep = 0 if made.keep is None else made.keep // timedelta(microseconds=1)
@@ -155,8 +155,8 @@ def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **mor
 
 
 def table(clicks: list[tuple[int, str, int]]) -> pa.Table:
-    from headrace.processors._keyed import HIGH, KEYLESS, LOW
-    from headrace.processors._session_work import TIME
+    from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
+    from headrace.processors.sessions.work import TIME
 
     times = pa.array([one[2] * SECOND for one in clicks], pa.int64()).cast(SCHEMA.field("at").type)
     keys = pa.array([one[0] for one in clicks], pa.int64())

@@ -12,8 +12,8 @@ from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
 from headrace.core.processor import LakeTable
-from headrace.processors._lookup import Wanted
-from headrace.processors._tables import Pins, Place, TableAt
+from headrace.processors._lookup.lookup import Wanted
+from headrace.processors._lookup.tables import Pins, Place, TableAt
 from headrace.processors.table import TableStep
 from headrace.testing.harness import ProjectHarness
 

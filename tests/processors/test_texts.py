@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.jsonvalues import UnfitValueError, converter
+from headrace.core.encoding.json_values import UnfitValueError, converter
 from headrace.core.schema import from_ddl
-from headrace.processors import _texts as texts
-from headrace.processors._keys import keys_of
-from headrace.processors._outputs import JsonPath, Outputs
+from headrace.processors._enrich import templates
+from headrace.processors._enrich.keys import keys_of
+from headrace.processors._enrich.outputs import JsonPath, Outputs
 from headrace.processors.postgres import bound_query
 
 # no lone surrogates: they are not text
@@ -29,15 +29,15 @@ JSON = st.recursive(
 )
 
 
-def filled(parts: texts.Parts, **values: Any) -> str:
-    return texts.Text.of(parts, list(values)).filled(list(values.values()))
+def filled(parts: templates.Parts, **values: Any) -> str:
+    return templates.Text.of(parts, list(values)).filled(list(values.values()))
 
 
 @settings(max_examples=50)
 @given(TEXT.filter(bool), TEXT)
 def test_a_url_has_the_parts_it_was_written_with(a: str, b: str) -> None:
-    path = filled(texts.url_parts("/x/{a}/y", texts.in_path), a=a)
-    query = filled(texts.url_parts("?q={b}&r=1", texts.in_query), b=b)
+    path = filled(templates.url_parts("/x/{a}/y", templates.in_path), a=a)
+    query = filled(templates.url_parts("?q={b}&r=1", templates.in_query), b=b)
     parts = urlsplit(f"http://host{path}{query}")
     assert (parts.netloc, [unquote(part) for part in parts.path.split("/")]) == ("host", ["", "x", a, "y"])
     assert parse_qs(parts.query, keep_blank_values=True) == {"q": [b], "r": ["1"]}
@@ -46,9 +46,9 @@ def test_a_url_has_the_parts_it_was_written_with(a: str, b: str) -> None:
 @settings(max_examples=50)
 @given(JSON, TEXT, TEXT)
 def test_json_is_what_it_was_written_as(value: Any, text: str, key: str) -> None:
-    nested = texts.JsonText(json.dumps(value))
-    parts = texts.json_parts('{"a": {v}, "b": [{t}, {}], "c": "<{t}> {x} \\" {t}", "d": "{k}"}')
-    assert texts.columns_of(parts) == ("v", "t", "x", "k")
+    nested = templates.JsonText(json.dumps(value))
+    parts = templates.json_parts('{"a": {v}, "b": [{t}, {}], "c": "<{t}> {x} \\" {t}", "d": "{k}"}')
+    assert templates.columns_of(parts) == ("v", "t", "x", "k")
     made = json.loads(filled(parts, v=nested, t=text, x=1, k=key))
     assert made == {"a": value, "b": [text, {}], "c": f'<{text}> 1 " {text}', "d": key}
 
@@ -56,7 +56,7 @@ def test_json_is_what_it_was_written_as(value: Any, text: str, key: str) -> None
 @given(TEXT)
 def test_a_header_is_one_line(text: str) -> None:
     try:
-        made = filled(texts.parts_of("a {b} c", texts.in_header), b=text)
+        made = filled(templates.parts_of("a {b} c", templates.in_header), b=text)
     except UnfitValueError:
         assert any(ord(letter) < 32 or ord(letter) == 127 for letter in text)
     else:

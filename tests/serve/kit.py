@@ -15,12 +15,12 @@ import pyarrow as pa
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
 from headrace.project.serving import ServeSpec
-from headrace.serve.api import server
-from headrace.serve.pointers import Pointer, write_pointer
-from headrace.serve.ports import shared
-from headrace.serve.settings import Settings
-from headrace.serve.status import write_status
-from headrace.store.writer import StoreWriter
+from headrace.serve.base.ports import shared
+from headrace.serve.base.settings import Settings
+from headrace.serve.base.status import write_status
+from headrace.serve.replica.pointers import Pointer, write_pointer
+from headrace.serve.rest.api import server
+from headrace.store.endpoint.writer import StoreWriter
 
 SECRET = "a secret of at least thirty-two characters"
 FILMS = Endpoint(

@@ -15,8 +15,8 @@ from headrace.core.endpoints import OLD, OP, Endpoint, Op
 from headrace.core.schema import from_ddl
 from headrace.log.log import Log, Mark
 from headrace.project.serving import ServeSpec
-from headrace.serve.settings import Settings
-from headrace.serve.stores import Stores
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.settings import Settings
 
 ORDERS = Endpoint(
     "orders",

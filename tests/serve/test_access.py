@@ -15,10 +15,10 @@ from tests.serve.kit import FILMS, VISITS, Served, film
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
-from headrace.serve.access import Door, Doors
-from headrace.serve.grants import Grant
-from headrace.serve.stores import Stores
-from headrace.store.reader import Event, StoreReader
+from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
+from headrace.store.endpoint.reader import Event, StoreReader
 
 ALL = Grant("all", frozenset({"read"}))
 

@@ -18,14 +18,14 @@ from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.errors import ProjectError, RequestError
 from headrace.core.schema import from_ddl
 from headrace.log.folder import LogFolder
-from headrace.serve.applier import Applier
-from headrace.serve.follower import Follower
-from headrace.serve.pointers import read_pointer, report_damage
-from headrace.serve.saving import ask_for_snapshot
-from headrace.serve.settings import Settings
-from headrace.serve.status import read_status
-from headrace.serve.stores import Stores
-from headrace.serve.suspicion import suspect, suspected
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.settings import Settings
+from headrace.serve.base.status import read_status
+from headrace.serve.replica.applier import Applier
+from headrace.serve.replica.corruption_flag import suspect, suspected
+from headrace.serve.replica.follower import Follower
+from headrace.serve.replica.pointers import read_pointer, report_damage
+from headrace.serve.replica.snapshots import ask_for_snapshot
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def test_it_goes_on_where_it_was(settings: Settings) -> None:
 
 
 def test_a_store_has_one_applier(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.serve.applier.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("headrace.serve.replica.applier.STOP_SECONDS", 0.1)
     with applying(settings):
         until(lambda: read_status(settings.store).as_of)
         with pytest.raises(ProjectError) as raised:
@@ -155,7 +155,7 @@ def test_the_old_version_is_served_until_the_new_one_has_caught_up(
     whole = part.read_bytes()
     part.write_bytes(whole[:-1])
     LogFolder(settings.log).serve("orders", 2)
-    monkeypatch.setattr("headrace.serve.follower._TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.serve.replica.follower._TRY_AGAIN_SECONDS", 0.05)
     with applying(settings) as stores:
         until(lambda: said(settings).get("versions", {}).get("2", {}).get("state") == "failed")
         until(lambda: stores.versions("orders") == [1])
@@ -187,7 +187,7 @@ def _policy(stores: Stores) -> str:
 
 
 def test_a_damaged_segment_is_waited_for_and_never_skipped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.serve.follower._TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.serve.replica.follower._TRY_AGAIN_SECONDS", 0.05)
     log = defined(settings)
     for number in range(3):
         commit(log, number, changes([order(number)]))

@@ -16,8 +16,8 @@ from tests.serve.kit import SECRET, api_key
 
 from headrace.core.errors import ProjectError, RequestError
 from headrace.project.serving import ServeSpec
-from headrace.serve.auth import Callers, token_of
-from headrace.serve.limits import Rates
+from headrace.serve.access.auth import Callers, token_of
+from headrace.serve.access.limits import Rates
 
 
 def callers(root: Path = Path(), **auth: Any) -> Callers:

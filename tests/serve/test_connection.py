@@ -15,11 +15,11 @@ import pytest
 from tests.serve.kit import FILMS, VISITS, Running, Served, film
 from uvicorn.server import ServerState
 
-from headrace.serve import app as app_module
-from headrace.serve import connection
-from headrace.serve.api import server
-from headrace.serve.app import create_app
-from headrace.serve.connection import Connection
+from headrace.serve.rest import app as app_module
+from headrace.serve.rest import connection
+from headrace.serve.rest.api import server
+from headrace.serve.rest.app import create_app
+from headrace.serve.rest.connection import Connection
 
 HOST = b"Host: localhost\r\n"
 

@@ -26,7 +26,7 @@ from tests.serve.kit import Served
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.schema import from_ddl
-from headrace.serve.app import create_app
+from headrace.serve.rest.app import create_app
 
 pytestmark = pytest.mark.service  # no service, but seconds
 

@@ -19,7 +19,7 @@ from tests.serve.kit import Served, api_key
 
 import headrace.serve
 from headrace.project.dashboards import DashboardSpec
-from headrace.serve.app import create_app
+from headrace.serve.rest.app import create_app
 
 BOARDS: dict[str, Any] = {
     "cinema": {

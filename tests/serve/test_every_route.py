@@ -20,11 +20,11 @@ from tests.serve.test_live import Running
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from headrace.core.descriptors import build_pool
+from headrace.core.encoding.descriptors import build_pool
 from headrace.core.endpoints import Endpoint
 from headrace.core.schema import from_ddl
-from headrace.serve.app import App, create_app
-from headrace.serve.settings import Settings
+from headrace.serve.base.settings import Settings
+from headrace.serve.rest.app import App, create_app
 
 pytestmark = pytest.mark.service
 

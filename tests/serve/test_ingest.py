@@ -17,7 +17,7 @@ import pytest
 from tests.serve.kit import Served, api_key
 from tests.serve.nodekit import until
 
-from headrace.serve.app import create_app
+from headrace.serve.rest.app import create_app
 from headrace.sources.http import HttpSource
 
 FIELDS = {

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
-from headrace.serve.live import wanted_of
+from headrace.serve.rest.live import wanted_of
 
 pytestmark = pytest.mark.service
 

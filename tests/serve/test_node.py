@@ -23,8 +23,8 @@ from headrace.core.endpoints import Op
 from headrace.log.kafka import KafkaLog
 from headrace.log.log import Log
 from headrace.project.loader import load
-from headrace.serve.settings import Given, Settings
-from headrace.serve.status import read_node
+from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.status import read_node
 from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.service
@@ -158,7 +158,7 @@ def test_changes_in_kafka_topics(project: Path, kafka: Kafka) -> None:
 
 def test_no_process_of_a_node_loads_spark(project: Path) -> None:
     code = (
-        "import sys; from headrace.serve import applier, api, node; from headrace.serve.settings import Settings; "
+        "import sys; from headrace.serve import applier, api, node; from headrace.serve.base.settings import Settings; "
         "api.server(Settings.here()); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
     )
     environment = {**os.environ, **Given(project).environment()}

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.serve.ports import Port, shared
+from headrace.serve.base.ports import Port, shared
 
 
 def test_a_port_is_held_and_another_node_is_told() -> None:

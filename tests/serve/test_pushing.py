@@ -14,7 +14,7 @@ from tests.serve.kit import SECRET, Served, api_key
 
 from headrace.core.endpoints import Op
 from headrace.log.inbox import Inbox
-from headrace.serve.app import create_app
+from headrace.serve.rest.app import create_app
 from headrace.tables.push import PushTable
 
 ORDERS = PushTable(columns="id bigint, region string, amount decimal(20,4), at timestamp, tags array<int>", key=["id"])

@@ -19,7 +19,7 @@ from tests.serve.kit import FILMS, NOTES, Served, api_key, film, ids
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.serve.app import create_app
+from headrace.serve.rest.app import create_app
 
 Ask = Callable[..., httpx.Response]
 
@@ -326,8 +326,8 @@ def test_a_mistake_of_ours_shows_nothing_of_its_inside(api: Api, monkeypatch: py
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr("headrace.serve.access.Door.get", broken)
-    monkeypatch.setattr("headrace.serve.access.Door.query", broken)
+    monkeypatch.setattr("headrace.serve.access.access.Door.get", broken)
+    monkeypatch.setattr("headrace.serve.access.access.Door.query", broken)
     for path in ("/films/7", "/films"):
         answer = api("GET", path)
         assert problem(answer) == (500, "internal-error")

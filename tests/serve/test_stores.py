@@ -9,12 +9,12 @@ import pytest
 from tests.serve.nodekit import ORDERS, changes, order, rows_of, settings_in
 
 from headrace.core.errors import RequestError
-from headrace.serve import stores as module
-from headrace.serve.pointers import Pointer, reported_damage, write_pointer
-from headrace.serve.settings import Settings
-from headrace.serve.stores import Stores
-from headrace.store.errors import StoreDamagedError
-from headrace.store.writer import StoreWriter
+from headrace.serve.access import stores as module
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.settings import Settings
+from headrace.serve.replica.pointers import Pointer, reported_damage, write_pointer
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.lmdb.errors import StoreDamagedError
 
 
 @pytest.fixture

@@ -20,15 +20,15 @@ from headrace.core.endpoints import OLD, OP, Endpoint, Op
 from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
 from headrace.project.serving import Access
-from headrace.serve import subscription
-from headrace.serve.access import Door, Doors
-from headrace.serve.feeds import Feeds
-from headrace.serve.grants import Grant
-from headrace.serve.pointers import Pointer, write_pointer
-from headrace.serve.status import write_status
-from headrace.serve.stores import Stores
-from headrace.serve.subscription import Item, Subscription, Wanted
-from headrace.store.writer import StoreWriter
+from headrace.serve.access import subscription
+from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.feeds import Feeds
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
+from headrace.serve.access.subscription import Item, Subscription, Wanted
+from headrace.serve.base.status import write_status
+from headrace.serve.replica.pointers import Pointer, write_pointer
+from headrace.store.endpoint.writer import StoreWriter
 
 PAIRS = Endpoint("pairs", from_ddl("id int, n int"), key=("id",))
 Change = tuple[Op, int | None, int, int | None]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.core.statefiles import StatePath
-from headrace.sinks._archive_batch import ArchiveBatch, Staged
-from headrace.sinks._archive_task import FILE, ArchiveWrite, Compression
+from headrace.core.files.state_files import StatePath
 from headrace.sinks._refused import Report
+from headrace.sinks.archive.batch import ArchiveBatch, Staged
+from headrace.sinks.archive.task import FILE, ArchiveWrite, Compression
 
 Lines = list[tuple[str, str, int]]
 """Folder, value and offset of each."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.core.context import Batch, Context
-from headrace.engine.deadletters import LetterBox, read_letters
+from headrace.engine.letters.dead_letters import LetterBox, read_letters
 
 
 @dataclass(frozen=True)

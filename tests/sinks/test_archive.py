@@ -17,13 +17,13 @@ from tests.sinks.archives import Lines, stage_lines
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
+from headrace.core.files.state_files import StatePath
 from headrace.core.sink import Rewind
-from headrace.core.statefiles import StatePath
 from headrace.sinks import archive as archive_module
-from headrace.sinks._archive_batch import Staged
-from headrace.sinks._archive_files import archive_root, ends, names_in, parts_of, sorted_out
 from headrace.sinks._refused import Report
 from headrace.sinks.archive import ArchiveSink
+from headrace.sinks.archive.batch import Staged
+from headrace.sinks.archive.files import archive_root, ends, names_in, parts_of, sorted_out
 from headrace.testing.services import S3
 
 DAY = "orders/dt=2026-01-31"

@@ -20,8 +20,8 @@ from headrace.core.schema import from_ddl
 from headrace.core.sink import Rewind, Side
 from headrace.log.folder import LogFolder
 from headrace.log.log import LogDamagedError
-from headrace.sinks._endpoint_net import Change, net, net_batches
 from headrace.sinks.endpoint import EndpointSink
+from headrace.sinks.endpoint.net_changes import Change, net, net_batches
 
 
 def sink(**options: Any) -> EndpointSink:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.sinks._fixed_tasks import fixed_tasks
+from headrace.sinks.kafka.fixed_tasks import fixed_tasks
 from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.spark

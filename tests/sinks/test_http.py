@@ -22,8 +22,8 @@ from headrace.sinks import _templates as templates
 from headrace.sinks._chunks import chunks
 from headrace.sinks._http import _asked_wait
 from headrace.sinks._refused import Report
-from headrace.sinks._requests import HttpWrite, request_key
 from headrace.sinks.http import HttpSink
+from headrace.sinks.http.requests import HttpWrite, request_key
 
 HERE = Context(Path("/project"), "state")
 

@@ -16,9 +16,9 @@ from tests.sinks.conftest import Desk, Heard, Stage
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.sinks._lines import InfluxWrite, Shape
 from headrace.sinks._refused import Report
 from headrace.sinks.influxdb import InfluxDBSink
+from headrace.sinks.influxdb.lines import InfluxWrite, Shape
 from headrace.testing.services import InfluxDB
 from headrace.testing.services.probe import http_get
 

@@ -24,13 +24,13 @@ from tests.sinks.changes import frame as changes_frame
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
-from headrace.core.kafka_cluster import Cluster
-from headrace.sinks import _fixed_tasks, _kafka_share, _transactions
-from headrace.sinks._kafka_records import nested_schema
-from headrace.sinks._kafka_share import Share
-from headrace.sinks._kafka_writers import Sharing, pinned_sharing
-from headrace.sinks._transactions import TransactionalWrite
-from headrace.sinks.kafka import KafkaSink
+from headrace.sinks.kafka import KafkaSink, fixed_tasks, transactions
+from headrace.sinks.kafka import share as share_module
+from headrace.sinks.kafka.records import nested_schema
+from headrace.sinks.kafka.share import Share
+from headrace.sinks.kafka.transactions import TransactionalWrite
+from headrace.sinks.kafka.writers import Sharing, pinned_sharing
+from headrace.systems.kafka.cluster import Cluster
 from headrace.testing.services import Kafka
 
 HERE = Context(root=Path("/project"), state="/state")
@@ -176,7 +176,7 @@ def test_a_share_can_be_gone_through_again_while_it_is_small(monkeypatch: pytest
     assert share.writer == 1
     assert [len(batch) for batch in share] == [1, 1]
     assert [len(batch) for batch in share] == [1, 1]
-    monkeypatch.setattr(_kafka_share, "REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(share_module, "REMEMBERED_BYTES", 1)
     large = Share(iter(batches))
     assert [len(batch) for batch in large] == [1, 1]
     assert not large.can_repeat
@@ -203,8 +203,8 @@ def test_check_finds_or_makes_the_topic(kafka: Kafka, topic: Topic) -> None:
 def test_a_row_without_a_topic_is_never_lost(topics: list[Any]) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2"], "topic": topics})
     with pytest.raises(RuntimeError, match="names no topic"):
-        list(_kafka_share._by_topic(rows, "other"))
-    assert next(_kafka_share._by_topic(rows.drop_columns(["topic"]), "other"))[0] == "other"
+        list(share_module._by_topic(rows, "other"))
+    assert next(share_module._by_topic(rows.drop_columns(["topic"]), "other"))[0] == "other"
 
 
 @pytest.fixture
@@ -264,16 +264,16 @@ def test_an_attempt_that_fails_half_way_leaves_nothing(kafka: Kafka, write: Tran
 _KILLED = """
 import os, sys
 import pyarrow as pa
-from headrace.sinks import _transactions
+from headrace.sinks.kafka import transactions
 
-class Dies(_transactions.Producer):
+class Dies(transactions.Producer):
     def commit_transaction(self, *arguments):
         assert self.flush(30) == 0
         os._exit(9)
 
-_transactions.Producer = Dies
+transactions.Producer = Dies
 address, identity, topic = sys.argv[1:]
-write = _transactions.TransactionalWrite({"bootstrap.servers": address}, identity, topic, 0)
+write = transactions.TransactionalWrite({"bootstrap.servers": address}, identity, topic, 0)
 columns = {"writer": pa.array([0, 0], pa.int32()), "value": [b"a", b"b"], "key": [b"k", b"k"]}
 list(write(iter([pa.RecordBatch.from_pydict(columns)])))
 """
@@ -309,7 +309,7 @@ def test_a_producer_that_failed_before_says_why(
     """Of a record that comes after it was shut out librdkafka says only that there was a fatal error."""
     batch = rows_of(0, [b"a"])
 
-    class KnowsBeforehand(_transactions.Producer):  # type: ignore[misc]
+    class KnowsBeforehand(transactions.Producer):  # type: ignore[misc]
         def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
             if messages[0]["value"] == b"late":
                 self.flush()
@@ -323,12 +323,12 @@ def test_a_producer_that_failed_before_says_why(
         assert run(write, iter([batch]))[0]["rows"] == 1
         yield rows_of(0, [b"late"])
 
-    monkeypatch.setattr(_transactions, "Producer", KnowsBeforehand)
+    monkeypatch.setattr(transactions, "Producer", KnowsBeforehand)
     assert code_of(lambda: run(write, overtaken())) == "kafka-fenced"
     assert values(kafka, write) == [b"a"]
 
 
-class CommitsButHearsNothing(_transactions.Producer):  # type: ignore[misc]
+class CommitsButHearsNothing(transactions.Producer):  # type: ignore[misc]
     """The first commit succeeds at the broker, but its answer is lost."""
 
     lost = 0
@@ -337,15 +337,15 @@ class CommitsButHearsNothing(_transactions.Producer):  # type: ignore[misc]
         super().commit_transaction(*arguments)
         if not type(self).lost:
             type(self).lost += 1
-            raise _transactions.KafkaException(KafkaError(KafkaError._TRANSPORT, "lost"))
+            raise transactions.KafkaException(KafkaError(KafkaError._TRANSPORT, "lost"))
 
 
 @pytest.mark.service
 def test_a_commit_whose_answer_is_lost_is_not_repeated(
     kafka: Kafka, write: TransactionalWrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_transactions, "Producer", CommitsButHearsNothing)
-    monkeypatch.setattr(_transactions, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(transactions, "Producer", CommitsButHearsNothing)
+    monkeypatch.setattr(transactions, "CALL_SECONDS", 0.0)
     monkeypatch.setattr(CommitsButHearsNothing, "lost", 0)
     run(write, iter([rows_of(0, [b"a"]), rows_of(0, [b"b"])]))
     assert CommitsButHearsNothing.lost == 1
@@ -549,7 +549,7 @@ def test_a_batch_that_died_half_way_is_completed_not_repeated(
     out = sink(brokers=kafka.address, topic=name, key="name", delivery="exactly_once")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with monkeypatch.context() as patch:
-        patch.setattr(_transactions, "TransactionalWrite", DiesBeforeTheLastCommit)
+        patch.setattr(transactions, "TransactionalWrite", DiesBeforeTheLastCommit)
         with pytest.raises(Exception, match="Python worker exited unexpectedly"):
             out.write_batch(frame(spark, 500), batch)
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -571,7 +571,7 @@ class DiesInTheLastTask(TransactionalWrite):
         def doomed() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 yield batch
-                if _transactions._task() == 3:
+                if transactions._task() == 3:
                     os._exit(9)
 
         yield from super().__call__(doomed())
@@ -605,13 +605,13 @@ def test_tasks_over_partitions_are_known_again_by_what_they_read(
         assert producer.flush(30) == 0
     out = sink(brokers=kafka.address, topic=name, delivery="exactly_once")
     numbers = []
-    known = _fixed_tasks.fixed_tasks
+    known = fixed_tasks.fixed_tasks
 
     def tasks(rows: Any) -> list[int] | None:
         numbers.append(known(rows))
         return [0, 1, 2, 3] if by_number else numbers[-1]
 
-    monkeypatch.setattr(_fixed_tasks, "fixed_tasks", tasks)
+    monkeypatch.setattr(fixed_tasks, "fixed_tasks", tasks)
 
     def run() -> None:
         options = {"kafka.bootstrap.servers": kafka.address, "subscribe": source, "startingOffsets": "earliest"}
@@ -629,7 +629,7 @@ def test_tasks_over_partitions_are_known_again_by_what_they_read(
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with monkeypatch.context() as patch:
-        patch.setattr(_transactions, "TransactionalWrite", DiesInTheLastTask)
+        patch.setattr(transactions, "TransactionalWrite", DiesInTheLastTask)
         with pytest.raises(Exception, match="Python worker exited unexpectedly"):
             run()
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

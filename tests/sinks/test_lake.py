@@ -14,9 +14,9 @@ from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Side
-from headrace.sinks._lake_schema import require_fit
-from headrace.sinks._upsert import Upsert
 from headrace.sinks.lake import LakeSink
+from headrace.sinks.lake.schema import require_fit
+from headrace.sinks.lake.upsert import Upsert
 
 
 def sink(**options: Any) -> LakeSink:

@@ -14,9 +14,9 @@ from tests.sinks.conftest import Desk, Heard, Stage
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.sinks._bulk import BulkWrite
 from headrace.sinks._refused import Report
 from headrace.sinks.opensearch import OpenSearchSink
+from headrace.sinks.opensearch.bulk import BulkWrite
 from headrace.testing.services import OpenSearch
 from headrace.testing.services.probe import http_get
 

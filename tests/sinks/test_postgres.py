@@ -20,10 +20,10 @@ from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.sink import Side
-from headrace.sinks._postgres import explanation
-from headrace.sinks._postgres_table import Held, Table, column_type, create_statement, require_fit
-from headrace.sinks._postgres_write import BatchWrite, Merge
 from headrace.sinks.postgres import PostgresSink
+from headrace.sinks.postgres.server import explanation
+from headrace.sinks.postgres.table import Held, Table, column_type, create_statement, require_fit
+from headrace.sinks.postgres.write import BatchWrite, Merge
 from headrace.testing.services import Postgres
 
 HERE = Context(Path("/project"), "state")
@@ -353,7 +353,7 @@ def test_of_two_attempts_at_a_batch_one_is_merged_and_what_the_dead_left_is_remo
 def test_a_server_that_stands_still_is_not_waited_for(
     server: Postgres, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sinks._postgres._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.sinks.postgres.server._GRACE_SECONDS", 0.0)
     given = sink(url=server.env["POSTGRES_URL"], statement_timeout="300ms", timeout="2s")
     connection = given.server(HERE).connect()
     connection.execute("SELECT 1")

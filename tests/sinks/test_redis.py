@@ -18,9 +18,9 @@ from tests.sinks.conftest import Desk
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.sinks._redis_entries import Entry
-from headrace.sinks._redis_merge import Merging, fields_of
 from headrace.sinks.redis import RedisSink
+from headrace.sinks.redis.entries import Entry
+from headrace.sinks.redis.merge import Merging, fields_of
 from headrace.testing.services import Redis
 
 HERE = Context(Path("/project"), "state")

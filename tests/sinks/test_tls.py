@@ -19,10 +19,10 @@ from tests.conftest import unavailable
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.tls import ServiceTls
 from headrace.sinks.opensearch import OpenSearchSink
 from headrace.sinks.postgres import PostgresSink
 from headrace.sinks.redis import RedisSink
+from headrace.systems.tls import ServiceTls
 from headrace.testing.services import Postgres, Redis
 from headrace.testing.services.daemon import await_true
 from headrace.testing.services.ports import choose

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
-from headrace.sources._history import Piece, in_parts, lake_files, newest_offsets, parquet_files, pieces_of
-from headrace.sources._history_rows import FILE, ROW, ReadHistory, as_times, conform
-from headrace.sources._ranges import folder_range, parse_ranges
+from headrace.engine.inputs.history import Piece, in_parts, lake_files, newest_offsets, parquet_files, pieces_of
+from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory, as_times, conform
+from headrace.project.ranges import folder_range, parse_ranges
 
 
 def at(hour: int, day: int = 1) -> datetime:

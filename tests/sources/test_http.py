@@ -15,8 +15,8 @@ from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.positions import AtOffset, AtTime, Current, Earliest, Explicit, Latest, Scope, ShiftBy
 from headrace.log.inbox import Entry, Inbox, Pushed
-from headrace.sources._http_positions import HttpPositions, inbox_errors
 from headrace.sources.http import HttpSource
+from headrace.sources.http.positions import HttpPositions, inbox_errors
 
 PATH = "/v1/telemetry"
 SOURCE = HttpSource(path=PATH)
@@ -111,7 +111,7 @@ def test_what_all_flows_have_read_is_let_go_when_it_is_old_enough(tmp_path: Path
 
 
 def test_an_inbox_with_less_than_was_read_is_refused(tmp_path: Path) -> None:
-    from headrace.sources._posted import Posts, _StreamReader
+    from headrace.sources.http.posted import Posts, _StreamReader
 
     posted(tmp_path, 1)
     reader = _StreamReader(Posts(SOURCE, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry"), 2))

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
-from headrace.store.query import Page, parse_query
-from headrace.store.reader import StoreReader, View
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import StoreReader, View
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.query.query import Page, parse_query
 
 NO_BOUND = 1_000_000
 

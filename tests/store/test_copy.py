@@ -14,8 +14,8 @@ import pytest
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import UNCHANGED, WEIGHT, Change, TableShape, Taken
-from headrace.store.copy import TableCopy
-from headrace.store.errors import StoreDamagedError
+from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.tables.copy import TableCopy
 
 ITEMS = TableShape(from_ddl("id bigint, name string, price decimal(9,2)"), ("id",))
 SHAPES = {"items": ITEMS}

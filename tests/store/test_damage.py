@@ -15,11 +15,11 @@ import pytest
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.schema import from_ddl
-from headrace.store.errors import StoreDamagedError
-from headrace.store.layout import FILE, sum_of_entries
-from headrace.store.pages import check_pages
-from headrace.store.reader import StoreReader
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import StoreReader
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.lmdb.pages import check_pages
+from headrace.store.rows.layout import FILE, sum_of_entries
 
 THINGS = Endpoint(
     "things",

@@ -10,7 +10,7 @@ from pathlib import Path
 OPENED_BESIDE_A_WRITER = """
 import sys, threading
 from pathlib import Path
-from headrace.store.environment import Environment
+from headrace.store.lmdb.environment import Environment
 
 environment = Environment(Path(sys.argv[1]), write=True, size=1 << 20)
 environment.lmdb.open_db(b"rows")

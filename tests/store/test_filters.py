@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
-from headrace.store.filters import Filter, both, parse_filter
-from headrace.store.query import parse_query
-from headrace.store.tokens import LONGEST, tokens
+from headrace.store.query.filters import Filter, both, parse_filter
+from headrace.store.query.query import parse_query
+from headrace.store.rows.tokens import LONGEST, tokens
 
 ENDPOINT = Endpoint(
     "orders",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.store.keys import codec
+from headrace.store.rows.keys import codec
 
 TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
 NUMBERS = st.floats(allow_nan=False)

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.keys import codec
-from headrace.store.layout import shortened_row_key, shortened_value_key, words
-from headrace.store.reader import StoreReader
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import StoreReader
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.rows.keys import codec
+from headrace.store.rows.layout import shortened_row_key, shortened_value_key, words
 
 LONG = "so long that it is cut " * 40
 TIMES = [datetime(1, 1, 1), datetime(2026, 11, 16, 10, 0, 0), datetime(2026, 11, 16, 10, 0, 0, 120_000)]

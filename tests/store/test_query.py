@@ -13,8 +13,8 @@ from tests.store.made import Made, rows_of
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
-from headrace.store.filters import parse_filter
-from headrace.store.query import parse_query
+from headrace.store.query.filters import parse_filter
+from headrace.store.query.query import parse_query
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "queries.json").read_text())
 FILMS = Endpoint(

@@ -23,13 +23,13 @@ from tests.store.made import Made, rows_of
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
-from headrace.store.cursors import Cursor
-from headrace.store.errors import StoreDamagedError
-from headrace.store.filters import both, parse_filter
-from headrace.store.layout import ROWS as ROWS_DB
-from headrace.store.planner import plan
-from headrace.store.query import parse_query
-from headrace.store.tokens import tokens
+from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.query.cursors import Cursor
+from headrace.store.query.filters import both, parse_filter
+from headrace.store.query.planner import plan
+from headrace.store.query.query import parse_query
+from headrace.store.rows.layout import ROWS as ROWS_DB
+from headrace.store.rows.tokens import tokens
 
 LONG = "https://example.org/" + "path/" * 60
 TIMES = [

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.endpoints import Endpoint
-from headrace.core.objects import ObjectPath
+from headrace.core.files.objects import ObjectPath
 from headrace.core.schema import from_ddl
-from headrace.store import snapshot
-from headrace.store.reader import StoreReader
-from headrace.store.snapshot import MANIFEST, Snapshots
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint import snapshot
+from headrace.store.endpoint.reader import StoreReader
+from headrace.store.endpoint.snapshot import MANIFEST, Snapshots
+from headrace.store.endpoint.writer import StoreWriter
 from headrace.testing.services import S3
 
 THINGS = Endpoint("things", from_ddl("id bigint, name string"), key=("id",), indexes=(("name",),))

@@ -14,10 +14,10 @@ import pytest
 
 from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.errors import StoreDamagedError
-from headrace.store.reader import Row, StoreReader
-from headrace.store.resolve import EXISTS, MISSING
-from headrace.store.writer import StoreWriter
+from headrace.store.endpoint.reader import Row, StoreReader
+from headrace.store.endpoint.resolve import EXISTS, MISSING
+from headrace.store.endpoint.writer import StoreWriter
+from headrace.store.lmdb.errors import StoreDamagedError
 
 PEOPLE = Endpoint(
     "people",
@@ -223,8 +223,8 @@ def test_what_cannot_be_served_is_refused_and_stops_nothing(tmp_path: Path) -> N
 def test_a_map_that_is_full_grows(tmp_path: Path) -> None:
     writer = StoreWriter.open(tmp_path, NOTES, size=1 << 18)
     code = (
-        "import sys; from pathlib import Path; from headrace.store.environment import acquire;"
-        "from headrace.store.reader import StoreReader;"
+        "import sys; from pathlib import Path; from headrace.store.lmdb.environment import acquire;"
+        "from headrace.store.endpoint.reader import StoreReader;"
         "reader = StoreReader(acquire(Path(sys.argv[1]), size=1 << 18));\n"
         "for _ in sys.stdin:\n"
         "    with reader.view() as view: print(len(list(view.scan())), flush=True)"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from headrace.engine.checks import check_services
-from headrace.engine.flow import FlowStarter
-from headrace.engine.runner import FlowRun, Runner
-from headrace.engine.schemas import infer_schema
-from headrace.engine.state import StateDir
+from headrace.engine.flows.checks import check_services
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.schemas import infer_schema
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

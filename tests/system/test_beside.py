@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from tests.system.conftest import consume, produce
 
-from headrace.cli.changes import Anew, settle_changes
-from headrace.engine.flow import FlowStarter
-from headrace.engine.generations import Generation
-from headrace.engine.handover import Building
-from headrace.engine.runner import FlowRun, Runner
-from headrace.engine.state import StateDir
+from headrace.cli.projects._generation_changes import Anew, settle_changes
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.generations import Generation
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.candidate_switch import Building
+from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

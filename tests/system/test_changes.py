@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from tests.system.conftest import RunProject, consume, produce
 
 from headrace.core.errors import ProjectError
-from headrace.engine.flow import FlowStarter
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import Change, begin_anew, change_of
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.positions.upgrade import Change, begin_anew, change_of
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 from headrace.sinks.files import FilesSink

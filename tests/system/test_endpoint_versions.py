@@ -10,8 +10,8 @@ import pytest
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import begin_anew, change_of
+from headrace.engine.positions.upgrade import begin_anew, change_of
+from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load

@@ -13,14 +13,14 @@ import pytest
 from benchmarks.answers import Answers, answers
 
 from headrace.core.errors import ProjectError
-from headrace.engine.deadletters import read_letters
-from headrace.engine.flow import FlowStarter
-from headrace.engine.letterbook import LetterBook, Wanted
-from headrace.engine.replay import Outcome, Replayer, alone
-from headrace.engine.replayplan import ReplayPlanner
-from headrace.engine.runner import FlowRun, Runner
-from headrace.engine.state import StateDir
-from headrace.engine.stepmetrics import step_families
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.observe.step_metrics import step_families
+from headrace.engine.replay.replay import Outcome, Replayer, alone
+from headrace.engine.replay.replay_plan import ReplayPlanner
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 from headrace.testing.services.ports import choose
@@ -177,7 +177,7 @@ def test_a_dead_service_degrades_the_flow_which_goes_on_by_itself(
 
 
 def test_a_service_that_is_not_there_is_said_before_the_start(project: Path, service: Answers) -> None:
-    from headrace.engine.checks import check_services
+    from headrace.engine.flows.checks import check_services
 
     service.stop()
     loaded = load(project)

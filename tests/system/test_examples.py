@@ -26,8 +26,8 @@ import redis
 from tests.conftest import unavailable
 from tests.system.conftest import RunShown, by_command, consume, headrace, produce
 
-from headrace.engine.flow import FlowStarter
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 from headrace.testing.services import InfluxDB, Postgres, Redis

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from tests.conftest import frozen, unavailable
 
-from headrace.engine.flow import FlowStarter
-from headrace.engine.runner import FlowRun, Runner
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 from headrace.testing.services import Postgres

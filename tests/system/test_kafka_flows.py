@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.system.conftest import RIDES_PROTO, RunProject, consume, produce
 
-from headrace.engine.deadletters import read_letters
+from headrace.engine.letters.dead_letters import read_letters
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka

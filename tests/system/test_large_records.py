@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from headrace.core.errors import Exit
-from headrace.engine.arrowbatches import batch_limits
-from headrace.engine.state import StateDir
-from headrace.engine.statusfile import look
+from headrace.engine.spark.arrow_batches import batch_limits
+from headrace.engine.state.state import StateDir
+from headrace.engine.state.status_file import look
 
 PROJECT = """
 project: large

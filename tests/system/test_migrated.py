@@ -24,9 +24,9 @@ from tests.migrate.conftest import JOBS, MESSAGES
 from tests.system.conftest import RunShown, by_command, consume, output_of, produce
 
 from headrace.cli.main import main
-from headrace.core.descriptors import compile_text, find_message
-from headrace.engine.adhoc import AdHoc
-from headrace.engine.state import StateDir
+from headrace.core.encoding.descriptors import compile_text, find_message
+from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 from headrace.testing.services import InfluxDB
 

@@ -20,18 +20,18 @@ from deltalake import DeltaTable
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
-from headrace.core.objects import ObjectPath
-from headrace.engine.housekeeping import remove_old_generations
-from headrace.engine.laterows import read_late
-from headrace.engine.lease import Owner
-from headrace.engine.letterbook import LetterBook, Wanted
-from headrace.engine.replay import Begun, Replayer
-from headrace.engine.replayplan import ReplayPlanner
-from headrace.engine.rewind import Copy, Rewinder, stopped
-from headrace.engine.savepoints import Savepoints
-from headrace.engine.session import reach
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import change_of
+from headrace.core.files.objects import ObjectPath
+from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.letters.late_rows import read_late
+from headrace.engine.observe.housekeeping import remove_old_generations
+from headrace.engine.positions.rewind import Copy, Rewinder, stopped
+from headrace.engine.positions.savepoints import Savepoints
+from headrace.engine.positions.upgrade import change_of
+from headrace.engine.replay.replay import Begun, Replayer
+from headrace.engine.replay.replay_plan import ReplayPlanner
+from headrace.engine.spark.session import reach
+from headrace.engine.state.lease import Owner
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
 

@@ -15,9 +15,9 @@ from tests.system.conftest import RunProject, consume
 
 from headrace.cli.main import main
 from headrace.core.errors import Exit
-from headrace.engine.groups import GroupCommitter
-from headrace.engine.positions import PositionLog
-from headrace.engine.state import StateDir
+from headrace.engine.positions.consumer_groups import GroupCommitter
+from headrace.engine.positions.positions import PositionLog
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

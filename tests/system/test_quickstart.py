@@ -21,8 +21,8 @@ from tests.system.conftest import RunProject
 
 from headrace.cli.main import main
 from headrace.core.errors import ProjectError
-from headrace.engine.adhoc import AdHoc
-from headrace.engine.state import StateDir
+from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 
 if TYPE_CHECKING:

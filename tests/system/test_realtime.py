@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.system.conftest import produce
 
 from headrace.core.errors import ProjectError
-from headrace.engine.flow import FlowStarter
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

@@ -10,10 +10,10 @@ import pytest
 from tests.sinks.conftest import Heard, Stage, stage  # noqa: F401  # a fixture
 from tests.system.conftest import RunProject
 
-from headrace.core.tally import ENGINE
-from headrace.engine.letterbook import LetterBook
-from headrace.engine.replayplan import ReplayPlanner
-from headrace.engine.state import StateDir
+from headrace.core.tallies.tally import ENGINE
+from headrace.engine.letters.dead_letter_index import LetterBook
+from headrace.engine.replay.replay_plan import ReplayPlanner
+from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from deltalake import DeltaTable
 from tests.system.conftest import RunProject, consume
 
 from headrace.core.errors import ProjectError
-from headrace.engine.letterbook import LetterBook, Wanted
-from headrace.engine.replay import Begun, Outcome, Replayer
-from headrace.engine.replayplan import ReplayPlan, ReplayPlanner
-from headrace.engine.state import StateDir
+from headrace.core.rows import drain
+from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.replay.replay import Begun, Outcome, Replayer
+from headrace.engine.replay.replay_plan import ReplayPlan, ReplayPlanner
+from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
-from headrace.sinks._rows import drain
 from headrace.sinks.files import FilesSink
 
 if TYPE_CHECKING:

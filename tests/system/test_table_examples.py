@@ -18,8 +18,8 @@ from tests.system.conftest import produce
 from tests.system.test_examples import EXAMPLES, copied
 
 from headrace.capture.follower import Follower
-from headrace.engine.flow import FlowStarter
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder
 from headrace.log.tablestatus import tables_folder
 from headrace.plan.planner import make_plan

@@ -22,7 +22,7 @@ from tests.system.conftest import consume, produce
 from headrace.cli.main import main
 from headrace.core.errors import Exit, ProjectError
 from headrace.sinks import archive
-from headrace.sinks._archive_read import folders, located, read_parts
+from headrace.sinks.archive.read import folders, located, read_parts
 from headrace.testing.services import Redis
 from headrace.testing.services.daemon import await_true
 from headrace.testing.services.ports import choose

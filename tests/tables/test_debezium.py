@@ -22,13 +22,13 @@ from tests.tables.envelopes import avro_envelope, bare, field, framed, payload, 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
-from headrace.core.schema_registry import Schemas
 from headrace.core.tables import UNCHANGED, Change, TableShape
-from headrace.tables import _debezium_reader
-from headrace.tables._connect import columns_of
-from headrace.tables._debezium_messages import AvroMessages, JsonMessages, MalformedError, Messages
-from headrace.tables._debezium_rows import Said, TableRows
+from headrace.systems.schema_registry import Schemas
 from headrace.tables.debezium import DebeziumTable
+from headrace.tables.debezium import reader as debezium_reader
+from headrace.tables.debezium.connect import columns_of
+from headrace.tables.debezium.messages import AvroMessages, JsonMessages, MalformedError, Messages
+from headrace.tables.debezium.rows import Said, TableRows
 from headrace.testing.services import Kafka
 from headrace.testing.services.daemon import await_true
 
@@ -644,7 +644,7 @@ def test_two_tables_of_one_cluster_and_a_third_that_comes_later(
 def test_partitions_that_are_added_are_read_and_a_topic_made_anew_is_not(
     kafka: Kafka, topic: Callable[..., str], context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_debezium_reader, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(debezium_reader, "_LOOK_AGAIN_SECONDS", 0.0)
     name = topic()
     table = DebeziumTable(brokers=[kafka.address], topic=name)
     connector = Connector(kafka, name, wrapped_value, plain_key)

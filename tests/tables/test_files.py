@@ -17,8 +17,8 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
-from headrace.tables import _files_reader
 from headrace.tables.files import FilesTable
+from headrace.tables.files import reader as files_reader
 
 COLUMNS = from_ddl("id bigint, name string")
 SHAPE = TableShape(COLUMNS, ("id",))
@@ -62,7 +62,7 @@ def names(applied: Applied) -> dict[int, Any]:
 
 
 def test_files_are_read_once_in_their_order(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_files_reader, "_PAGE", 2)
+    monkeypatch.setattr(files_reader, "_PAGE", 2)
     table = files()
     put(context, "b.parquet", [{"id": n, "name": "a"} for n in range(5)])
     put(context, "a.parquet", [{"id": 1, "name": "b"}])
@@ -139,7 +139,7 @@ def test_what_is_wrong_has_a_code(context: Context, monkeypatch: pytest.MonkeyPa
         with pytest.raises(ProjectError) as refused:
             table.check(context)
         assert refused.value.code == code
-    monkeypatch.setattr(_files_reader, "_MOST_FILES", 0)
+    monkeypatch.setattr(files_reader, "_MOST_FILES", 0)
     put(context, "a.parquet", [{"id": 1, "name": "a"}])
     with pytest.raises(ProjectError) as refused:
         read(Applied(orders=SHAPE), context, files())

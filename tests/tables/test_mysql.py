@@ -20,10 +20,9 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import TableShape, Taken
-from headrace.tables import _mysql_reader
-from headrace.tables._mysql_binlog import Statement
-from headrace.tables._mysql_types import MyColumn
-from headrace.tables.mysql import MySqlTable
+from headrace.tables.mysql import MySqlTable, reader
+from headrace.tables.mysql.binlog import Statement
+from headrace.tables.mysql.types import MyColumn
 from headrace.testing.services import MariaDB
 
 CONTEXT = Context(Path("project"), "state")
@@ -154,7 +153,7 @@ def code_of(work: Callable[[], object]) -> str:
 def test_snapshot_and_stream_meet_while_others_write(
     run: Run, mirror: Callable[..., Mirror], server: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mysql_reader, "_CHUNK", 50)
+    monkeypatch.setattr(reader, "_CHUNK", 50)
     run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500")
     (database,) = run("SELECT DATABASE()")[0]
     done = threading.Event()

@@ -25,9 +25,10 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
-from headrace.tables import _polling_reader, _polling_sqlite
-from headrace.tables._polling_reader import PollingReader
 from headrace.tables.polling import PollingTable
+from headrace.tables.polling import reader as polling_reader
+from headrace.tables.polling import sqlite as polling_sqlite
+from headrace.tables.polling.reader import PollingReader
 from headrace.testing.services import MariaDB, Postgres
 
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, version INTEGER NOT NULL, gone BOOLEAN)"
@@ -121,7 +122,7 @@ def test_columns_and_key_are_those_of_the_table(database: sqlite3.Connection, co
 def test_all_rows_are_compared_without_a_cursor(
     database: sqlite3.Connection, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (_polling_reader, _polling_sqlite):
+    for module in (polling_reader, polling_sqlite):
         monkeypatch.setattr(module, "PAGE", 2)
     database.executemany("INSERT INTO orders VALUES (?, ?, 0, 0)", [(n, f"n{n}") for n in range(5)])
     followed = Followed(context, polled())
@@ -212,7 +213,7 @@ def test_times_of_sqlite_are_looked_back_from(database: sqlite3.Connection, cont
 def test_a_first_reading_that_was_cut_off_begins_again(
     database: sqlite3.Connection, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (_polling_reader, _polling_sqlite):
+    for module in (polling_reader, polling_sqlite):
         monkeypatch.setattr(module, "PAGE", 2)
     database.executemany("INSERT INTO orders VALUES (?, 'a', ?, 0)", [(n, n) for n in range(5)])
     followed = Followed(context, polled(cursor="version"))
@@ -486,4 +487,4 @@ def test_mysql(mariadb: MariaDB, context: Context) -> None:
 
 
 def test_the_time_of_day_may_be_longer_than_a_day() -> None:
-    assert _polling_reader._clock(timedelta(hours=-101, microseconds=-5)) == "-101:00:00.000005"
+    assert polling_reader._clock(timedelta(hours=-101, microseconds=-5)) == "-101:00:00.000005"

@@ -25,8 +25,10 @@ from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import UNCHANGED, TableReader, TableShape, Taken
-from headrace.tables import _postgres_reader, _postgres_snapshot, _postgres_stream
 from headrace.tables.postgres import PostgresTable
+from headrace.tables.postgres import reader as postgres_reader
+from headrace.tables.postgres import snapshot as postgres_snapshot
+from headrace.tables.postgres import stream as postgres_stream
 from headrace.testing.services import Postgres
 
 HERE = Context(Path("/project"), "state")
@@ -207,7 +209,7 @@ def write(url: str, until: threading.Event, counted: list[int]) -> None:
 
 @pytest.mark.service
 def test_rows_and_changes_meet_while_others_write(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_snapshot, "_ROWS", 300)
+    monkeypatch.setattr(postgres_snapshot, "_ROWS", 300)
     db.run(MANY)
     stop, counted = threading.Event(), list[int]()
     writer = threading.Thread(target=write, args=(db.url, stop, counted))
@@ -240,8 +242,8 @@ def test_rows_and_changes_meet_while_others_write(db: Database, monkeypatch: pyt
 
 @pytest.mark.service
 def test_only_what_is_durable_moves_the_slot(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
-    monkeypatch.setattr(_postgres_reader, "_MOVE_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_stream, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_reader, "_MOVE_SECONDS", 0.1)
     db.run(MANY, "CREATE TABLE other (id int)")
     db.open(t=db.table("t"))
     db.until(lambda: db.whole("t"))
@@ -315,7 +317,7 @@ STATEMENTS = st.one_of(
 
 @pytest.mark.service
 def test_any_changes_and_any_ends_of_the_reader(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_reader, "LIMIT", 3)
+    monkeypatch.setattr(postgres_reader, "LIMIT", 3)
     db.run("CREATE TABLE t (id int PRIMARY KEY, v text, big text)", "ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
     db.open(t=db.table("t"))
     db.until(lambda: db.whole("t"))
@@ -431,7 +433,7 @@ def test_a_value_that_spark_cannot_hold_is_named(db: Database) -> None:
 
 @pytest.mark.service
 def test_a_large_transaction_comes_in_parts_and_none_twice(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_reader, "LIMIT", 100)
+    monkeypatch.setattr(postgres_reader, "LIMIT", 100)
     db.run(MANY, "ALTER TABLE t ADD big text", "ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
     db.run("UPDATE t SET big = repeat('x', 3000) WHERE id <= 150")
     db.open(t=db.table("t"))
@@ -455,7 +457,7 @@ def test_a_large_transaction_comes_in_parts_and_none_twice(db: Database, monkeyp
 
 @pytest.mark.service
 def test_a_table_that_joins_later_comes_in_where_the_others_are(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_snapshot, "_ROWS", 1000)
+    monkeypatch.setattr(postgres_snapshot, "_ROWS", 1000)
     db.run(
         MANY,
         "CREATE TABLE late (id int PRIMARY KEY, v int)",
@@ -589,8 +591,8 @@ def test_a_log_that_the_server_has_thrown_away(db: Database) -> None:
 
 @pytest.mark.service
 def test_what_is_dropped_or_still_being_written_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
-    monkeypatch.setattr(_postgres_reader, "_MOVE_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_stream, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_reader, "_MOVE_SECONDS", 0.1)
     db.run(MANY)
     with psycopg.connect(db.url) as other:
         other.execute("DELETE FROM t WHERE id > 4")
@@ -683,8 +685,8 @@ def test_a_server_that_goes_away_and_comes_back(
     db.until(lambda: db.whole("t"))
     db.step(0.2)
     with monkeypatch.context() as impatient:
-        impatient.setattr(_postgres_stream, "_SILENCE_SECONDS", 0.3)
-        impatient.setattr(_postgres_stream, "_ASK_SECONDS", 0.1)
+        impatient.setattr(postgres_stream, "_SILENCE_SECONDS", 0.3)
+        impatient.setattr(postgres_stream, "_ASK_SECONDS", 0.1)
         with frozen(postgres.port):
             assert code_of(lambda: db.until(lambda: False)) == "service-away"
     db.open(t=db.table("t"))

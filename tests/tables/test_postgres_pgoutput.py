@@ -11,8 +11,8 @@ import pytest
 
 from headrace.core.errors import ProjectError
 from headrace.core.tables import UNCHANGED, Change, TableShape
-from headrace.tables._postgres_pgoutput import Followed, Transactions
-from headrace.tables._postgres_types import TEXT, TypeRow, Types
+from headrace.tables.postgres.pgoutput import Followed, Transactions
+from headrace.tables.postgres.types import TEXT, TypeRow, Types
 
 TYPES = Types(lambda numbers: {23: TypeRow("int4", True, 0, -1, 0)})
 SHAPE = TableShape(pa.schema([("id", pa.int32()), ("v", pa.string())]), ("id",))

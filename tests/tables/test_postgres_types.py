@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.tables._postgres_types import TEXT, TypeRow, Types
+from headrace.tables.postgres.types import TEXT, TypeRow, Types
 
 ROWS = {
     1: TypeRow("int4", True, 0, -1, 0),

@@ -15,8 +15,8 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.tables import Change, TableReader, TableShape
 from headrace.log.inbox import Inbox
-from headrace.tables._push_rows import PushRows
 from headrace.tables.push import PushReader, PushTable
+from headrace.tables.push.rows import PushRows
 
 ORDERS = PushTable(columns="id bigint, amount decimal(12,2), at timestamp, raw binary, m map<string, int>", key=["id"])
 Push = Callable[..., int]

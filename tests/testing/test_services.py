@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.core.objects import ObjectPath
+from headrace.core.files.objects import ObjectPath
 from headrace.testing.services import (
     KINDS,
     S3,
@@ -375,7 +375,7 @@ def outcome(address: str, **options: str) -> str:
 
 def command(*words: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """`headrace services` as a process of its own."""
-    program = [sys.executable, "-c", "from headrace.cli.services import app; app()", *words]
+    program = [sys.executable, "-c", "from headrace.cli.environment.services import app; app()", *words]
     return subprocess.run(program, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 

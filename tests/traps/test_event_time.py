@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from headrace.engine.deadletters import read_letters
-from headrace.engine.flow import FlowStarter
-from headrace.engine.heartbeat import due, heartbeat_file, read_heartbeat, write_heartbeat
-from headrace.engine.laterows import read_late
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.inputs.heartbeat import due, heartbeat_file, read_heartbeat, write_heartbeat
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.late_rows import read_late
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
 from headrace.project.model import EventTime

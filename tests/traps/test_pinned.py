@@ -17,11 +17,11 @@ from pydantic import PrivateAttr
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
-from headrace.engine.failures import from_query
-from headrace.engine.flow import FlowStarter
-from headrace.engine.generations import Generation
-from headrace.engine.state import StateDir
-from headrace.engine.upgrade import begin_anew, change_of
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.positions.upgrade import begin_anew, change_of
+from headrace.engine.spark.failures import from_query
+from headrace.engine.state.generations import Generation
+from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan, SinkStep
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load

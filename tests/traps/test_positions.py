@@ -14,7 +14,7 @@ from tests.system.conftest import RunProject, produce, run_project
 
 from headrace.cli.main import main
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.state import StateDir
+from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.views.algebra import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
 
 
 def blocks(name: str) -> list[list[str]]:

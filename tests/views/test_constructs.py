@@ -11,7 +11,7 @@ from pyspark.errors import ArithmeticException
 from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
 from headrace.testing.views import ViewHarness
-from headrace.views.normalise import normalise
+from headrace.views.compile.normalise import normalise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

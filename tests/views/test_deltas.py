@@ -14,8 +14,7 @@ import pytest
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
-from headrace.views import maintained, relations, running, state
-from headrace.views.algebra import (
+from headrace.views.algebra.operators import (
     Aggregate,
     Call,
     Equal,
@@ -29,10 +28,11 @@ from headrace.views.algebra import (
     UnionAll,
     View,
 )
-from headrace.views.maintained import Maintained, TableInput
-from headrace.views.plain import plain
-from headrace.views.state import ViewState
-from headrace.views.sums import COUNT, Kept, Sum, Sums
+from headrace.views.maintain import maintained, relations, running, state
+from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.plain import plain
+from headrace.views.maintain.state import ViewState
+from headrace.views.maintain.sums import COUNT, Kept, Sum, Sums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

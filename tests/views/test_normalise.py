@@ -9,8 +9,8 @@ from tests.views.outlines import blocks, outline
 from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
 from headrace.sql.errors import SqlError
-from headrace.views.algebra import Aggregate, Call, Filter, Operator, Project
-from headrace.views.normalise import normalise
+from headrace.views.algebra.operators import Aggregate, Call, Filter, Operator, Project
+from headrace.views.compile.normalise import normalise
 
 TABLES = {
     "orders": TableShape(

@@ -13,9 +13,9 @@ from tests.views.runs import explore
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
-from headrace.views import deltas, direct, relations, sums
-from headrace.views.sums import COUNT
-from headrace.views.texts import Within, listed, select
+from headrace.views.algebra.texts import Within, listed, select
+from headrace.views.maintain import deltas, direct, relations, sums
+from headrace.views.maintain.sums import COUNT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

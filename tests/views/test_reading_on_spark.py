@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.views.reading import read, text
-from headrace.views.vocabulary import AGGREGATES, NUMBERED, PEERS, PICKED
+from headrace.views.algebra.vocabulary import AGGREGATES, NUMBERED, PEERS, PICKED
+from headrace.views.compile.reading import read, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

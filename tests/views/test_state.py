@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.views.state import AT_HAND, ViewState
+from headrace.views.maintain.state import AT_HAND, ViewState
 
 
 def rows(*values: int) -> pa.Table:

@@ -8,11 +8,11 @@ import time
 
 from headrace.capture.follower import Follower
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.lifeline import STOP_SECONDS, live
-from headrace.core.lock import held
+from headrace.core.files.lock import held
+from headrace.core.processes.lifeline import STOP_SECONDS, live
 from headrace.log.tablestatus import LOCK, tables_folder
-from headrace.project.given import Given
 from headrace.project.loader import Project
+from headrace.project.project_ref import Given
 from headrace.project.tables import groups
 
 

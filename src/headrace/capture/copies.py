@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from headrace.log.log import LogCutError
 from headrace.log.tables import TableLog
-from headrace.store.copy import TableCopy
-from headrace.store.errors import StoreDamagedError
+from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.tables.copy import TableCopy
 
 _AT_ONCE = 64
 

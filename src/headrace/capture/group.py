@@ -16,7 +16,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.tables import TableReader, TableShape, Taken
 from headrace.log.tables import TableLog, plain, table_log
 from headrace.project.tables import TableSpec
-from headrace.store.copy import TableCopy
+from headrace.store.tables.copy import TableCopy
 
 MOST_CHANGES = 50_000
 """So many changes make a commit, however quickly they come."""

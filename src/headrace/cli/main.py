@@ -18,9 +18,9 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.cli.output import never_fail_on_a_character, printer, usage_error
+from headrace.cli.terminal.output import never_fail_on_a_character, printer, usage_error
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.objects import StoreError
+from headrace.core.files.objects import StoreError
 
 _PROGRAM = "headrace"
 _STDOUT, _STDERR = 1, 2
@@ -51,38 +51,44 @@ class Command:
 
 SECTIONS: dict[str, dict[str, Command]] = {
     "Projects": {
-        "init": Command("init", "Make a project that runs as it is."),
-        "lint": Command("lint", "Check a project without starting anything."),
-        "plan": Command("plan", "Show what a project's flows read, keep, write and guarantee."),
-        "run": Command("run", "Run a project's flows."),
-        "serve": Command("serve", "Serve a project's endpoints over REST, gRPC and live events."),
-        "sql": Command("sql", "Ask a project's streams and lake tables, or just Spark."),
-        "test": Command("test", "Run a project's own tests."),
-        "migrate": Command("migrate", "Make a project from the configuration of another system.", "app"),
-        "schema": Command("schema", "Print the JSON schema of headrace.yaml, for editors."),
+        "init": Command("projects.init", "Make a project that runs as it is."),
+        "lint": Command("projects.lint", "Check a project without starting anything."),
+        "plan": Command("projects.plan", "Show what a project's flows read, keep, write and guarantee."),
+        "run": Command("projects.run", "Run a project's flows."),
+        "serve": Command("projects.serve", "Serve a project's endpoints over REST, gRPC and live events."),
+        "sql": Command("projects.sql", "Ask a project's streams and lake tables, or just Spark."),
+        "test": Command("projects.test", "Run a project's own tests."),
+        "migrate": Command("projects.migrate", "Make a project from the configuration of another system.", "app"),
+        "schema": Command("projects.schema", "Print the JSON schema of headrace.yaml, for editors."),
     },
     "Operations": {
-        "status": Command("status", "Show what the flows of a running engine do."),
-        "wait": Command("wait", "Wait until a flow fulfils a condition."),
-        "stop": Command("stop", "Stop a project's engine, or some of its flows, after the running batches."),
-        "start": Command("start", "Let flows go on that were stopped or have failed."),
-        "restart": Command("start", "Stop flows and start them again."),
-        "offsets": Command("offsets", "Where flows are, how far behind, and moving them.", "app"),
-        "rewind": Command("rewind", "Let a flow go back to an earlier position or savepoint."),
-        "generations": Command("generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"),
-        "savepoint": Command("savepoint", "Copies of a stopped flow's place and state.", "app"),
-        "token": Command("token", "Tokens and API keys for callers of endpoints.", "app"),
-        "dead-letters": Command("dead_letters", "Look at records that could not be processed; replay them.", "app"),
-        "endpoints": Command("endpoints", "What is served, in which versions; switching and dropping them.", "app"),
-        "tables": Command("tables", "The tables of a project: columns, rows, and how far they are.", "app"),
-        "archive": Command("archive", "What archives have, and replay of their days into a topic.", "app"),
-        "late": Command("late", "Look at rows that came too late for their windows.", "app"),
+        "status": Command("operations.status", "Show what the flows of a running engine do."),
+        "wait": Command("operations.wait", "Wait until a flow fulfils a condition."),
+        "stop": Command("operations.stop", "Stop a project's engine, or some of its flows, after the running batches."),
+        "start": Command("operations.start", "Let flows go on that were stopped or have failed."),
+        "restart": Command("operations.start", "Stop flows and start them again."),
+        "offsets": Command("operations.offsets", "Where flows are, how far behind, and moving them.", "app"),
+        "rewind": Command("operations.rewind", "Let a flow go back to an earlier position or savepoint."),
+        "generations": Command(
+            "operations.generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"
+        ),
+        "savepoint": Command("operations.savepoint", "Copies of a stopped flow's place and state.", "app"),
+        "token": Command("data.token", "Tokens and API keys for callers of endpoints.", "app"),
+        "dead-letters": Command(
+            "data.dead_letters", "Look at records that could not be processed; replay them.", "app"
+        ),
+        "endpoints": Command(
+            "data.endpoints", "What is served, in which versions; switching and dropping them.", "app"
+        ),
+        "tables": Command("data.tables", "The tables of a project: columns, rows, and how far they are.", "app"),
+        "archive": Command("data.archive", "What archives have, and replay of their days into a topic.", "app"),
+        "late": Command("data.late", "Look at rows that came too late for their windows.", "app"),
     },
     "Environment": {
-        "doctor": Command("doctor", "Find what is wrong here and say how to mend it."),
-        "jars": Command("jars", "Fetch the jars that Spark needs."),
-        "services": Command("services", "Real local servers for development.", "app"),
-        "version": Command("version", "Print the versions of headrace and what it stands on."),
+        "doctor": Command("environment.doctor", "Find what is wrong here and say how to mend it."),
+        "jars": Command("environment.jars", "Fetch the jars that Spark needs."),
+        "services": Command("environment.services", "Real local servers for development.", "app"),
+        "version": Command("environment.version", "Print the versions of headrace and what it stands on."),
     },
 }
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}

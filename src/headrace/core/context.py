@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.core.logtopics import LogTopics
-from headrace.core.objects import ObjectPath
-from headrace.core.objectstore import ObjectStore
+from headrace.core.files.object_store import ObjectStore
+from headrace.core.files.objects import ObjectPath
+from headrace.core.files.state_files import StatePath, state_path
+from headrace.core.log_topics import LogTopics
 from headrace.core.positions import Position
-from headrace.core.statefiles import StatePath, state_path
-from headrace.core.tally import Tally
+from headrace.core.tallies.tally import Tally
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from headrace.core.errors import ProjectError
 from headrace.core.format import Encoder, Format
-from headrace.core.schema_registry import Registry
 from headrace.formats._confluent import FramedEncoder, header_of
+from headrace.systems.schema_registry import Registry
 
 
 class FramedFormat(Format):

@@ -1,4 +1,4 @@
-"""All functions of the library by name. A family is a module of this package that has FUNCTIONS."""
+"""All functions of the library by name. A family is a module of `families` that has FUNCTIONS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-import headrace.functions
+import headrace.functions.families
 from headrace.functions.function import Function
 
 
@@ -15,8 +15,8 @@ from headrace.functions.function import Function
 def families() -> Mapping[str, tuple[str, tuple[Function, ...]]]:
     """Every family: what it is about in one line, and its functions."""
     found = {}
-    for info in pkgutil.iter_modules(headrace.functions.__path__):
-        module = importlib.import_module(f"headrace.functions.{info.name}")
+    for info in pkgutil.iter_modules(headrace.functions.families.__path__):
+        module = importlib.import_module(f"headrace.functions.families.{info.name}")
         if hasattr(module, "FUNCTIONS"):
             found[info.name] = ((module.__doc__ or "").strip(), tuple(module.FUNCTIONS))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.core.statefiles import StatePath
+from headrace.core.files.state_files import StatePath
 
 _NUMBERED = re.compile(r"(\d{12})\.json")
 

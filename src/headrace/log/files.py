@@ -15,8 +15,8 @@ from contextlib import suppress
 import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
-from headrace.core.objects import ObjectPath
-from headrace.core.statefiles import StatePath, copy_file, sync, write_new
+from headrace.core.files.objects import ObjectPath
+from headrace.core.files.state_files import StatePath, copy_file, sync, write_new
 from headrace.log._commits import Commit, Marks, sealed, unsealed
 from headrace.log._numbered import files_in, highest, number_of, numbered
 from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment, segment_of

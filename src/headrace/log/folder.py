@@ -16,8 +16,8 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.logtopics import LogTopics
-from headrace.core.statefiles import StatePath, remove_tree, write_atomically, write_new
+from headrace.core.files.state_files import StatePath, remove_tree, write_atomically, write_new
+from headrace.core.log_topics import LogTopics
 from headrace.log.files import FileLog
 from headrace.log.log import Log
 

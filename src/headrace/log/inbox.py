@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from headrace.core.endpoints import OP, Endpoint, Op
-from headrace.core.statefiles import StatePath, write_atomically
+from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.log._commits import sealed, unsealed
 from headrace.log.files import FileLog
 from headrace.log.log import LogCutError, Mark, Part, Segment

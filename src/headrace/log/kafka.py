@@ -20,12 +20,12 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.core.endpoints import Endpoint
-from headrace.core.kafka_cluster import Cluster, client, cluster_error
-from headrace.core.logtopics import LogTopics
-from headrace.core.statefiles import StatePath
+from headrace.core.files.state_files import StatePath
+from headrace.core.log_topics import LogTopics
 from headrace.log._commits import Commit, Marks
 from headrace.log.log import Log, LogCutError, Mark, Part, Segment, segment_of
 from headrace.log.parts import FileStaging, batches_of
+from headrace.systems.kafka.cluster import Cluster, client, cluster_error
 
 _CHUNK_BYTES = 900_000
 _SECONDS = 30.0

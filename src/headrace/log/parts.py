@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.core.statefiles import StatePath, write_atomically
+from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.log.log import LogDamagedError, Mark, Part
 
 _PART_BYTES = 16_000_000

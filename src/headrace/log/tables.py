@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.core.context import Context
+from headrace.core.files.state_files import StatePath, remove_tree, sync, write_atomically, write_new
 from headrace.core.positions import Position
-from headrace.core.statefiles import StatePath, remove_tree, sync, write_atomically, write_new
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.log._commits import sealed, unsealed
 from headrace.log._numbered import files_in, highest, number_of, numbered, numbers

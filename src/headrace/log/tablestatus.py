@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.context import Context
-from headrace.core.lock import holder
-from headrace.core.statefiles import write_atomically
+from headrace.core.files.lock import holder
+from headrace.core.files.state_files import write_atomically
 from headrace.log.groups import group_id
 
 STALE_SECONDS = 5.0

@@ -131,7 +131,7 @@ def _columns(draft: Draft, one: Mapping[str, Any], place: str) -> dict[str, Any]
 def _types(draft: Draft, java_class: str) -> dict[str, str]:
     """The types of the fields of a message, and of the one the sink writes."""
     from headrace.core.schema import ddl_type
-    from headrace.formats._protobuf_types import message_schema
+    from headrace.formats.protobuf.types import message_schema
 
     found: dict[str, str] = {}
     for name in (str(draft.settings.get("SINK_KAFKA_PROTO_MESSAGE", "")), java_class):

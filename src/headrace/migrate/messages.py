@@ -25,7 +25,7 @@ def message_of(draft: Draft, java_class: str) -> Descriptor | None:
     """The message of a Java class, when a descriptor set is at hand."""
     if draft.descriptors is None:
         return None
-    from headrace.core.descriptors import find_message
+    from headrace.core.encoding.descriptors import find_message
 
     names = dict(_names(draft.descriptors))
     wanted = java_class.replace("$", ".")
@@ -52,7 +52,7 @@ def field_name(message: Descriptor, number: str) -> str:
 
 def _names(descriptor_set: bytes) -> Iterator[tuple[str, str]]:
     """Every name a message may go by in Java, and its own."""
-    from headrace.core.descriptors import files_of, message_names
+    from headrace.core.encoding.descriptors import files_of, message_names
 
     for file in files_of(descriptor_set):
         java = file.options.java_package or file.package

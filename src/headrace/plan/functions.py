@@ -11,9 +11,9 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Decoder
 from headrace.formats.protobuf import ProtobufFormat
 from headrace.functions.expansion import called
+from headrace.functions.families.lookups import lookups_missing
+from headrace.functions.families.messages import pick, wanted
 from headrace.functions.library import library
-from headrace.functions.lookups import lookups_missing
-from headrace.functions.messages import pick, wanted
 from headrace.functions.resources import Resources
 from headrace.functions.user import UserFunction, used_by
 from headrace.project.loader import Project
@@ -88,9 +88,9 @@ class ProjectMessages:
 
     def decoder(self, message: str, column: str) -> Decoder:
         """A decoder of one field of a message."""
-        from headrace.core.descriptors import find_message
-        from headrace.formats._protobuf_decoder import ProtobufDecoder
-        from headrace.formats._protobuf_types import message_schema
+        from headrace.core.encoding.descriptors import find_message
+        from headrace.formats.protobuf.decoder import ProtobufDecoder
+        from headrace.formats.protobuf.types import message_schema
 
         refused: ProjectError | None = None
         for descriptors in dict.fromkeys(self.sets.values()):

@@ -15,7 +15,7 @@ from headrace.core.tables import TableShape
 from headrace.project.model import EventTime, FlowSpec, StreamSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.lateness import LateRule
-from headrace.views.algebra import View
+from headrace.views.algebra.operators import View
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from headrace.core.processor import LakeTable
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
-from headrace.plan.asked import check_asked
 from headrace.plan.dashboards import wrong_charts
+from headrace.plan.flow_selection import check_asked
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
 from headrace.plan.processing import (
@@ -33,8 +33,8 @@ from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
 from headrace.plan.sinkids import repeated_endpoints, sink_steps
-from headrace.plan.viewing import Reads as ViewReads
-from headrace.plan.viewing import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
+from headrace.plan.view_planning import Reads as ViewReads
+from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns

@@ -33,7 +33,7 @@ from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
 from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
 from headrace.sql.query import Query, cte_of, parse
-from headrace.views.algebra import scans
+from headrace.views.algebra.operators import scans
 
 # a shape of another version cannot be compared
 VERSION = 1

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from headrace.core.processor import Processor, StepContext
-from headrace.processors._columns import column, heads, type_of
+from headrace.processors._steps.columns import column, heads, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,8 +12,8 @@ from pydantic import Field, PrivateAttr, field_validator
 from headrace.core.durations import Duration, format_duration
 from headrace.core.filters import Filter
 from headrace.core.processor import ArrowRows, Processor, StepContext, Surroundings
-from headrace.processors._columns import check_key, heads, type_of, with_type
-from headrace.processors._queries import ROWS, check_columns, condition, filters_of, view, words
+from headrace.processors._steps.columns import check_key, heads, type_of, with_type
+from headrace.processors._steps.queries import ROWS, check_columns, condition, filters_of, view, words
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Deduplicate(Processor):
     def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
         """The same; a condition that is simple enough is looked at on the way through Python that there is anyway, and
         steps after this one share the way on which rows come back."""
-        from headrace.processors._firsts_work import FirstsWork
-        from headrace.processors._judged import judged
+        from headrace.processors._keyed.dedup_work import FirstsWork
+        from headrace.processors._keyed.keyed_filter import judged
 
         output = self.output(rows.schema)
         considered = self._simple(rows.schema)

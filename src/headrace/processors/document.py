@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from headrace.core.component import Options
+from headrace.core.encoding.python_values import python_values
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
-from headrace.core.pythonvalues import python_values
-from headrace.processors._columns import check_document, column_of, heads, type_of
-from headrace.processors._json_text import (
+from headrace.processors._steps.columns import check_document, column_of, heads, type_of
+from headrace.processors._steps.json_text import (
     NotJsonError,
     Path,
     java_double,

@@ -11,8 +11,16 @@ from pydantic import Field, field_validator
 
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
-from headrace.processors._columns import check_document, check_truth, with_type
-from headrace.processors._json_text import NotJsonError, Path, elements, on_one_line, path_of, read_object, utf8_texts
+from headrace.processors._steps.columns import check_document, check_truth, with_type
+from headrace.processors._steps.json_text import (
+    NotJsonError,
+    Path,
+    elements,
+    on_one_line,
+    path_of,
+    read_object,
+    utf8_texts,
+)
 
 # batches of documents with many elements come out in parts of about this size
 _MOST_BYTES = 8 << 20

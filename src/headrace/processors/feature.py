@@ -12,7 +12,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.processor import Processor, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import TIMESTAMP, ddl_type
-from headrace.processors._columns import column, heads, type_of, with_type
+from headrace.processors._steps.columns import column, heads, type_of, with_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

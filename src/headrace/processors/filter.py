@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.processor import Processor, StepContext, Surroundings
-from headrace.processors._queries import check_columns, condition, view, words
+from headrace.processors._steps.queries import check_columns, condition, view, words
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:

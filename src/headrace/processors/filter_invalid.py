@@ -13,8 +13,8 @@ from headrace.core.errors import ProjectError
 from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
 from headrace.core.records import spark_schema
 from headrace.core.schema import to_ddl
-from headrace.processors._columns import column, heads, type_of
-from headrace.processors._queries import check_columns, condition, view, words
+from headrace.processors._steps.columns import column, heads, type_of
+from headrace.processors._steps.queries import check_columns, condition, view, words
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from headrace.core.context import Context
-from headrace.core.jsonvalues import UnfitValueError
-from headrace.processors import _texts as texts
-from headrace.processors._asking import Refusal, Service
-from headrace.processors._curl import CurlClient, Request
-from headrace.processors._http_options import Address, HttpEnricher, Statuses, document_of, origin, statuses_of
+from headrace.core.encoding.json_values import UnfitValueError
+from headrace.processors._enrich import templates
+from headrace.processors._enrich.async_requests import Refusal, Service
+from headrace.processors._enrich.curl import CurlClient, Request
+from headrace.processors._enrich.http_options import Address, HttpEnricher, Statuses, document_of, origin, statuses_of
 
 _MOST_REDIRECTS = 5
 
@@ -80,7 +80,7 @@ class Http(HttpEnricher):
         if self.body is not None:
             if self.method == "GET":
                 raise ValueError("a GET has no `body`; write `method: POST`")
-            texts.json_parts(self.body)
+            templates.json_parts(self.body)
         return self
 
     @property
@@ -91,7 +91,7 @@ class Http(HttpEnricher):
     def asked(self) -> Sequence[str]:
         """The columns of all templates."""
         headers = [self._header(name, value) for name, value in self.headers.items()]
-        return texts.columns_of(self._path, self._query, *headers, self._body)
+        return templates.columns_of(self._path, self._query, *headers, self._body)
 
     def service(self, context: Context) -> HttpService:
         """With all templates taken apart."""
@@ -104,10 +104,10 @@ class Http(HttpEnricher):
             label=self.label,
             client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in given}),
             origin=origin(self.url),
-            path=texts.Text.of(self._path, asked),
-            query=texts.Text.of(self._query, asked),
-            headers=tuple(texts.Text.of(self._header(n, v), asked) for n, v in self.headers.items()),
-            body=texts.Text.of(self._body, asked) if self.body is not None else None,
+            path=templates.Text.of(self._path, asked),
+            query=templates.Text.of(self._query, asked),
+            headers=tuple(templates.Text.of(self._header(n, v), asked) for n, v in self.headers.items()),
+            body=templates.Text.of(self._body, asked) if self.body is not None else None,
             excluded=statuses_of(self.exclude),
             accepted=statuses_of(self.accept),
             redirects=_MOST_REDIRECTS if self.redirects else 0,
@@ -115,28 +115,28 @@ class Http(HttpEnricher):
         )
 
     @property
-    def _path(self) -> texts.Parts:
-        return texts.url_parts(self._split()[0] or "/", texts.in_path)
+    def _path(self) -> templates.Parts:
+        return templates.url_parts(self._split()[0] or "/", templates.in_path)
 
     @property
-    def _query(self) -> texts.Parts:
+    def _query(self) -> templates.Parts:
         _, mark, query = self._split()
-        return texts.url_parts(mark + query, texts.in_query)
+        return templates.url_parts(mark + query, templates.in_query)
 
     def _split(self) -> tuple[str, str, str]:
         """Path, question mark and query."""
         return self.url[len(origin(self.url)) :].partition("?")
 
     @property
-    def _body(self) -> texts.Parts:
-        return () if self.body is None else texts.json_parts(self.body)
+    def _body(self) -> templates.Parts:
+        return () if self.body is None else templates.json_parts(self.body)
 
     @staticmethod
-    def _header(name: str, value: SecretStr) -> texts.Parts:
-        texts.in_header(value.get_secret_value())
+    def _header(name: str, value: SecretStr) -> templates.Parts:
+        templates.in_header(value.get_secret_value())
         if not name or set(name) & set(": \r\n\t"):
             raise ValueError("not the name of a header")
-        return (f"{name}: ", *texts.parts_of(value.get_secret_value(), texts.in_header))
+        return (f"{name}: ", *templates.parts_of(value.get_secret_value(), templates.in_header))
 
 
 @dataclass
@@ -148,10 +148,10 @@ class HttpService(Service):
     label: str
     client: CurlClient
     origin: str
-    path: texts.Text = field(repr=False)
-    query: texts.Text = field(repr=False)
-    headers: tuple[texts.Text, ...] = field(repr=False)
-    body: texts.Text | None = field(repr=False)
+    path: templates.Text = field(repr=False)
+    query: templates.Text = field(repr=False)
+    headers: tuple[templates.Text, ...] = field(repr=False)
+    body: templates.Text | None = field(repr=False)
     excluded: frozenset[int]
     accepted: frozenset[int]
     redirects: int

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
-from headrace.core.descriptors import compile_protos, find_message, read_descriptor_sets
+from headrace.core.encoding.descriptors import compile_protos, find_message, read_descriptor_sets
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import Processor, StepContext, Surroundings, require
 from headrace.core.schema import quoted
-from headrace.processors._columns import with_type
+from headrace.processors._steps.columns import with_type
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor

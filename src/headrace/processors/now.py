@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace.core.processor import Processor, StepContext
 from headrace.core.schema import TIMESTAMP
-from headrace.processors._columns import with_type
+from headrace.processors._steps.columns import with_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from headrace.processors._search import SearchEnricher
+from headrace.processors._enrich.search import SearchEnricher
 
 
 class OpenSearch(SearchEnricher):

@@ -12,8 +12,8 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, Surroundings, Work, require
 from headrace.core.schema import from_ddl
-from headrace.processors._columns import heads, typed_columns, with_type
-from headrace.processors._project_class import ProjectClass, find
+from headrace.processors._steps.columns import heads, typed_columns, with_type
+from headrace.processors._steps.project_class import ProjectClass, find
 
 
 class PythonStep(ArrowProcessor):

@@ -16,8 +16,8 @@ from pydantic import Field, field_validator
 
 from headrace.core.component import Options
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
-from headrace.processors._columns import check_document, column_of, heads, with_type
-from headrace.processors._json_text import NotJsonError, Path, path_of, put, read_object, written
+from headrace.processors._steps.columns import check_document, column_of, heads, with_type
+from headrace.processors._steps.json_text import NotJsonError, Path, path_of, put, read_object, written
 
 Kind = Literal["any", "text", "json", "long", "epoch_ms"]
 _REMEMBERED = 2000

@@ -14,8 +14,8 @@ from headrace.core.component import Options
 from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
 from headrace.core.records import spark_schema
 from headrace.core.schema import quoted, to_ddl
-from headrace.processors._columns import with_type
-from headrace.processors._queries import ROWS, check_columns, condition, view, words
+from headrace.processors._steps.columns import with_type
+from headrace.processors._steps.queries import ROWS, check_columns, condition, view, words
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
-from headrace.processors._queries import ROWS, check_columns, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, view, words
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import refusals, state_of
 

@@ -13,9 +13,9 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import ArrowProcessor, Batches, StepClock, StepContext, StepLetters, Surroundings, Work
 from headrace.core.schema import from_ddl
-from headrace.processors._columns import column_of, heads, type_of, typed_columns, with_type
-from headrace.processors._lookup import Wanted, check_alike
-from headrace.processors._tables import Pins, Place, TableAt
+from headrace.processors._lookup.lookup import Wanted, check_alike
+from headrace.processors._lookup.tables import Pins, Place, TableAt
+from headrace.processors._steps.columns import column_of, heads, type_of, typed_columns, with_type
 
 
 class TableStep(ArrowProcessor):

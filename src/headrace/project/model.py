@@ -12,17 +12,17 @@ from pydantic_core import PydanticCustomError
 
 from headrace.core.component import Options
 from headrace.core.durations import Duration
+from headrace.core.files.object_store import ObjectStore
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf
-from headrace.core.objectstore import ObjectStore
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Source
 from headrace.project.dashboards import DashboardSpec
+from headrace.project.ranges import parse_ranges
 from headrace.project.schedules import ScheduleSpec
 from headrace.project.serving import ServeSpec
 from headrace.project.tables import TableSpec
-from headrace.sources._ranges import parse_ranges
 
 Mode = Literal["batch", "micro_batch", "realtime"]
 Output = Literal["append", "update"]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
-from headrace.core.objectstore import ObjectStore
+from headrace.core.files.object_store import ObjectStore
 from headrace.project.layers import with_includes, with_override, with_profile, with_variables
 from headrace.project.serving import ServeSpec
 from headrace.project.tree import Tree, load_tree

@@ -10,8 +10,8 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.core.kafka import KafkaConnection
-from headrace.core.logtopics import LogTopics
+from headrace.core.log_topics import LogTopics
+from headrace.systems.kafka.connection import KafkaConnection
 
 
 class SqlLimits(Options):

@@ -16,18 +16,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from headrace.core.children import Child, how
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.lifeline import STOP_SECONDS, live
-from headrace.core.statefiles import write_atomically
+from headrace.core.files.state_files import write_atomically
+from headrace.core.processes.children import Child, how
+from headrace.core.processes.lifeline import STOP_SECONDS, live
 from headrace.project.model import is_loopback
-from headrace.serve import meters
-from headrace.serve.lock import locked
-from headrace.serve.pointers import distrust
-from headrace.serve.ports import Port
-from headrace.serve.settings import Given, Settings
-from headrace.serve.status import NODE_FILE, NODE_LOCK
-from headrace.serve.suspicion import CRASHES, suspect
+from headrace.serve.base import meters
+from headrace.serve.base.lock import locked
+from headrace.serve.base.ports import Port
+from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.status import NODE_FILE, NODE_LOCK
+from headrace.serve.replica.corruption_flag import CRASHES, suspect
+from headrace.serve.replica.pointers import distrust
 
 _TEND_SECONDS, _WRITE_SECONDS = 0.1, 1.0
 _START_SECONDS = 60.0
@@ -80,8 +80,8 @@ class Node:
         numbers: dict[str, object] = {"port": self.http.number, "grpc_port": self.grpc and self.grpc.number}
         told = self.given.over(**numbers).environment()
         workers = range(1, self.settings.spec.workers + 1)
-        self.children = [Child("applier", "headrace.serve.applier", told)]
-        self.children += [Child(f"api-{number}", "headrace.serve.api", told) for number in workers]
+        self.children = [Child("applier", "headrace.serve.replica.applier", told)]
+        self.children += [Child(f"api-{number}", "headrace.serve.rest.api", told) for number in workers]
         if self.grpc is not None:
             self.children += [Child(f"grpc-{number}", "headrace.serve.grpc", told) for number in workers]
         for child in self.children:

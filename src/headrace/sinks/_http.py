@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import urllib3
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from headrace.core.addresses import http_address
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.services import not_let_in, not_trusted, service_away
-from headrace.core.tls import ServiceTls, TlsTexts
 from headrace.sinks._patience import Patience
+from headrace.systems.addresses import http_address
+from headrace.systems.services import not_let_in, not_trusted, service_away
+from headrace.systems.tls import ServiceTls, TlsTexts
 
 _LONGEST_ANSWER = 300
 _LONGEST_ASKED_WAIT = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.context import Batch
+from headrace.core.rows import drain
 from headrace.core.sink import Delivery, Rewind, Side, Sink
-from headrace.sinks._rows import drain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,12 +16,12 @@ from headrace.core.format import Format
 from headrace.core.kinds import KindOf
 from headrace.core.schema import to_ddl
 from headrace.core.source import RowSource
-from headrace.engine.deadletters import read_letters
-from headrace.engine.failures import from_query
-from headrace.engine.flow import FlowStarter
-from headrace.engine.laterows import read_late
-from headrace.engine.schemas import infer_schema
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.late_rows import read_late
+from headrace.engine.spark.failures import from_query
+from headrace.engine.state.schemas import infer_schema
+from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load

@@ -11,7 +11,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.log.tables import table_log
-from headrace.plan.viewing import kept_shape
+from headrace.plan.view_planning import kept_shape
 from headrace.project.loader import Project
 
 Row = Mapping[str, Any]

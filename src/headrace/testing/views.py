@@ -15,13 +15,13 @@ from headrace.core.endpoints import Op
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.schema import quoted, to_ddl
 from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of
-from headrace.views.algebra import View
-from headrace.views.changed import Changed
-from headrace.views.keyed import keyed
-from headrace.views.maintained import Maintained, TableInput
-from headrace.views.normalise import normalise
-from headrace.views.running import local, nullable
-from headrace.views.state import ViewState
+from headrace.views.algebra.operators import View
+from headrace.views.compile.normalise import normalise
+from headrace.views.maintain.changed import Changed
+from headrace.views.maintain.keyed import keyed
+from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.running import local, nullable
+from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,7 +179,7 @@ def _session() -> SparkSession:
     """The session that runs, or one for tests."""
     from pyspark.sql import SparkSession
 
-    from headrace.engine.session import start_session
+    from headrace.engine.spark.session import start_session
     from headrace.project.model import SparkSpec
 
     found = SparkSession.getActiveSession()

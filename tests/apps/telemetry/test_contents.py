@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.context import Context
-from headrace.processors._project_class import find
+from headrace.processors._steps.project_class import find
 
 APP = Path(__file__).parents[3] / "apps/telemetry"
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from headrace.cli.serving import wants_serving
-from headrace.engine.flow import FlowStarter
-from headrace.engine.releasing import Releaser
-from headrace.engine.runner import Runner
-from headrace.engine.state import StateDir
+from headrace.cli.projects._serving import wants_serving
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.positions.release_positions import Releaser
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.runner import Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
-from headrace.serve.app import create_app
-from headrace.serve.settings import Settings
+from headrace.serve.base.settings import Settings
+from headrace.serve.rest.app import create_app
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

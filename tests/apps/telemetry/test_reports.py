@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace.engine.flow import FlowStarter
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
-from headrace.serve.settings import Settings
+from headrace.serve.base.settings import Settings
 from headrace.testing.tables import ListTables
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from tests.conftest import unavailable
 
 from headrace.capture.__main__ import capture
 from headrace.core.endpoints import OP, Op
-from headrace.engine.flow import FlowStarter
-from headrace.engine.runner import Runner
-from headrace.engine.state import StateDir
+from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.state.state import StateDir
+from headrace.engine.supervise.runner import Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project
-from headrace.serve.settings import Settings
+from headrace.serve.base.settings import Settings
 from headrace.testing.services import Postgres
 
 if TYPE_CHECKING:

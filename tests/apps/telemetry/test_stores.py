@@ -28,8 +28,8 @@ from tests.apps.telemetry.stores import (
 )
 from tests.conftest import unavailable
 
-from headrace.engine.deadletters import read_letters
-from headrace.engine.state import StateDir
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.state.state import StateDir
 from headrace.testing.harness import ProjectHarness
 from headrace.testing.services import Postgres, Redis
 

@@ -13,16 +13,16 @@ import pytest
 from deltalake import DeltaTable
 from tests.apps.telemetry.application import APP, Application, line
 
-from headrace.engine.adhoc import AdHoc
-from headrace.engine.answers import to_document
-from headrace.engine.deadletters import read_letters
-from headrace.engine.state import StateDir
-from headrace.serve.access import Doors
-from headrace.serve.grants import Grant
-from headrace.serve.settings import Settings
+from headrace.engine.adhoc.answers import to_document
+from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.state.state import StateDir
+from headrace.serve.access.access import Doors
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.settings import Settings
 from headrace.serve.sql.answer import answer
 from headrace.serve.sql.tables import Tables
-from headrace.serve.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

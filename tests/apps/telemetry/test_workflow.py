@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
-from headrace.processors._project_class import find
-from headrace.processors._session_run import METHODS, Rules, SessionRun
+from headrace.processors._steps.project_class import find
+from headrace.processors.sessions.run import METHODS, Rules, SessionRun
 
 APP = Path(__file__).parents[3] / "apps/telemetry"
 FIXTURES = Path(__file__).parent / "fixtures/workflow-summary"

@@ -31,13 +31,13 @@ BUGS = frozenset(filter(None, os.environ.get("FAULTS_PLANT", "").split(",")))
 
 
 def die_at(point: str, flow: str, batch_id: int) -> None:
-    """As headrace.engine.points.reach, also in a Python worker; in a later batch when the named one has no rows."""
+    """Like crash_points.reach, also in a Python worker; in a later batch when the named one has no rows."""
     asked, _, rest = os.environ.get("HEADRACE_CRASH", "").partition(":")
     if asked != point:
         return
     batch, _, only = rest.partition(":")
     if batch_id >= int(batch) and only in ("", flow):
-        from headrace.engine.points import crash
+        from headrace.engine.flows.crash_points import crash
 
         crash(int(Path(os.environ["FAULTS_LOCK"]).read_text()))
 
@@ -159,12 +159,12 @@ def plant_in_postgres(module: ModuleType) -> None:
 
 
 PLANTS: dict[str, Callable[[ModuleType], None]] = {
-    "headrace.engine.decode": plant_in_decode,
-    "headrace.sinks._transactions": plant_in_transactions,
+    "headrace.engine.inputs.decode": plant_in_decode,
+    "headrace.sinks.kafka.transactions": plant_in_transactions,
     "headrace.sinks.lake": plant_in_lake,
     "headrace.sinks.files": plant_in_files,
     "headrace.sinks._publish": plant_in_publish,
-    "headrace.sinks._postgres_write": plant_in_postgres,
+    "headrace.sinks.postgres.write": plant_in_postgres,
 }
 
 

@@ -13,9 +13,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from headrace.core.descriptors import build_pool
+from headrace.core.encoding.descriptors import build_pool
+from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.server import Server
-from headrace.serve.settings import Settings
 
 COMMON = "headrace.v1.CommonService"
 Metadata = Sequence[tuple[str, str]]

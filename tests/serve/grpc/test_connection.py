@@ -15,11 +15,11 @@ import hpack
 import pytest
 
 from headrace.core.errors import RequestError
-from headrace.serve.grpc import frames
 from headrace.serve.grpc.calls import Caller, Calls, Method, Style, _seconds
-from headrace.serve.grpc.connection import STREAMS, Connection
-from headrace.serve.grpc.frames import Code, PeerError, Setting
-from headrace.serve.grpc.heads import HeadReader, MalformedError, literal
+from headrace.serve.grpc.http2 import frames
+from headrace.serve.grpc.http2.connection import STREAMS, Connection
+from headrace.serve.grpc.http2.frames import Code, PeerError, Setting
+from headrace.serve.grpc.http2.heads import HeadReader, MalformedError, literal
 
 LARGEST = 1_000_000
 HEADERS = [

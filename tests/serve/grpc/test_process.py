@@ -11,9 +11,9 @@ import pytest
 from tests.serve.grpc.kit import COMMON, Client, refusal
 from tests.serve.kit import Served
 
-from headrace.core.children import Child
-from headrace.serve.ports import Port
-from headrace.serve.settings import Given
+from headrace.core.processes.children import Child
+from headrace.serve.base.ports import Port
+from headrace.serve.base.settings import Given
 
 pytestmark = pytest.mark.service
 

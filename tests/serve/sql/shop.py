@@ -12,9 +12,9 @@ import pyarrow as pa
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.schema import from_ddl
 from headrace.project.serving import Limits, ServeSpec, SqlLimits
-from headrace.serve.pointers import Pointer, write_pointer
-from headrace.serve.settings import Settings
-from headrace.store.writer import StoreWriter
+from headrace.serve.base.settings import Settings
+from headrace.serve.replica.pointers import Pointer, write_pointer
+from headrace.store.endpoint.writer import StoreWriter
 
 ORDERS = Endpoint(
     "orders",

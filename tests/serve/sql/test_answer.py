@@ -13,11 +13,11 @@ from tests.serve.sql.shop import NONE, ORDERS, put, shop
 from headrace.client.frames import Answer
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
-from headrace.serve.access import Doors
-from headrace.serve.grants import Grant
+from headrace.serve.access.access import Doors
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
 from headrace.serve.sql.answer import answer
 from headrace.serve.sql.tables import Tables
-from headrace.serve.stores import Stores
 
 ALL = Grant("all", frozenset({"sql"}))
 EUROPE = Grant("eu", frozenset({"sql"}), {"orders": Access(fields=["id", "amount"], filter={"region": "EU"})})

@@ -15,7 +15,7 @@ from tests.serve.sql.shop import shop
 
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
-from headrace.serve.grants import Grant
+from headrace.serve.access.grants import Grant
 from headrace.serve.sql.messages import question
 from headrace.serve.sql.pool import Answerers
 

@@ -8,9 +8,9 @@ import signal
 
 import uvloop
 
-from headrace.core import lifeline
+from headrace.core.processes import lifeline
+from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.server import Server
-from headrace.serve.settings import Settings
 
 _FINISH_SECONDS = lifeline.STOP_SECONDS * 0.7
 

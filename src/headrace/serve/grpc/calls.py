@@ -12,8 +12,8 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from headrace.core.errors import RequestError
-from headrace.serve.grpc import heads
-from headrace.serve.grpc.streams import Stream
+from headrace.serve.grpc.http2 import heads
+from headrace.serve.grpc.http2.streams import Stream
 
 _logger = logging.getLogger(__name__)
 

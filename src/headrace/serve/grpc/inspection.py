@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import ReflectionServicer
 
-from headrace.core.descriptors import build_pool
+from headrace.core.encoding.descriptors import build_pool
 from headrace.core.errors import RequestError
-from headrace.serve.grants import Grant
+from headrace.serve.access.grants import Grant
 from headrace.serve.grpc.calls import Caller, Method, Style
 from headrace.serve.grpc.services import COMMON_SERVICE, TABLE_SERVICE, Services, parsed
 from headrace.serve.grpc.typed import Typed, common_files, service_name

@@ -6,14 +6,14 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from headrace.serve.auth import Callers
+from headrace.serve.access.auth import Callers
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.meters import Meters
+from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.calls import Calls, Method
-from headrace.serve.grpc.connection import Connection
+from headrace.serve.grpc.http2.connection import Connection
 from headrace.serve.grpc.inspection import Inspection
 from headrace.serve.grpc.services import Services
-from headrace.serve.meters import Meters
-from headrace.serve.settings import Settings
-from headrace.serve.stores import Stores
 
 _THREADS = 4
 _BACKLOG = 1024

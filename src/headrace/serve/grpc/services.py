@@ -13,22 +13,22 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from headrace.core.descriptors import build_pool
+from headrace.core.encoding.descriptors import build_pool
 from headrace.core.errors import RequestError
 from headrace.core.schema import ddl_type
-from headrace.serve.access import Door, Doors
-from headrace.serve.auth import Callers, token_of
-from headrace.serve.feeds import Feeds
-from headrace.serve.grants import Grant
+from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.auth import Callers, token_of
+from headrace.serve.access.feeds import Feeds
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
+from headrace.serve.access.subscription import Item, Subscription, Wanted
+from headrace.serve.base.meters import Meters
+from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.calls import Caller, Method, Style
 from headrace.serve.grpc.typed import PACKAGE, Typed, common_files, service_name
 from headrace.serve.grpc.values import GenericRows, key_of, read
-from headrace.serve.meters import Meters
-from headrace.serve.pushing import Pushing
-from headrace.serve.settings import Settings
-from headrace.serve.stores import Stores
-from headrace.serve.subscription import Item, Subscription, Wanted
-from headrace.store.reader import Row
+from headrace.serve.ingest.pushing import Pushing
+from headrace.store.endpoint.reader import Row
 
 COMMON_SERVICE = "headrace.v1.CommonService"
 TABLE_SERVICE = "headrace.v1.TableService"

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from headrace.core.descriptors import build_pool, compile_text, files_of
+from headrace.core.encoding.descriptors import build_pool, compile_text, files_of
 from headrace.core.endpoints import Endpoint
 from headrace.serve.grpc.shapes import COMMON, NULLS, MessageMaker, Shape, camel, reader, writer
 

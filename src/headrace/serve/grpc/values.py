@@ -13,8 +13,8 @@ import pyarrow as pa
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
 from headrace.serve.grpc import shapes
-from headrace.store.rowjson import typed
-from headrace.store.values import NAN, kind_of
+from headrace.store.rows.row_json import typed
+from headrace.store.rows.values import NAN, kind_of
 
 Write = Callable[[Any], dict[str, Any]]
 _NULL: dict[str, Any] = {"null_value": 0}

@@ -17,7 +17,7 @@ from headrace.core.schema import ddl_type
 from headrace.project.serving import SqlLimits
 from headrace.serve.sql.tables import Tables, timed_out, unknown_table
 from headrace.serve.sql.text import Question, not_allowed, read
-from headrace.store.rowjson import column_json
+from headrace.store.rows.row_json import column_json
 
 _ROWS_AT_ONCE = 1_000
 _BYTES_SHARE = 4

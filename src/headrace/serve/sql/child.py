@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from headrace.core.errors import RequestError
 from headrace.project.serving import SqlLimits
-from headrace.serve.access import Doors
-from headrace.serve.grants import Grant
-from headrace.serve.settings import Settings
+from headrace.serve.access.access import Doors
+from headrace.serve.access.grants import Grant
+from headrace.serve.access.stores import Stores
+from headrace.serve.base.settings import Settings
 from headrace.serve.sql.answer import answer
 from headrace.serve.sql.messages import ANSWER, READY, REFUSAL, Closed, asked_of, receive, refusal, send, settings_of
 from headrace.serve.sql.tables import Tables
-from headrace.serve.stores import Stores
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 60.0

@@ -14,8 +14,8 @@ import msgspec
 
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access, Limits, ServeSpec
-from headrace.serve.grants import Grant
-from headrace.serve.settings import Settings
+from headrace.serve.access.grants import Grant
+from headrace.serve.base.settings import Settings
 
 _HEAD = struct.Struct(">BI")
 READY, QUESTION, ANSWER, REFUSAL = range(4)

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from headrace.core.errors import RequestError
-from headrace.serve.settings import Settings
+from headrace.serve.base.settings import Settings
+from headrace.serve.replica.corruption_flag import CRASHES, suspect
 from headrace.serve.sql.messages import ANSWER, QUESTION, READY, Closed, Late, hello, receive, refused, send
-from headrace.serve.suspicion import CRASHES, suspect
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 3.0

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve.front import Front
+from headrace.serve.http.request_context import Front
 from headrace.serve.sql.messages import question
 from headrace.serve.sql.pool import Answerers
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve.access import Door, Doors
-from headrace.serve.grants import Grant
+from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.grants import Grant
 from headrace.serve.sql.text import Question, Table
-from headrace.store.rowjson import Picker
+from headrace.store.rows.row_json import Picker
 
 if TYPE_CHECKING:
     import duckdb

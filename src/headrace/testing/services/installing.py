@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import fetch
+from headrace.engine.spark.jars import fetch
 from headrace.testing.services.service import Service, program_dir
 
 Report = Callable[[str], None]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import SetName, java_command, require_jars, require_java
+from headrace.engine.spark.jars import SetName, java_command, require_jars, require_java
 from headrace.testing.services import kafka_config
 from headrace.testing.services.daemon import await_true
 from headrace.testing.services.ports import HOST

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from headrace.core.errors import ProjectError
-from headrace.engine.jars import SetName, java_command, pyspark_home, require_jars, require_java
+from headrace.engine.spark.jars import SetName, java_command, pyspark_home, require_jars, require_java
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
 from headrace.testing.services.service import Service

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headrace.core.objectstore import ObjectStore
+from headrace.core.files.object_store import ObjectStore
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
 from headrace.testing.services.service import Service

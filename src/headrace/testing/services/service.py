@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.jars import SetName, jar_dir
+from headrace.engine.spark.jars import SetName, jar_dir
 from headrace.testing.services import ports
 from headrace.testing.services.daemon import Daemon
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from headrace.core.errors import ProjectError
-from headrace.engine.classes import java_options
-from headrace.engine.jars import pyspark_home, require_java
-from headrace.engine.ownclasses import own_jar
+from headrace.engine.spark.class_archive import java_options
+from headrace.engine.spark.jars import pyspark_home, require_java
+from headrace.engine.spark.java_helpers import own_jar
 from headrace.testing.services.daemon import Daemon, await_true
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get

@@ -1,0 +1,222 @@
+"""`headrace archive`: what an archive has, whether each record is there once, and replay of some of its days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.positions_output import DryRun, aligned, opened, shown
+from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.core.files.state_files import StatePath
+    from headrace.project.loader import Project
+    from headrace.sinks.archive import ArchiveSink
+    from headrace.systems.kafka.connection import KafkaConnection
+
+app = typer.Typer(help="Archives: what is there, and replay of days.", no_args_is_help=True, rich_markup_mode=None)
+
+_Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")]
+_From = Annotated[str | None, typer.Option("--from", metavar="DAY", help="The first day, e.g. 2026-01-30.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="DAY", help="The last day, which is included.")]
+
+
+@app.command("show")
+def show_(
+    names: Names = None,
+    topic: _Topics = None,
+    first: _From = None,
+    last: _To = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show the folders of an archive: how many records and files, whether finished, how many came late."""
+    from headrace.sinks.archive.read import folders
+
+    root = _Archive.named(names, project, profile, overrides).root
+    found = [_folder(root, name) for name in folders(root, topic or [], _day(first), _day(last))]
+    if json:
+        printer.document({"folders": found, "records": sum(one["records"] for one in found)})
+        return
+    columns = ("folder", "state", "records", "files", "bytes", "late")
+    rows = [list(columns), *([shown(one[name]) for name in columns] for one in found)]
+    for line in aligned(rows):
+        printer.data(line)
+
+
+def _folder(root: StatePath, name: str) -> dict[str, Any]:
+    from headrace.sinks.archive.files import LATE, MARK, read_note
+    from headrace.sinks.archive.read import located
+
+    parts = list(located(root / name).values())
+    late, mark = read_note(root / name, LATE), read_note(root / name, MARK)
+    return {
+        "folder": name,
+        "state": "late" if late else "finished" if mark else "open",
+        "records": sum(one.part.records for one in parts),
+        "files": len({one.file for one in parts}),
+        "bytes": sum(one.part.bytes for one in parts),
+        "late": (late or mark or {"late": 0})["late"],
+    }
+
+
+@app.command("check")
+def check_(
+    names: Names = None,
+    topic: _Topics = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Count, by partition, the records whose positions were kept: which are there more than once, which offsets are
+    not. Every line is read and counted against what stands beside its file. Exit code 1 when something is wrong."""
+    from headrace.sinks.archive.read import coverage, folders, located, read_parts
+
+    root = _Archive.named(names, project, profile, overrides).root
+    by_topic: dict[str, list[Any]] = {}
+    wrong = 0
+    for name in folders(root, topic or [], None, None):
+        parts = [one.part for one in located(root / name).values()]
+        by_topic.setdefault(name.partition("/")[0], []).extend(parts)
+        read = read_parts(root / name, [part.name for part in parts])
+        wrong += sum(len(lines) != part.records for part, lines in read)
+    found = [{"topic": name, **vars(one)} for name, parts in by_topic.items() for one in coverage(parts)]
+    well = not wrong and not any(one["repeated"] for one in found)
+    if json:
+        printer.document({"partitions": found, "wrong_files": wrong, "ok": well})
+    else:
+        columns = ("topic", "partition", "records", "first", "last", "repeated", "absent")
+        for line in aligned([list(columns), *([shown(one[name]) for name in columns] for one in found)]):
+            printer.data(line)
+        printer.note(f"{wrong:,} files do not have the lines they should have" if wrong else "every line is there")
+    if not well:
+        raise typer.Exit(Exit.FAILED)
+
+
+@app.command("replay")
+def replay_(
+    topic: Annotated[str, typer.Option("--topic", metavar="T", help="The topic whose records are replayed.")],
+    first: Annotated[str, typer.Option("--from", metavar="DAY", help="The first day, e.g. 2026-01-30.")],
+    last: Annotated[str, typer.Option("--to", metavar="DAY", help="The last day, which is included.")],
+    into: Annotated[str, typer.Option("--into", metavar="T", help="The Kafka topic they are written to.")],
+    names: Names = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="A.B", help="Where a record's key is in its JSON; none otherwise.")
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option("--stream", metavar="S", help="A stream of the cluster; that of the flow otherwise.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Replay what was replayed already.")] = False,
+    dry_run: DryRun = False,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Write the records of some days into a topic, each once: cut off, it goes on where it was; done, it does nothing.
+
+    Those who read the topic must read committed records only. Records have the order they had in each file.
+    """
+    from headrace.engine.replay.archive_replay import Replayer, ReplayOrder
+
+    begin, end = _day(first), _day(last)
+    if begin is None or end is None or end < begin:
+        raise usage_error(f"--to {last} is before --from {first}", "the last day is included")
+    archive = _Archive.named(names, project, profile, overrides)
+    context = archive.project.context
+    cluster = archive.cluster(stream)
+    properties = cluster.librdkafka_properties(context)
+    _require_topic(properties, into)
+    order = ReplayOrder(archive.sink.path, topic, str(begin), str(end), into, key)
+    who = Replayer(order, archive.root, context, properties)
+    plan = who.plan(again=again)
+    said = {"id": order.id, "run": plan.run, **_said(order), "records": plan.records, "already": plan.done}
+    if plan.done:
+        printer.note(f"{plan.records:,} records were replayed already; --again does it once more")
+    sent = 0 if dry_run or plan.done else who.execute(plan, lambda seen, all_: printer.note(f"{seen:,} of {all_:,}"))
+    if json:
+        printer.document({**said, "sent": sent, "done": plan.done or not dry_run})
+    else:
+        printer.data(f"{'would replay' if dry_run else 'replayed'} {plan.records if dry_run else sent:,} records")
+
+
+def _said(order: Any) -> dict[str, str]:
+    return {"topic": order.topic, "from": order.first, "to": order.last, "into": order.into}
+
+
+def _require_topic(properties: dict[str, str], topic: str) -> None:
+    from headrace.systems.kafka.cluster import Cluster
+
+    Cluster(properties).partitions([topic])
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise usage_error(f"'{text}' is not a day", "write e.g. 2026-01-31") from None
+
+
+class _Archive:
+    """The archive of the flow that was named, or the only one of the project."""
+
+    def __init__(self, project: Project, flow: str, sink: ArchiveSink) -> None:
+        from headrace.sinks.archive.files import archive_root
+
+        self.project, self.flow, self.sink = project, flow, sink
+        self.root = archive_root(project.context.path(sink.path), project.context.store)
+
+    @staticmethod
+    def named(
+        names: Sequence[str] | None, option: Path | None, profile: str | None, overrides: Sequence[str] | None
+    ) -> _Archive:
+        """The one that these arguments mean."""
+        from headrace.sinks.archive import ArchiveSink
+
+        project, _state, flows = opened(names, option, profile, overrides)
+        found = [
+            (name, sink)
+            for name, flow in project.spec.flows.items()
+            for sink in flow.sinks
+            if isinstance(sink, ArchiveSink) and (not flows or name in flows)
+        ]
+        if len(found) != 1:
+            raise ProjectError(
+                "no-such-archive",
+                f"{'no flow' if not found else f'{len(found)} flows'} with an archive {'is' if not found else 'are'} "
+                f"meant by '{' '.join(flows) or project.spec.project}'",
+                hint="name the flow whose sink is of type archive",
+                exit_code=Exit.NOT_FOUND,
+            )
+        return _Archive(project, *found[0])
+
+    def cluster(self, stream: str | None) -> KafkaConnection:
+        """How the Kafka cluster is reached: as the flow's own stream does, or another."""
+        from headrace.plan.planner import make_plan
+        from headrace.systems.kafka.connection import KafkaConnection
+
+        streams = self.project.spec.streams
+        if stream is not None and stream not in streams:
+            hint = did_you_mean(stream, streams, "streams")
+            raise ProjectError("unknown-stream", f"there is no stream '{stream}'", hint=hint, exit_code=Exit.NOT_FOUND)
+        read = [one.name for one in make_plan(self.project, (self.flow,)).flow(self.flow).streams()]
+        for name in [stream] if stream is not None else read:
+            source = streams[name].source
+            if isinstance(source, KafkaConnection):
+                return source
+        raise ProjectError(
+            "replay-needs-kafka",
+            f"{f'stream {stream!r}' if stream else f'flow {self.flow!r}'} does not read Kafka, so there is no cluster",
+            hint="name a stream of the cluster: --stream",
+            exit_code=Exit.NOT_FOUND,
+        )

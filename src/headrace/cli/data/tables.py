@@ -1,0 +1,141 @@
+"""`headrace tables`: what tables a project has, what is in them and how far they are."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.output import printer
+from headrace.cli.terminal.positions_output import aligned
+from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.core.tables import TableShape
+    from headrace.project.loader import Project
+
+app = typer.Typer(help="Tables of a project.", no_args_is_help=True, rich_markup_mode=None)
+
+_Table = Annotated[str, typer.Argument(metavar="NAME", help="The table.")]
+_UNKNOWN = "–"
+
+
+@app.command("list")
+def list_(
+    name: Name = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List the tables: where their rows come from, how many there are, and how far they are behind.
+
+    Reads the log and what the capture writes down every second; asks no source.
+    """
+    loaded = load_project(only_project(name, project), profile, overrides)
+    found = [printer.clean(_described(loaded, one)) for one in loaded.spec.tables]
+    if json:
+        printer.document(found)
+        return
+    rows = [["table", "state", "source", "key", "rows", "lag", "newest"], *(_cells(one) for one in found)]
+    for line in aligned(rows) if found else ["no tables"]:
+        printer.data(line)
+
+
+@app.command()
+def show(
+    table: _Table,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show one table: its columns and key, its source, how many rows it has, where it is read and how far behind.
+
+    The columns are those of its log; when nothing was read yet, the source is asked.
+    """
+    loaded = load_project(project or Path("."), profile, overrides)
+    if table not in loaded.spec.tables:
+        raise ProjectError(
+            "unknown-table",
+            f"there is no table '{table}'",
+            hint=did_you_mean(table, loaded.spec.tables, "tables"),
+            exit_code=Exit.NOT_FOUND,
+        )
+    found = printer.clean(_described(loaded, table, ask=True))
+    if json:
+        printer.document(found)
+        return
+    for line in _lines(found):
+        printer.data(line)
+
+
+def _described(project: Project, name: str, *, ask: bool = False) -> dict[str, Any]:
+    """A table as its log has it, with what the capture of this machine says of it."""
+    from headrace.core.schema import to_ddl
+    from headrace.log.tables import table_log
+    from headrace.log.tablestatus import read_group, tables_folder
+
+    spec, context = project.spec.tables[name], project.context
+    log = table_log(context, spec.source.group)
+    shape: TableShape | None = log.shapes().get(name)
+    if shape is None and ask:
+        shape = spec.shape(name, context)
+    newest, said = log.newest(), read_group(tables_folder(context), spec.source.group)
+    live = said is not None and said["live"]
+    at = None if newest is None or newest.at is None else newest.at.isoformat()
+    return {
+        "name": name,
+        "description": spec.description,
+        "source": spec.source.label,
+        "group": spec.source.group,
+        "columns": None if shape is None else to_ddl(shape.columns),
+        "key": spec.key if shape is None else list(shape.key),
+        "state": said["state"] if said is not None and live else "not followed" if log.end() else "nothing read yet",
+        "reason": said["reason"] if said is not None and live else None,
+        "complete": name in log.complete(),
+        "rows": log.counts().get(name),
+        "sequence": log.end(),
+        "position": log.position(),
+        "lag": said["lag"] if said is not None and live else None,
+        "changes_per_s": said["changes_per_s"] if said is not None and live else None,
+        "newest": at,
+    }
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    return [
+        one["name"],
+        one["state"],
+        one["source"],
+        ",".join(one["key"]) or _UNKNOWN,
+        _number(one["rows"]),
+        _number(one["lag"]),
+        one["newest"] or _UNKNOWN,
+    ]
+
+
+def _lines(one: dict[str, Any]) -> list[str]:
+    whole = "" if one["complete"] else ", its first snapshot is not whole yet"
+    lines = [f"{one['name']}: {one['state']}{whole}"]
+    if one["description"]:
+        lines.append(f"  {one['description']}")
+    if one["reason"] is not None:
+        lines.append(f"  {one['reason']['text']} [{one['reason']['code']}]")
+    lines += [
+        f"  source: {one['source']} (read with group {one['group']})",
+        f"  columns: {one['columns']}",
+        f"  key: {', '.join(one['key'])}",
+        f"  rows: {_number(one['rows'])}, at {one['sequence']} of its log",
+        f"  lag: {_number(one['lag'])}, newest change: {one['newest'] or _UNKNOWN}",
+    ]
+    if one["position"] is not None:
+        lines.append(f"  position: {jsonlib.dumps(one['position'])}")
+    return lines
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,}"

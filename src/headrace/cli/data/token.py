@@ -1,0 +1,244 @@
+"""`headrace token`: tokens and API keys for callers of endpoints."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.core.durations import parse_duration
+from headrace.core.errors import Exit, RequestError, did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.project.loader import Project
+
+app = typer.Typer(help="Tokens and API keys for callers of endpoints.", rich_markup_mode=None)
+
+_STDIN = "-"
+_Endpoints = Annotated[
+    list[str] | None,
+    typer.Option("--endpoint", metavar="E[=F,F]", help="Only this endpoint, or only these fields of it; repeatable."),
+]
+_Fields = Annotated[
+    list[str] | None, typer.Option("--field", metavar="E.F", help="Only this field of an endpoint; repeatable.")
+]
+_Filters = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="E=JSON", help="Only rows of an endpoint that meet this filter."),
+]
+_Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="T", help="With the scope write: only this table; may be repeated."),
+]
+_Scopes = Annotated[
+    list[str] | None,
+    typer.Option("--scope", metavar="S", help="read (default), events, sql, write or admin; may be repeated."),
+]
+
+
+@app.command()
+def create(
+    name: Name = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    endpoint: _Endpoints = None,
+    field: _Fields = None,
+    row_filter: _Filters = None,
+    table: _Tables = None,
+    scope: _Scopes = None,
+    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long a token holds.")] = "24h",
+    holder: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Whose it is.")] = None,
+    rate: Annotated[float | None, typer.Option("--rps", help="Requests per second; else the project's limit.")] = None,
+    api_key: Annotated[bool, typer.Option("--api-key", help="A key without expiry, for the project file.")] = False,
+    private_key: Annotated[
+        Path | None, typer.Option("--private-key", metavar="FILE", help="Where the project has only the public key.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a token that callers show as `Authorization: Bearer TOKEN`. It alone is printed on stdout.
+
+    A token is signed and expires; an API key holds until its hash is taken out of the project file.
+    """
+    loaded = load_project(only_project(name, project), profile, overrides)
+    access = _access(endpoint, field, row_filter)
+    for unknown in _unknown(loaded, access):
+        printer.note(f"note: {unknown}")
+    scopes = _scopes(scope)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise usage_error("--rps is a number above 0")
+    if api_key:
+        _print_key(holder or "caller", scopes, access, table, rate, json)
+        return
+    claims: dict[str, Any] = {"scopes": scopes}
+    claims |= {"sub": holder} if holder else {}
+    claims |= {"endpoints": access} if access else {}
+    claims |= {"tables": table} if table else {}
+    claims |= {"rps": rate} if rate is not None else {}
+    _print_token(loaded, claims, expires, private_key, json)
+
+
+@app.command()
+def show(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="The token; - reads it from stdin.")],
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Say what is in a token, and whether the project's servers would take it. Exits with 1 if not."""
+    from headrace.serve.access.issue import claims_of
+
+    given = sys.stdin.readline().strip() if token == _STDIN else token
+    header, claims = claims_of(given)
+    loaded = load_project(project or Path("."), profile, overrides)
+    reasons = list(_reasons(loaded, given))
+    if json:
+        printer.document({"holds": not reasons, "reasons": reasons, "header": header, "claims": claims})
+    else:
+        printer.data(jsonlib.dumps(claims, indent=2, ensure_ascii=False))
+        for line in reasons or ["the project's servers take it"]:
+            printer.note(line)
+    if reasons:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _print_token(loaded: Project, claims: dict[str, Any], expires: str, private_key: Path | None, json: bool) -> None:
+    from headrace.serve.access.issue import signed
+
+    try:
+        lasts = parse_duration(expires)
+    except ValueError as error:
+        raise usage_error(f"--expires: {error}") from None
+    now = datetime.now(UTC)
+    token, whole = signed(
+        loaded.spec.serve.auth,
+        loaded.spec.project,
+        loaded.root,
+        claims,
+        now=now,
+        expires=lasts,
+        private_key=private_key,
+    )
+    until = datetime.fromtimestamp(whole["exp"], UTC).isoformat().replace("+00:00", "Z")
+    if json:
+        printer.document({"token": token, "expires": until, "claims": whole})
+        return
+    printer.data(token)
+    printer.note(f"holds until {until}; allows {', '.join(whole['scopes'])} of {_endpoints_text(whole)}")
+
+
+def _print_key(
+    holder: str, scopes: list[str], access: dict[str, Any], tables: list[str] | None, rate: float | None, json: bool
+) -> None:
+    from headrace.serve.access.issue import new_api_key
+
+    key, digest = new_api_key()
+    entry: dict[str, Any] = {"name": holder, "sha256": digest, "scopes": scopes}
+    entry |= {"endpoints": access} if access else {}
+    entry |= {"tables": tables} if tables else {}
+    entry |= {"requests_per_second": rate} if rate is not None else {}
+    if json:
+        printer.document({"key": key, "entry": entry})
+        return
+    printer.data(key)
+    # a mapping in JSON is one in YAML, and no name or filter needs quoting by other rules
+    printer.note(f"serve:\n  auth:\n    keys:\n      - {jsonlib.dumps(entry, ensure_ascii=False)}")
+
+
+def _scopes(given: Sequence[str] | None) -> list[str]:
+    from headrace.serve.access.grants import SCOPES
+
+    for scope in given or ():
+        if scope not in SCOPES:
+            raise usage_error(f"there is no scope '{scope}'", did_you_mean(scope, SCOPES, "scopes"))
+    return list(dict.fromkeys(given or ["read"]))
+
+
+def _access(
+    endpoints: Sequence[str] | None, fields: Sequence[str] | None, filters: Sequence[str] | None
+) -> dict[str, Any]:
+    """What the options allow, by endpoint, as it stands in a token."""
+    found: dict[str, Any] = {}
+    for given in endpoints or ():
+        name, separator, listed = given.partition("=")
+        entry = found.setdefault(name, {})
+        if separator:
+            entry.setdefault("fields", []).extend(one.strip() for one in listed.split(",") if one.strip())
+    for given in fields or ():
+        name, separator, column = given.partition(".")
+        if not separator or not column:
+            raise usage_error(f"--field '{given}' is not ENDPOINT.FIELD")
+        found.setdefault(name, {}).setdefault("fields", []).append(column)
+    for given in filters or ():
+        name, separator, text = given.partition("=")
+        found.setdefault(name, {})["filter"] = _filter(given, text if separator else "")
+    return found
+
+
+def _filter(given: str, text: str) -> dict[str, Any]:
+    try:
+        document = jsonlib.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise usage_error(f"--filter '{given}' is not ENDPOINT=JSON", """as in --filter 'films={"region": "EU"}'""")
+    return document
+
+
+def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
+    """What does not fit the endpoints as they are; they may be others when the token is used."""
+    from headrace.serve.base.settings import Settings
+    from headrace.store.query.filters import parse_filter
+
+    settings = Settings.of(loaded)
+    logs = settings.logs
+    try:
+        written = logs.names()
+    except OSError as error:
+        yield f"the logs cannot be read, so names and filters are not checked: {error.strerror}"
+        return
+    for name, entry in access.items():
+        if name not in written:
+            if name not in settings.endpoints:
+                known = did_you_mean(name, {*written, *settings.endpoints}, "endpoints")
+                yield f"there is no endpoint '{name}' yet; {known}"
+            continue
+        endpoint = logs.versions(name)[-1]
+        for column in entry.get("fields") or ():
+            if column not in endpoint.columns.names:
+                yield f"'{name}' has no column '{column}'; {did_you_mean(column, endpoint.columns.names, 'columns')}"
+        try:
+            if entry.get("filter") is not None:
+                parse_filter(entry["filter"], endpoint)
+        except RequestError as error:
+            yield f"the filter of '{name}' does not fit it, so nothing is shown: {error.message}"
+
+
+def _reasons(loaded: Project, token: str) -> Iterator[str]:
+    """Why a server would refuse a token, or show less than is meant."""
+    from headrace.serve.access.auth import Tokens, grant_of
+
+    spec = loaded.spec.serve.auth.jwt
+    if spec is None:
+        yield "the project takes no signed tokens: serve.auth.jwt is not set"
+        return
+    try:
+        verified = Tokens(spec, loaded.spec.project, loaded.root).verified(token)
+        grant = grant_of(verified, None, "")
+    except RequestError as error:
+        yield error.message
+        return
+    access = {name: one.model_dump() for name, one in (grant.endpoints or {}).items()}
+    yield from _unknown(loaded, access)
+
+
+def _endpoints_text(claims: dict[str, Any]) -> str:
+    return ", ".join(claims.get("endpoints", {})) or "all endpoints"

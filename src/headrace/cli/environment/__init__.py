@@ -1,0 +1,1 @@
+"""Commands about the machine: checks, jars, local services, versions."""

@@ -1,0 +1,42 @@
+"""`headrace version`: what this is and what it stands on."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+from headrace import __version__
+from headrace.cli.terminal.output import printer
+from headrace.cli.terminal.project_args import Json
+from headrace.core.errors import ProjectError
+
+
+def version(json: Json = False) -> None:
+    """Print the versions of headrace and what it stands on."""
+    found = {
+        "headrace": __version__,
+        "python": platform.python_version(),
+        "pyspark": _installed("pyspark"),
+        "java": _java(),
+    }
+    if json:
+        printer.document(found)
+        return
+    for name, number in found.items():
+        printer.data(f"{name:<9} {number or '–'}")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _java() -> str | None:
+    from headrace.engine.spark.jars import java_version
+
+    try:
+        return str(java_version())
+    except ProjectError:
+        return None  # `doctor` says why

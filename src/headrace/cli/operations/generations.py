@@ -1,0 +1,148 @@
+"""`headrace generations`: the lives of a flow's checkpoint, and what becomes of those that nobody needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.cli.terminal.confirm import confirm
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow, opened
+from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.engine.state.generations import Generation, Generations
+
+app = typer.Typer(help="The lives of flows' checkpoints.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_(
+    names: Names = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List the generations of all flows, or of those named: which runs, which is built beside it, which are kept."""
+    loaded, state, flows = opened(names, project, profile, overrides)
+    chosen = known_flows(loaded, flows)
+    found = [
+        _described(flow, generations, one)
+        for flow in chosen
+        for generations in [state.generations(flow)]
+        for one in generations.all()
+    ]
+    if json:
+        printer.document(found)
+        return
+    rows = [["flow", "generation", "role", "created", "batches", "reason"]]
+    rows += [
+        [one["flow"], one["generation"], one["role"], one["created_at"], str(one["batches"]), one["reason"]]
+        for one in found
+    ]
+    for line in aligned(rows) if found else ["no generations"]:
+        printer.data(line)
+
+
+def _described(flow: str, generations: Generations, one: Generation) -> dict[str, Any]:
+    manifest, done = one.manifest, one.checkpoint.committed()
+    return {
+        "flow": flow,
+        "generation": one.id,
+        "role": _role(generations, one),
+        "created_at": manifest.created_at,
+        "parent": manifest.parent,
+        "reason": manifest.reason,
+        "batches": 0 if done is None else done.batch_id + 1,
+        "defined": one.definition.is_file(),
+    }
+
+
+def _role(generations: Generations, one: Generation) -> str:
+    if one == generations.current():
+        return "current"
+    return "candidate" if one == generations.candidate() else "kept"
+
+
+@app.command()
+def drop(
+    names: Names = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Delete a generation that is kept: FLOW, then GENERATION. There is no way back to it then."""
+    from headrace.engine.supervise.candidate import drop as drop_generation
+
+    loaded, state, named = opened(names, project, profile, overrides)
+    if len(named) != 2:
+        raise usage_error("generations drop takes a flow and a generation", "headrace generations drop FLOW GENERATION")
+    flow, wanted = known_flow(loaded, named[0]), named[1]
+    generations = state.generations(flow)
+    found = generations.find(wanted)
+    if found is None:
+        raise ProjectError(
+            "unknown-generation",
+            f"flow '{flow}' has no generation '{wanted}'",
+            hint=did_you_mean(wanted, [one.id for one in generations.all()], "generations"),
+            exit_code=Exit.NOT_FOUND,
+        )
+    _require_unused(flow, generations, found)
+    if not dry_run:
+        confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
+        drop_generation(loaded, state, flow, found)
+    if json:
+        printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
+    else:
+        printer.note(f"generation {found.id} of flow '{flow}' {'would be' if dry_run else 'is'} deleted")
+
+
+def _require_unused(flow: str, generations: Generations, one: Generation) -> None:
+    if one == generations.candidate():
+        why, hint = "it is being built", f"give it up: headrace generations abandon {flow}"
+    elif one == generations.current():
+        why, hint = "it is the current one", f"begin anew first: headrace run --new-generation {flow}"
+    elif one in [before for before, _last in generations.lineage()]:
+        why, hint = "the current one goes on from it", "it goes by itself when nothing needs it any more"
+    else:
+        return
+    raise ProjectError(
+        "generation-in-use",
+        f"generation {one.id} of flow '{flow}' cannot be deleted: {why}",
+        hint=hint,
+        exit_code=Exit.CONFLICT,
+    )
+
+
+@app.command()
+def abandon(
+    names: Names = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Give up the generation that is built beside the current one: FLOW. What it wrote beside is removed."""
+    from headrace.engine.positions.rewind import stopped
+    from headrace.engine.supervise.candidate import abandon as abandon_candidate
+    from headrace.engine.supervise.candidate import require_abandonable
+
+    loaded, state, named = opened(names, project, profile, overrides)
+    flow = known_flow(loaded, one_flow(named, "generations abandon"))
+    with stopped(state, flow, building=True):
+        candidate = require_abandonable(state, flow)
+        if not dry_run:
+            confirm(f"Give up generation {candidate.id} of flow '{flow}' and what it has written beside?", yes)
+            abandon_candidate(loaded, state, flow)
+    if json:
+        printer.document({"flow": flow, "generation": candidate.id, "done": not dry_run})
+    else:
+        printer.note(f"generation {candidate.id} of flow '{flow}' {'would be' if dry_run else 'is'} given up")

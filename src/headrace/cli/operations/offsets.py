@@ -1,0 +1,165 @@
+"""`headrace offsets`: where flows are in their sources, how far behind, and moving them as Kafka's own tool does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, carry_out, one_flow, opened, rewinder, shown
+from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.core.errors import Exit, ProjectError
+
+if TYPE_CHECKING:
+    from headrace.core.positions import Target
+    from headrace.engine.positions.lag import FlowLag
+
+app = typer.Typer(help="Where flows are, how far behind, and moving them.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def show(
+    names: Names = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show position, end and lag of each partition, in records and seconds, whether the flow runs or not."""
+    from headrace.engine.positions.lag import LagProbe
+    from headrace.plan.planner import make_plan
+
+    loaded, state, flows = opened(names, project, profile, overrides)
+    found = []
+    for flow in make_plan(loaded, flows).flows:
+        probe = LagProbe(loaded.spec.project, flow, loaded.context)
+        try:
+            found.append(probe.measure(state.generations(flow.name).current()))
+        finally:
+            probe.close()
+    if json:
+        as_of = datetime.now(UTC).isoformat(timespec="milliseconds")
+        printer.document({"as_of": as_of, "flows": [one.to_json() for one in found]})
+        return
+    for one in found:
+        for line in _lines(one.to_json(), one):
+            printer.data(line)
+
+
+def _lines(said: dict[str, Any], lag: FlowLag) -> list[str]:
+    behind = f"lag {shown(said['lag'])} records, {shown(said['lag_s'])} s, {said['trend'] or '–'}"
+    pace = f"{shown(said['rate_per_s'])} records/s, caught up in {shown(said['catch_up_s'])} s"
+    lines = [f"flow {lag.flow} ({lag.generation or 'never run'}): {behind}; {pace}"]
+    columns = ("topic", "partition", "start", "committed", "end", "lag", "lag_s")
+    rows = [["stream", *columns]]
+    rows += [[row["stream"], *(shown(row[name]) for name in columns)] for row in said["partitions"]]
+    lines += [f"  {line}" for line in aligned(rows)] if said["partitions"] else []
+    return lines + [f"  {name}: its source does not tell positions" for name in said["untold"]]
+
+
+@app.command()
+def reset(
+    names: Names = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To where the flow is.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="T", help="To the first record since then, e.g. 2026-01-31T12:00:00Z."),
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="D", help="To the first record of the last e.g. 2h.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="So many records on, or back when negative.")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="F", help="To offsets in a file: JSON, or lines topic,partition,offset."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="T[:P,…]", help="Only these topics or partitions; may be repeated."),
+    ] = None,
+    dry_run: DryRun = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it without asking.")] = False,
+    yes: Yes = False,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Move a stopped flow to other offsets, with the semantics of kafka-consumer-groups --reset-offsets.
+
+    The flow gets a new generation that begins there, without state; the old one is kept and can be gone back to.
+    """
+    from headrace.core.positions import AtOffset, Current, Earliest, Latest, Scope, ShiftBy, parse_scope
+    from headrace.engine.positions.rewind import stopped
+
+    if dry_run and execute:
+        raise usage_error("--dry-run and --execute exclude each other", "leave one of them out")
+    given: list[Target] = [
+        *([Earliest()] if to_earliest else []),
+        *([Latest()] if to_latest else []),
+        *([Current()] if to_current else []),
+        *([AtOffset(to_offset)] if to_offset is not None else []),
+        *([_time(to_datetime)] if to_datetime is not None else []),
+        *([_ago(by_duration)] if by_duration is not None else []),
+        *([ShiftBy(shift_by)] if shift_by is not None else []),
+        *([offsets_in(from_file)] if from_file is not None else []),
+    ]
+    if len(given) != 1:
+        raise usage_error(
+            f"{'several targets were' if given else 'no target was'} given",
+            "one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration, --shift-by, "
+            "--from-file",
+        )
+    try:
+        scope = parse_scope(topic or []) if topic else Scope()
+    except ValueError as error:
+        raise usage_error(f"--topic: {error}") from None
+    loaded, state, named = opened(names, project, profile, overrides)
+    who = rewinder(loaded, state, one_flow(named, "offsets reset"))
+    with stopped(state, who.flow.name):
+        plan = who.to_position(given[0], scope)
+        carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
+
+
+def _time(text: str) -> Target:
+    from headrace.core.positions import AtTime, parse_time
+
+    try:
+        return AtTime(parse_time(text))
+    except ValueError:
+        raise usage_error(f"--to-datetime: '{text}' is not a time", "e.g. 2026-01-31T12:00:00Z") from None
+
+
+def _ago(text: str) -> Target:
+    from headrace.core.durations import parse_duration
+    from headrace.core.positions import AtTime
+
+    try:
+        return AtTime(datetime.now(UTC) - parse_duration(text))
+    except ValueError as error:
+        raise usage_error(f"--by-duration: {error}") from None
+
+
+def offsets_in(file: Path) -> Target:
+    """The offsets that a file names."""
+    from headrace.core.positions import Explicit, parse_offsets
+
+    try:
+        return Explicit(parse_offsets(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ProjectError("missing-file", f"{file}: {error.strerror}", exit_code=Exit.NOT_FOUND) from error
+    except ValueError as error:
+        raise ProjectError(
+            "bad-offsets",
+            f"{file} does not hold offsets: {error}",
+            hint='JSON such as {"orders": {"0": 12}}, or lines topic,partition,offset',
+            exit_code=Exit.USAGE,
+        ) from error

@@ -1,0 +1,124 @@
+"""`headrace wait`: go on in a script when a flow is where it should be."""
+
+from __future__ import annotations
+
+import operator
+import re
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.completion import complete_flows
+from headrace.cli.terminal.engines import flows_of, seconds_of, state_of
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.project_args import Json, Overrides, Profile, ProjectOption, split
+from headrace.core.errors import Exit, ProjectError, did_you_mean
+
+Holds = Callable[[dict[str, Any]], bool]
+
+_LOOK_SECONDS = 0.2
+_COMPARISON = re.compile(r"(lag|batches|rows_in|dead_letters)\s*(<=|>=|<|>|=)\s*(.+)")
+_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+_EXAMPLES = "e.g. state=running, lag<5s, lag<=100, batches>=3, caught-up"
+
+
+def wait(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="[PROJECT] FLOW", help="The flow, after its project.", autocompletion=complete_flows),
+    ],
+    for_: Annotated[str, typer.Option("--for", metavar="CONDITION", help=f"What to wait for, {_EXAMPLES}.")],
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long at the most.")] = "2m",
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Wait until a flow of a running engine fulfils a condition; at once when it already does.
+
+    Conditions: state=NAME, lag<TIME or lag<RECORDS, batches>=N, rows_in>=N, dead_letters<=N, caught-up. What is not
+    known fulfils no condition. Ends with 124 after the timeout, and with 1 when the flow has failed meanwhile.
+    """
+    from headrace.engine.state.status_file import look
+
+    path, flows = split(names, project)
+    if len(flows) != 1:
+        raise usage_error("name exactly one flow to wait for")
+    holds = condition(for_)
+    state = state_of(path, profile, overrides, flows)
+    deadline = time.monotonic() + seconds_of("--timeout", timeout)
+    while True:
+        seen = look(state)
+        flow = next(iter(flows_of(seen.to_json(), flows)), None)
+        if flow is not None and seen.freshness == "no-engine":
+            flow = _without_engine(flow)
+        if flow is not None and seen.freshness != "stale" and holds(flow):
+            printer.document({"flow": flow["name"], "met": for_, "status": flow}) if json else None
+            return
+        _give_up_if_failed(flow, live=seen.freshness == "live")
+        if time.monotonic() > deadline:
+            raise ProjectError(
+                "wait-timeout",
+                f"flow '{flows[0]}' is not {for_} after {timeout}: {_found(flow, seen.freshness)}",
+                hint=f"see: headrace status {flows[0]}",
+                exit_code=Exit.TIMEOUT,
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _without_engine(flow: dict[str, Any]) -> dict[str, Any]:
+    """What still holds when no engine runs: numbers of a former one would be taken for those of the next."""
+    unknown = dict.fromkeys(("lag", "batches", "rows_in", "caught_up"))
+    return {**flow, **unknown, "state": "failed" if flow["state"] == "failed" else "stopped"}
+
+
+def _give_up_if_failed(flow: dict[str, Any] | None, *, live: bool) -> None:
+    if live and flow is not None and flow["state"] == "failed":
+        error = flow["last_error"] or {"code": "flow-failed", "message": "it failed", "hint": None}
+        raise ProjectError(
+            "wait-failed", f"flow '{flow['name']}' has failed: {error['message']} [{error['code']}]", hint=error["hint"]
+        )
+
+
+def _found(flow: dict[str, Any] | None, freshness: str) -> str:
+    if flow is None or freshness != "live":
+        return "no engine runs" if freshness == "no-engine" else "its engine says nothing"
+    lag = flow["lag"] or {"records": None, "s": None}
+    return f"state {flow['state']}, {flow['batches']} batches, lag {lag['records']} records, {lag['s']} s"
+
+
+def condition(text: str) -> Holds:
+    """What a condition asks of a flow's status."""
+    text = text.strip()
+    if text == "caught-up":
+        return lambda flow: flow["caught_up"] is True
+    if text.startswith("state="):
+        return _state(text.removeprefix("state="))
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise usage_error(f"--for: '{text}' is not a condition", f"write {_EXAMPLES}")
+    name, compare, value = found[1], _OPERATORS[found[2]], found[3].strip()
+    if value.replace(",", "").isdecimal():
+        number: float = int(value.replace(",", ""))
+        return lambda flow: (have := _records(flow, name)) is not None and compare(have, number)
+    if name != "lag":
+        raise usage_error(f"--for: '{value}' is not a number of {name}", f"write {_EXAMPLES}")
+    seconds = seconds_of("--for", value)
+    return lambda flow: flow["lag"] is not None and flow["lag"]["s"] is not None and compare(flow["lag"]["s"], seconds)
+
+
+def _state(name: str) -> Holds:
+    from headrace.engine.state.status_file import STATES
+
+    if name not in STATES:
+        raise usage_error(f"--for: there is no state '{name}'", did_you_mean(name, STATES, "states"))
+    return lambda flow: flow["state"] == name
+
+
+def _records(flow: dict[str, Any], name: str) -> float | None:
+    if name == "lag":
+        return None if flow["lag"] is None else flow["lag"]["records"]
+    found: float | None = flow[name]
+    return found

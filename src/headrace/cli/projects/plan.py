@@ -1,0 +1,112 @@
+"""`headrace plan`: the graph, the guarantees and the state of a project's flows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+_PACE = {"batch": "once", "realtime": "in real time"}
+
+
+def plan(
+    names: Names = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    dot: Annotated[bool, typer.Option("--dot", help="Print a Graphviz graph.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 5 when a flow cannot go on from where it is.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show what a project's flows read, keep, write and guarantee, and whether they can go on after a change.
+
+    What is printed here is what `run` does: both read the same plan. Nothing is started, no service is asked.
+    """
+    if dot and json:
+        raise usage_error("--dot and --json exclude each other", "leave one of them out")
+
+    from headrace.cli.projects._generation_changes import changes_of, require_safe
+    from headrace.engine.state.schemas import kept_schema
+    from headrace.engine.state.state import StateDir
+    from headrace.plan.explain import to_dot, to_json, to_text
+    from headrace.plan.planner import make_plan
+
+    path, flows = split(names, project)
+    loaded = load_project(path, profile, overrides)
+    state = StateDir.of(loaded.context)
+    made = make_plan(loaded, flows, lambda name, _spec: kept_schema(state, name))
+    changes = changes_of(loaded, state, made)
+    said = {name: change.to_json() for name, change in changes.items()}
+    if json:
+        printer.document(to_json(made, said))
+    elif dot:
+        printer.data(to_dot(made))
+    elif printer.on_terminal():
+        for flow in printer.clean(to_json(made, said))["flows"]:
+            printer.render(flow_tree(flow))
+    else:
+        printer.data("\n".join(to_text(made, said)))
+    if check:
+        require_safe(loaded, list(changes.values()))
+
+
+def flow_tree(flow: dict[str, Any]) -> Tree:
+    """One flow of a plan's JSON as a tree for the terminal."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    pace = _PACE.get(flow["mode"], f"every {flow['trigger']}")
+    tree = Tree(Text.assemble(("flow ", "dim"), (flow["name"], "bold"), f"  {pace}, ", (flow["guarantee"], "green")))
+    if flow["description"]:
+        tree.add(Text(flow["description"], style="italic"))
+    reads = tree.add(Text("reads", style="dim"))
+    for one in flow["inputs"]:
+        _add_input(reads, one)
+    tree.add(Text.assemble(("keeps ", "dim"), ", ".join(flow["state"]) or "no state"))
+    tree.add(Text.assemble(("gives ", "dim"), ", ".join(flow["columns"])))
+    writes = tree.add(Text("writes", style="dim"))
+    for sink in flow["sinks"]:
+        writes.add(Text.assemble((sink["label"], "cyan"), f"  {sink['guarantee']}"))
+    if flow["change"] is not None and flow["change"]["generation"] is not None:
+        _add_change(tree, flow["change"])
+    return tree
+
+
+_STYLES = {"new_generation": "yellow", "refused": "red"}
+
+
+def _add_change(tree: Tree, change: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from headrace.plan.explain import words_of
+
+    branch = tree.add(Text(words_of(change), style=_STYLES.get(change["verdict"], "green")))
+    for reason in change["reasons"]:
+        branch.add(Text(reason))
+
+
+def _add_input(tree: Tree, one: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    if one["kind"] == "flow":
+        branch = tree.add(Text.assemble((one["name"], "bold"), f"  flow, {one['through']}"))
+        for inner in one.get("inputs", []):
+            _add_input(branch, inner)
+        return
+    form = f", {one['format']}" if one["format"] else ""
+    branch = tree.add(Text.assemble((one["name"], "bold"), f"  {one['source']['label']}{form}"))
+    branch.add("all columns" if one["columns"] is None else Text(f"columns {', '.join(one['columns']) or 'none'}"))
+    if one["backfill"]:
+        branch.add(Text(f"first the history in {one['backfill']['label']}, up to {one['backfill']['seam']}"))
+    if one["filters"]:
+        branch.add(Text(f"only rows where {' and '.join(one['filters'])}"))
+    if one["event_time"]:
+        branch.add(Text(f"event time {one['event_time']}, waits {one['watermark']} for late records"))

@@ -1,0 +1,347 @@
+"""`headrace run`: start a project's flows, say what they do, stop cleanly."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.projects._capturing import Capturing
+from headrace.cli.projects._child_processes import Kept
+from headrace.cli.projects._serving import Serving, wants_serving
+from headrace.cli.terminal.engines import seconds_of
+from headrace.cli.terminal.output import printer
+from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.cli.terminal.signals import stop_on_signal
+from headrace.core.errors import Exit, ProjectError
+
+if TYPE_CHECKING:
+    from headrace.core.tables import TableShape
+    from headrace.engine.state.state import StateDir
+    from headrace.engine.supervise.candidate_switch import Building
+    from headrace.engine.supervise.runner import FlowRun
+    from headrace.engine.supervise.schema_watch import SchemaWatch
+    from headrace.plan.model import Plan
+    from headrace.project.loader import Project
+    from headrace.project.project_ref import Given
+    from headrace.project.tables import TableSpec
+
+_SECONDS_BETWEEN_LINES = 10.0
+_FLOWS_ON_ONE_LINE = 4
+
+
+def run(
+    names: Names = None,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Process what is there now, then end.")
+    ] = False,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="End by itself after this time, e.g. 30s.")
+    ] = None,
+    stop_timeout: Annotated[
+        str, typer.Option("--stop-timeout", metavar="TIME", help="How long running batches may take to finish.")
+    ] = "30s",
+    new_generation: Annotated[
+        list[str] | None,
+        typer.Option("--new-generation", metavar="FLOW", help="Begin this flow anew; may be repeated."),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="start|current", help="Where a new generation begins to read; default start."),
+    ] = None,
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Build the new generation beside the running one; switch when it has caught up."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a project's flows, all or those named.
+
+    Rows of console sinks go to stdout, what happens goes to stderr. Ctrl-C finishes the running batches and stops.
+    A flow that fails because something outside is away goes on by itself when it is back: see `headrace status`.
+    Endpoints that the flows write are served beside, as by `headrace serve`, except with --until-caught-up. Tables of
+    the project are followed by a process of its own as long as this one runs.
+    """
+    path, flows = split(names, project)
+    seconds = None if for_ is None else seconds_of("--for", for_)
+    patience = seconds_of("--stop-timeout", stop_timeout)
+    loaded = load_project(path, profile, overrides)
+    from headrace.cli.projects._generation_changes import Anew, settle_changes
+    from headrace.engine.flows.checks import check_services
+    from headrace.engine.state.state import StateDir
+    from headrace.project.project_ref import Given
+
+    state = StateDir.of(loaded.context)
+    with state.lock(), stop_on_signal() as stopping:
+        plan = _plan(loaded, state, flows)
+        settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
+        check_services(loaded, plan)
+        given = Given(path, profile, tuple(overrides or ()))
+        with ExitStack() as stack:
+            kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
+            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
+    _finish(runs, loaded, json)
+    if until_caught_up and stopping.is_set() and not all(run.caught_up for run in runs):
+        raise typer.Exit(int(Exit.INTERRUPTED))
+
+
+def _kept(project: Project, plan: Plan, state: StateDir, given: Given, until_caught_up: bool) -> Iterator[Kept]:
+    if project.spec.tables:
+        yield Capturing(given, project, state.logs)
+    if not until_caught_up and wants_serving(project, plan):
+        yield Serving(given, project, state.logs)
+
+
+def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
+    from headrace.engine.state.schemas import infer_schema
+    from headrace.plan.planner import make_plan
+    from headrace.plan.view_planning import kept_shape
+
+    def shape_of(name: str, spec: TableSpec) -> TableShape | None:
+        return kept_shape(project, name, spec) or spec.shape(name, project.context)
+
+    plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec), shape_of)
+    if not plan.flows:
+        raise ProjectError(
+            "nothing-to-run", "no flow has a sink", hint="add 'sinks: [console]' to a flow", exit_code=Exit.NOT_FOUND
+        )
+    return plan
+
+
+def _run(
+    project: Project,
+    plan: Plan,
+    state: Any,
+    stopping: threading.Event,
+    until_caught_up: bool,
+    seconds: float | None,
+    patience: float,
+    json: bool,
+    kept: Sequence[Kept] = (),
+    scheduled: bool = True,
+) -> list[FlowRun]:
+    from headrace.engine.flows.flow import FlowStarter
+    from headrace.engine.observe.reporting import Reporting
+    from headrace.engine.spark.session import start_session, stop_session
+    from headrace.engine.supervise.runner import Runner
+    from headrace.engine.supervise.schema_watch import SchemaWatch
+
+    for flow in plan.flows:
+        inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
+        printer.note(f"{flow.name}: {', '.join(inputs)} → {', '.join(sinks)}")
+    printer.note(f"starting Spark on {project.spec.spark.master} …")
+    store = project.context.state_store
+    spark = start_session(project.spec.spark, project.spec.project, state.logs, store)
+    try:
+        starter = FlowStarter(project, state, spark, until_caught_up)
+        schemas = SchemaWatch(project, state, starter.probe)
+        newest = _with_newest(schemas, plan)
+        runner = Runner(starter, newest, stopping, stop_seconds=patience, schemas=schemas, scheduled=scheduled)
+        for one in kept:
+            one.note = runner.notes.add
+        with Reporting(project, state, runner, http=not until_caught_up) as reporting:
+            if reporting.server is not None:
+                note = f" ({reporting.server.note})" if reporting.server.note else ""
+                printer.note(f"status and metrics: {reporting.server.address}{note}")
+                printer.note(f"  headrace status{_option(project)} --watch")
+            printer.note(_until(seconds, until_caught_up))
+            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
+    finally:
+        printer.note("stopping …")
+        stop_session(spark)
+
+
+def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
+    """The plan with the newest schemas of the registries, as far as they answer and the flows can take them."""
+    for warning in schemas.look():
+        printer.warning(warning)
+    plans = schemas.take()
+    return replace(plan, flows=tuple(plans.get(flow.name, flow) for flow in plan.flows))
+
+
+class _Reporter:
+    """Says every few seconds how far each flow is, and at once when one fails or is degraded."""
+
+    def __init__(self, json: bool, changed: Callable[[Sequence[FlowRun]], None], kept: Sequence[Kept] = ()) -> None:
+        self._json = json
+        self._changed = changed
+        self._kept = kept
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self._said: dict[str, str] = {}
+        self._steps: dict[str, str | None] = {}
+
+    def __call__(self, runs: Sequence[FlowRun]) -> None:
+        self._changed(runs)
+        for one in self._kept:
+            one.tend()
+        for run in runs:
+            self._tell_of_candidate(run)
+            now = f"{run.state} {run.reason.code if run.reason else ''}"
+            if self._said.get(run.plan.name, "") != now:
+                self._tell(run, self._said.get(run.plan.name, ""))
+                self._said[run.plan.name] = now
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        if self._json:
+            for run in runs:
+                printer.note(jsonlib.dumps(_document(run)))
+        elif not all(run.state in ("stopped", "failed") for run in runs):  # what came of those is said at the end
+            self._tell_all(runs)
+
+    def _tell_all(self, runs: Sequence[FlowRun]) -> None:
+        on_terminal = printer.notes_on_terminal()
+        if on_terminal:
+            printer.progress(_summary(runs))
+        for run in runs:
+            if not on_terminal:
+                printer.note(_line(run))
+            if run.building is not None:
+                printer.note(_candidate_line(run.building))
+
+    def _tell_of_candidate(self, run: FlowRun) -> None:
+        """Each step on its way, and that it has taken over."""
+        name, building = run.plan.name, run.building
+        before, now = self._steps.get(name), None if building is None else building.words
+        if now == before:
+            return
+        self._steps[name] = now
+        if building is None:
+            printer.note(f"{name}: switched to the generation that was built beside")
+        else:
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _candidate_line(building))
+
+    def _tell(self, run: FlowRun, before: str) -> None:
+        """Only what is worth a line of its own."""
+        if run.error is not None:
+            printer.error(run.error)
+        elif run.reason is not None or run.stop is not None or before.startswith(("degraded", "stopped")):
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
+
+
+def _document(run: FlowRun) -> dict[str, Any]:
+    numbers = run.numbers
+    batch = numbers.last_batch or {}
+    return {
+        "flow": run.plan.name,
+        "state": run.state,
+        "reason": run.reason.text if run.reason else None,
+        "rows_in": numbers.rows_in,
+        "batches": numbers.batches,
+        "rows_per_s": _rounded(numbers.rows_per_s()),
+        "batch": batch.get("id"),
+        "duration_s": batch.get("duration_s"),
+        "watermark": numbers.watermark.isoformat() if numbers.watermark else None,
+        "state_rows": numbers.state_rows,
+        "restarts": run.restarts,
+        "candidate": None if run.building is None else _candidate(run.building),
+    }
+
+
+def _candidate(building: Building) -> dict[str, Any]:
+    run = building.candidate
+    return {"generation": run.generation, "text": building.words, "rows_in": run.rows_in, "batches": run.batches}
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 1)
+
+
+def _until(seconds: float | None, until_caught_up: bool) -> str:
+    if until_caught_up:
+        return "running until all is processed that is there now; Ctrl-C stops"
+    return "running; Ctrl-C stops" if seconds is None else f"running for {seconds:g} s; Ctrl-C stops earlier"
+
+
+def _summary(runs: Sequence[FlowRun]) -> str:
+    """All flows on one line: tables of rows stay in sight longer on a terminal."""
+    rows, rates = sum(run.rows_in for run in runs), [run.numbers.rows_per_s() or 0.0 for run in runs]
+    each = [f"{run.plan.name} {run.rows_in:,}" for run in runs if run.rows_in]
+    odd = [f"{run.plan.name} {run.state}" for run in runs if run.state != "running"]
+    if not rows:
+        return "; ".join(["waiting for the first rows", *odd])
+    told = f" ({', '.join(each)})" if 1 < len(each) <= _FLOWS_ON_ONE_LINE else ""
+    return "; ".join([f"{rows:,} rows in{told}, {sum(rates):,.0f} rows/s", *odd])
+
+
+def _line(run: FlowRun) -> str:
+    numbers = run.numbers
+    state = f"{run.state}: {run.reason.text}" if run.reason else run.state
+    if run.stop is not None:
+        state += f" (asked for by {run.stop.by} at {run.stop.at})"
+    batches = "1 batch" if run.batches == 1 else f"{run.batches} batches"
+    parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {batches}"]
+    rate = numbers.rows_per_s()
+    if rate is not None:
+        parts.append(f"{rate:,.0f} rows/s")
+    if numbers.watermark:
+        parts.append(f"watermark {numbers.watermark:%Y-%m-%dT%H:%M:%SZ}")
+    return ", ".join(parts)
+
+
+def _candidate_line(building: Building) -> str:
+    run = building.candidate
+    which = f"candidate {run.generation}" if run.generation else "candidate"
+    return f"{run.plan.name} ({which}): {building.words}, {run.rows_in:,} rows in, {run.batches} batches"
+
+
+def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
+    from headrace.engine.letters.dead_letter_index import LetterBook, count
+    from headrace.engine.state.state import StateDir
+
+    # an index without the records' bytes: there may be very many
+    letters = LetterBook(StateDir.of(project.context).dead_letters).met().index
+    counts = {one["flow"]: one["count"] for one in count(letters, "flow")}
+    if json:
+        printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})
+    else:
+        for run in runs:
+            bad = counts.get(run.plan.name, 0)
+            printer.note(_line(run) + (f", {bad:,} dead letters" if bad else ""))
+        for text in _where_to_look(runs, project, bad=any(counts.get(run.plan.name) for run in runs)):
+            printer.note(text)
+    if any(run.error is not None for run in runs):
+        raise typer.Exit(int(Exit.FAILED))  # each error was printed when it happened
+
+
+def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
+    """Where the results are, and questions to ask them."""
+    from headrace.engine.inputs.lake import is_table
+
+    option = _option(project)
+    for run in runs:
+        path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
+        if path is None:
+            continue
+        location = project.context.path(path)
+        if "://" in location or is_table(location):
+            yield f"{run.plan.name} is in {_from_here(location)}; ask it:"
+            yield f"  headrace sql{option} 'SELECT * FROM {run.plan.name} LIMIT 10'"
+        else:
+            yield f"{run.plan.name} has given no rows yet: {_from_here(location)} is still to be made"
+    if bad:
+        yield "dead letters are records that could not be processed; look at them:"
+        yield f"  headrace dead-letters list{option}"
+
+
+def _option(project: Project) -> str:
+    """What a command needs to be told to mean this project."""
+    return "" if project.root == Path.cwd() else f" -p {_from_here(str(project.root))}"
+
+
+def _from_here(location: str) -> str:
+    """A path as it is written in the current folder; an address elsewhere as it is."""
+    try:
+        return str(Path(location).relative_to(Path.cwd())) if "://" not in location else location
+    except ValueError:
+        return location

@@ -1,0 +1,198 @@
+"""`headrace sql`: ask a project's streams, lake tables and dead letters; or just Spark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from headrace.cli.terminal.output import error_document, printer, usage_error
+from headrace.cli.terminal.project_args import Json, Overrides, Profile, ProjectOption, load_project
+from headrace.cli.terminal.signals import cancelling
+from headrace.core.errors import Exit, Origin, ProjectError
+from headrace.sql.errors import SqlError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.engine.state.state import StateDir
+    from headrace.project.loader import Project
+
+
+def sql(
+    statements: Annotated[
+        list[str] | None, typer.Argument(metavar="SQL", help="One or more statements; from stdin otherwise.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the statements from a file.")] = None,
+    format: Annotated[
+        str, typer.Option("--format", help="table, json or csv; table on a terminal, else json.")
+    ] = "auto",
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after an error; exit 1 at the end.")] = False,
+    project: ProjectOption = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Run SQL over a project's streams as they stand now, its flows' lake tables and its dead letters.
+
+    Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
+    """
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # that it cannot read SHOW TABLES is nobody's concern
+    form = _format("json" if json else format)
+    script = _script(*_text(statements, file))
+    if not script:
+        raise usage_error("there is no statement to run", 'for example: headrace sql "SELECT 1"')
+    failed = _run_all(script, form, keep_going, _project(project, profile, overrides))
+    if failed:
+        raise typer.Exit(int(Exit.FAILED))
+
+
+def _format(given: str) -> Literal["table", "json", "csv"]:
+    if given == "auto":
+        return "table" if sys.stdout.isatty() else "json"
+    if given not in ("table", "json", "csv"):
+        raise usage_error(f"there is no format '{given}'", "table, json or csv")
+    return given  # type: ignore[return-value]
+
+
+def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
+    """The statements, and what errors call the place that they come from."""
+    if file is not None and statements:
+        raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
+    if statements:
+        return ";\n".join(statements), "SQL"
+    shown = "stdin" if file is None else str(file)
+    try:
+        return (_stdin() if file is None else file.read_bytes()).decode("utf-8-sig"), shown
+    except OSError as error:
+        message, hint = f"{shown} cannot be read: {error.strerror}", "name a file of SQL statements"
+        raise ProjectError("missing-file", message, hint=hint, exit_code=Exit.NOT_FOUND) from error
+    except UnicodeDecodeError as error:
+        raise ProjectError("file-unreadable", f"{shown} is not UTF-8 text", hint="save it as UTF-8") from error
+
+
+def _stdin() -> bytes:
+    if sys.stdin.isatty():
+        printer.note("write SQL, then press Ctrl-D")
+    return sys.stdin.buffer.read()
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One statement, and where it begins."""
+
+    text: str
+    where: Origin
+
+    def place(self, error: ProjectError) -> Origin:
+        """Where its text has what the error is about."""
+        begin = self.where.line or 1
+        return Origin(self.where.file, begin + error.line - 1 if isinstance(error, SqlError) else begin)
+
+
+def _script(text: str, shown: str) -> list[_Statement]:
+    from headrace.engine.adhoc.query import split_statements
+
+    found, position = [], 0
+    for statement in split_statements(text):
+        position = text.index(statement, position)
+        found.append(_Statement(statement, Origin(shown, text.count("\n", 0, position) + 1)))
+        position += len(statement)
+    return found
+
+
+def _project(option: Path | None, profile: str | None, overrides: list[str] | None) -> Project | None:
+    path = option or Path(".")
+    if option is None and not (path / "headrace.yaml").is_file():
+        return None
+    return load_project(path, profile, overrides)
+
+
+def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Project | None) -> bool:
+    from headrace.engine.adhoc.query import AdHoc
+    from headrace.engine.spark.session import is_lost, start_session, stop_session
+    from headrace.engine.state.state import StateDir
+    from headrace.project.model import SparkSpec
+
+    with tempfile.TemporaryDirectory() as scratch:
+        state = StateDir.of(project.context) if project else StateDir(Path(scratch))
+        spec = project.spec.spark if project else SparkSpec()
+        logs = _logs(state, Path(scratch))
+        spark = start_session(spec, "sql", logs)
+        try:
+            session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
+            failed = False
+            with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
+                for statement in script:
+                    failed |= not _one(session, statement, form, interrupted)
+                    if failed and not keep_going:
+                        break
+            return failed
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            hint = f"see {logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
+            raise ProjectError(
+                "spark-lost", "Spark's process has ended", hint=hint, exit_code=Exit.TRANSIENT
+            ) from error
+        finally:
+            stop_session(spark)
+
+
+def _logs(state: StateDir, scratch: Path) -> Path:
+    """Where Spark writes its log: who may only read a project may still ask it."""
+    try:
+        state.logs.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return scratch
+    return state.logs if os.access(state.logs, os.W_OK) else scratch
+
+
+def _one(session: Any, statement: _Statement, form: str, interrupted: threading.Event) -> bool:
+    """Run and print one statement; whether it went well. With JSON an error is an answer like any other."""
+    try:
+        table = session.run(statement.text)
+    except ProjectError as error:
+        if interrupted.is_set():  # what it says is only that it was cancelled
+            raise KeyboardInterrupt from None
+        error.at(statement.place(error))
+        if form == "json":
+            printer.line(error_document(error))
+        else:
+            printer.error(error)
+        return False
+    _print(table, form)
+    for stream, count in session.undecoded().items():
+        printer.note(f"note: {count:,} records of '{stream}' could not be decoded and are not in the answer")
+    return True
+
+
+def _print(table: pa.Table, form: str) -> None:
+    from headrace.engine.adhoc.answers import in_one_cell, to_document
+
+    document = to_document(table)
+    if form == "json":
+        printer.line(document)
+        return
+    columns = printer.clean(document["columns"])
+    rows = [[in_one_cell(value) for value in row] for row in printer.clean(document["rows"])]
+    if form == "csv":
+        import csv
+
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
+        return
+    from rich.table import Table
+
+    shown = Table()
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    printer.render(shown)

@@ -1,0 +1,1 @@
+"""What all commands share: output, arguments, completion, prompts, signals."""

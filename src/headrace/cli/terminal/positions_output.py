@@ -1,0 +1,125 @@
+"""What the commands about positions share: opening a project, and showing lags and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.terminal.confirm import confirm
+from headrace.cli.terminal.output import printer, usage_error
+from headrace.cli.terminal.project_args import load_project, split
+from headrace.core.errors import ProjectError, unknown_flow
+
+if TYPE_CHECKING:
+    from headrace.engine.positions.rewind import Rewinder, RewindPlan
+    from headrace.engine.state.state import StateDir
+    from headrace.project.loader import Project
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def opened(
+    names: Sequence[str] | None, option: Path | None, profile: str | None, overrides: Sequence[str] | None
+) -> tuple[Project, StateDir, tuple[str, ...]]:
+    """The project, its state and what else was named."""
+    from headrace.engine.state.state import StateDir
+
+    path, rest = split(names, option)
+    project = load_project(path, profile, overrides)
+    return project, StateDir.of(project.context), rest
+
+
+def one_flow(named: Sequence[str], command: str) -> str:
+    """The only name given."""
+    if len(named) != 1:
+        raise usage_error(f"{command} takes exactly one flow, not {len(named)}", f"headrace {command} FLOW")
+    return named[0]
+
+
+def known_flow(project: Project, name: str) -> str:
+    """The name of a flow, if it is one."""
+    if name not in project.spec.flows:
+        raise unknown_flow(name, project.spec.flows)
+    return name
+
+
+def known_flows(project: Project, names: Sequence[str]) -> list[str]:
+    """The flows of these names, or all when none is named."""
+    return [known_flow(project, name) for name in names] or list(project.spec.flows)
+
+
+def rewinder(project: Project, state: StateDir, flow: str) -> Rewinder:
+    """Who moves a flow."""
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.plan.planner import make_plan
+
+    asked = make_plan(project, (flow,)).flow(flow)
+    return Rewinder(asked, make_plan(project), state, project.context)
+
+
+def carry_out(who: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json: bool) -> None:
+    """Show the plan, ask, do it, and say how to undo it."""
+    if not json:
+        for line in plan_lines(plan):
+            printer.data(line)
+    if dry_run:
+        if json:
+            printer.document({**plan.to_json(), "done": False, "new_generation": None})
+        return
+    again = "records" if plan.again is None else f"{plan.again:,} records"
+    sinks = ", ".join(sink for sink, _ in plan.effects)
+    confirm(f"Move flow '{plan.flow.name}' to {plan.to}, replay {again} into {sinks}.", yes, word=plan.flow.name)
+    made = who.execute(plan)
+    try:
+        who.announce()
+    except ProjectError as error:
+        printer.note(f"note: the consumer group will follow when the flow runs: {error.message}")
+    if json:
+        printer.document({**plan.to_json(), "done": True, "new_generation": made.id})
+    else:
+        printer.note(f"flow '{plan.flow.name}' goes on as generation {made.id} when it is run next")
+    if plan.current is not None:
+        printer.note(f"undo: headrace rewind {plan.flow.name} --to {plan.current.id}")
+
+
+def plan_lines(plan: RewindPlan) -> list[str]:
+    """A plan for people."""
+    rows = [["stream", "partition", "from", "to", "records"]]
+    for move in plan.moves:
+        where = f"{move.topic}:{move.partition}" if move.topic else "all"
+        rows.append([move.stream, where, shown(move.before), _to(move.after, plan), _signed(move.again)])
+    lines = [f"flow {plan.flow.name}: to {plan.to}", *(f"  {line}" for line in aligned(rows)), "effects:"]
+    lines += [f"  {sink}: {effect}" for sink, effect in plan.effects]
+    return [*lines, *(f"warning: {warning}" for warning in plan.warnings)]
+
+
+def _to(after: int | None, plan: RewindPlan) -> str:
+    return "beginning" if after is None and plan.copy is None else shown(after)
+
+
+def _signed(records: int | None) -> str:
+    """Read again with a minus, as the position goes back; left out with a plus."""
+    return "–" if records is None else f"{-records:+,}" if records else "0"
+
+
+def shown(value: Any) -> str:
+    """A number for people; what is not known is a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as columns: the first two to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

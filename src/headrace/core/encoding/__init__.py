@@ -1,0 +1,1 @@
+"""Values between Arrow, Python, JSON, Avro and protobuf."""

@@ -1,0 +1,1 @@
+"""Child processes, and how they notice that their parent is gone."""

@@ -1,0 +1,1 @@
+"""Counts that tasks and the driver add up for metrics."""

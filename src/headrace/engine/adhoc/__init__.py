@@ -1,0 +1,1 @@
+"""SQL queries that a user runs once, outside of any flow."""

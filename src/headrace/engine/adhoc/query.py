@@ -1,0 +1,206 @@
+"""Ad-hoc batch SQL over what a project has: streams as they stand, lake tables of flows, dead letters and late rows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.records import spark_schema
+from headrace.engine.inputs.inputs import Reading, read_stream
+from headrace.engine.inputs.lake import is_table
+from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.late_rows import read_late
+from headrace.engine.spark.failures import from_worker
+from headrace.engine.spark.functions import register as register_functions
+from headrace.engine.spark.sql_errors import from_failure, in_question
+from headrace.engine.state.schemas import infer_schema
+from headrace.engine.state.state import StateDir
+from headrace.engine.tables.table_rows import register_table
+from headrace.functions.expansion import expand_text
+from headrace.functions.user import user_functions
+from headrace.plan.model import StreamInput
+from headrace.plan.planner import declared_schema
+from headrace.project.loader import Project
+from headrace.project.model import EventTime
+from headrace.sql.dialect.translate import DialectInput, translate
+from headrace.sql.query import SqlError, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+DEAD_LETTERS = "dead_letters"
+LATE_ROWS = "late_rows"
+# what is left when a quote or a comment is not closed; the last two alternatives are such a rest
+_PIECE = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|['"`].*\Z|/\*.*\Z""", re.DOTALL
+)
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a script: cut at semicolons that are not inside quotes or comments."""
+    found, start = [], 0
+    try:
+        tokens = sqlglot.tokenize(text, dialect="spark")
+        cuts = [(token.start, token.end + 1) for token in tokens if token.token_type.name == "SEMICOLON"]
+    except sqlglot.errors.TokenError:  # one statement with an open quote must not cost those before it
+        cuts = [piece.span() for piece in _PIECE.finditer(text) if piece[0] == ";"]
+    for end, following in cuts:
+        found.append(text[start:end])
+        start = following
+    found.append(text[start:])
+    return [statement.strip() for statement in found if statement.strip()]
+
+
+@dataclass
+class AdHoc:
+    """A session for questions. Outside a project it is plain Spark with our settings."""
+
+    spark: SparkSession
+    project: Project | None
+    state: StateDir
+    letters: Path
+    """What a question meets and cannot decode is counted here: the project's dead letters are those of its flows."""
+
+    def run(self, statement: str) -> pa.Table:
+        """The answer to one statement."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import AnalysisException, PySparkException
+
+        inputs: dict[str, DialectInput] = {}
+        if self.project is not None:
+            for name in self._mentioned(statement):
+                inputs[name] = self._register(name, statement)
+        own = {} if self.project is None else user_functions(self.project.root)
+        asked = expand_text(_translated(statement, inputs), own)
+        try:
+            register_functions(self.spark, [asked.sql], self.project)
+            return _readable(self.spark.sql(asked.sql)).toArrow()
+        except AnalysisException as error:
+            raise self._with_known_inputs(in_question(error, asked, self._functions)) from error
+        except (PySparkException, Py4JJavaError) as error:
+            raise from_worker(str(error)) or from_failure(str(error)) from error
+        except ValueError as error:
+            # Arrow has no column of nothing but NULL in an array
+            message = f"a column of the answer has a type that cannot be shown: {error}"
+            raise ProjectError("sql-failed", message, hint="cast it to another type") from error
+
+    def _with_known_inputs(self, error: ProjectError) -> ProjectError:
+        """The error with what could have been asked, if it is about that."""
+        if error.code == "unknown-input":
+            if self.project is None:
+                error.hint = (
+                    "this is no project's folder: go to one, or name it with -p; SHOW TABLES lists what is here"
+                )
+            else:
+                error.hint = did_you_mean(_quoted_in(error.message), self._inputs(), "streams, tables and flows")
+        return error
+
+    def _inputs(self) -> set[str]:
+        """What a question may name."""
+        assert self.project is not None
+        spec = self.project.spec
+        return {*spec.streams, *spec.tables, *spec.flows, DEAD_LETTERS, LATE_ROWS}
+
+    def _functions(self) -> list[str]:
+        """The names of Spark's own functions."""
+        return [row[0] for row in self.spark.sql("SHOW FUNCTIONS").collect()]
+
+    def undecoded(self) -> dict[str, int]:
+        """How many records of each stream could not be decoded since the last call."""
+        counts = Counter(read_letters(self.letters)["stream"].to_pylist())
+        shutil.rmtree(self.letters, ignore_errors=True)
+        return dict(counts)
+
+    def _mentioned(self, statement: str) -> Iterator[str]:
+        known = self._inputs()
+        try:
+            trees = [tree for tree in sqlglot.parse(statement, dialect="spark") if tree is not None]
+            names = {table.name.lower() for tree in trees for table in tree.find_all(exp.Table)}
+        except sqlglot.errors.SqlglotError:
+            names = {name for name in known if name in statement.lower()}
+        yield from sorted(name for name in known if name.lower() in names)
+
+    def _register(self, name: str, statement: str) -> DialectInput:
+        assert self.project is not None
+        if name == DEAD_LETTERS:
+            self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
+        elif name == LATE_ROWS:
+            self.spark.createDataFrame(read_late(self.state.late)).createOrReplaceTempView(name)
+        elif name in self.project.spec.streams:
+            self._register_stream(self.project, name, statement)
+            return self._known(name, self.project.spec.streams[name].event_time)
+        elif name in self.project.spec.tables:
+            register_table(self.spark, self.project, name)
+        else:
+            self._register_flow(self.project, name)
+            return self._known(name, self.project.spec.flows[name].event_time)
+        return self._known(name, None)
+
+    def _known(self, name: str, time: EventTime | None) -> DialectInput:
+        schema = spark_schema(self.spark.table(name))
+        return DialectInput(schema) if time is None else DialectInput(schema, time.column, time.alias)
+
+    def _register_stream(self, project: Project, name: str, statement: str) -> None:
+        spec = project.spec.streams[name]
+        schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
+        reading = Reading("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
+        spec.source.check(project.context)
+        metadata = tuple(column for column in spec.source.metadata if column in statement.lower())
+        frame = read_stream(self.spark, StreamInput(name, spec, schema, None, (), metadata), reading, self.state)
+        frame.createOrReplaceTempView(name)
+
+    def _register_flow(self, project: Project, name: str) -> None:
+        path = next((sink.lake_path for sink in project.spec.flows[name].sinks if sink.lake_path is not None), None)
+        if path is None:
+            raise ProjectError(
+                "flow-without-table",
+                f"flow '{name}' keeps no lake table to ask",
+                where=project.origin("flows", name),
+                hint="give it a sink of type lake, or put its SQL into your question",
+            )
+        location = project.context.path(path)
+        if not is_table(location):
+            raise ProjectError(
+                "lake-missing", f"flow '{name}' has written no lake table yet", hint=f"run it: headrace run {name}"
+            )
+        self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
+
+
+def _readable(answer: DataFrame) -> DataFrame:
+    """The answer with VARIANT columns as JSON: Arrow has only their bytes."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import VariantType
+
+    if not any(isinstance(field.dataType, VariantType) for field in answer.schema):
+        return answer
+    numbered = answer.toDF(*(f"c{number}" for number in range(len(answer.columns))))  # names may be there twice
+    shown = [
+        (sf.to_json(f"c{number}") if isinstance(field.dataType, VariantType) else sf.col(f"c{number}")).alias(
+            field.name
+        )
+        for number, field in enumerate(answer.schema)
+    ]
+    return numbered.select(*shown)
+
+
+def _quoted_in(message: str) -> str:
+    return message.rpartition("'")[0].rpartition("'")[2]
+
+
+def _translated(statement: str, inputs: Mapping[str, DialectInput]) -> str:
+    """The statement in Spark's own SQL. What is no query, or cannot be parsed, is left to Spark."""
+    try:
+        query = parse(statement)
+    except SqlError:
+        return statement
+    return translate(query, inputs).sql

@@ -1,0 +1,1 @@
+"""One flow as a Spark query: streaming flows, views and reports."""

@@ -1,0 +1,285 @@
+"""One flow as one Spark query: inputs, SQL, sinks, checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from headrace.core.context import Batch, Context
+from headrace.core.durations import spark_interval
+from headrace.core.errors import ProjectError
+from headrace.core.files.state_files import spark_path
+from headrace.core.processor import ArrowRows
+from headrace.core.records import spark_schema
+from headrace.core.rows import drain
+from headrace.core.sink import Side, StreamingSink
+from headrace.core.tallies.tally import ENGINE, Tally
+from headrace.engine.flows import crash_points
+from headrace.engine.flows.checks import check_rows, check_schema, check_slots
+from headrace.engine.flows.reports import ReportWriter, runs_of
+from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
+from headrace.engine.inputs.backfill import histories, is_pending, prepare
+from headrace.engine.inputs.inputs import Reading, register, to_last_work
+from headrace.engine.letters.dead_letters import LetterBox, forget_batch
+from headrace.engine.positions.rewind import finish_take_back
+from headrace.engine.positions.topics import check_topics
+from headrace.engine.positions.upgrade import began, settle
+from headrace.engine.spark.arrow_batches import batch_limits, largest_record
+from headrace.engine.spark.failures import from_query
+from headrace.engine.spark.functions import register_for
+from headrace.engine.spark.progress import OUTPUT, rows_out
+from headrace.engine.spark.sql_errors import from_analysis
+from headrace.engine.state.generations import Generation
+from headrace.engine.state.state import StateDir
+from headrace.plan.model import FlowPlan, Input, LakeInput, SinkStep, StreamInput
+from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# short batches stall at their boundaries; see DESIGN, latency modes
+_REALTIME_BATCH = "5 minutes"
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+# it leaves out a branch of a union that has no rows in a batch; what can be null, and so the state's schema, would
+# then differ from batch to batch
+_EMPTY_BRANCHES = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+
+
+@dataclass(frozen=True)
+class FlowStarter:
+    """Turns plans of flows into running queries of one project."""
+
+    project: Project
+    state: StateDir
+    spark: SparkSession
+    until_caught_up: bool = False
+    one_batch: bool = False
+    """Run only the batch that was begun and not committed."""
+    beside: bool = False
+    """Start candidates: they write beside the sinks, or nothing. `state` is looked at from them then."""
+    careful: set[str] = field(default_factory=set)
+    """Flows of which a batch did not fit into memory: they keep to Spark's own limit."""
+
+    def start(self, flow: FlowPlan) -> StreamingQuery:
+        """Start a flow from where its current generation is."""
+        from pyspark.errors import AnalysisException, PySparkException
+
+        check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
+        generation = settle(self.project, self.state, flow)
+        finish_take_back(flow, generation, self.project.context)
+        prepare(self.project, self.state, flow, generation)
+        check_topics(flow, generation, self.project.context)
+        self._forget_batch_in_flight(flow.name, generation)
+        try:
+            make = self._report if flow.is_report else self._view if flow.tables() else self._flow
+            query = self._start(flow, make(flow, generation))
+            began(generation, query.id)
+            return query
+        except AnalysisException as refusal:
+            raise self._of_sql(flow, refusal) from refusal
+        except PySparkException as failure:
+            raise from_query(flow, failure) from failure
+
+    def _forget_batch_in_flight(self, flow: str, generation: Generation) -> None:
+        """A batch that runs again puts aside its dead letters and late rows anew."""
+        planned = generation.checkpoint.planned()
+        if planned is not None and generation.checkpoint.in_flight():
+            for folder in (self.state.dead_letters, self.state.late):
+                forget_batch(folder, flow, generation.id, planned.batch_id)
+
+    def _flow(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        rows = self._rows(flow)
+        check_rows(self.project, self._written(flow, generation), rows.schema)
+        return self._writer(flow, rows)
+
+    def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        session = view_session(self.spark, flow)
+        register_for(session, flow, self.project)
+        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        context, written = self.project.context, self._written(flow, generation)
+        writer = ViewWriter(written, generation, session, context, check, tally)
+        check_schema(self.project, written, writer.maintained.schema)
+        return feed(session, flow, context).writeStream.foreachBatch(writer)
+
+    def _report(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
+        session = view_session(self.spark, flow)
+        register_for(session, flow, self.project)
+        context = self.project.context
+        writer = ReportWriter(flow, generation, session, context, self.state.fence.check)
+        check_schema(self.project, flow, spark_schema(writer.now()), "append")
+        return runs_of(session, flow, context).writeStream.foreachBatch(writer)
+
+    def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:
+        writer = self._triggered(writer, flow).queryName(flow.name)
+        checkpoint = spark_path(self.state.current(flow.name).checkpoint_folder)
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    def probe(self, flow: FlowPlan) -> None:
+        """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
+        from pyspark.errors import AnalysisException
+
+        if flow.tables() or flow.is_report:
+            return
+        try:
+            check_rows(self.project, flow, self._rows(flow).schema)
+        except AnalysisException as refusal:
+            raise self._of_sql(flow, refusal) from refusal
+
+    def _of_sql(self, flow: FlowPlan, refusal: AnalysisException) -> ProjectError:
+        error = from_analysis(refusal)
+        return error.at(self.project.sql_origin(flow.name, error.line))
+
+    def rows(self, flow: FlowPlan) -> DataFrame:
+        """What comes to the flow's sinks."""
+        return self._rows(flow).done()
+
+    def _rows(self, flow: FlowPlan) -> ArrowRows:
+        """The same; what its last steps do in Arrow may be left to a sink."""
+        from pyspark.errors import AnalysisException
+
+        limits = self._batch_limits(flow)
+        try:
+            return self._query(flow, flow.inputs, limits)
+        except AnalysisException as narrow:
+            try:
+                # the SQL may use a column in a way that only Spark understands
+                return self._query(flow, tuple(_widened(one) for one in flow.inputs), limits)
+            except AnalysisException:
+                raise narrow from None
+
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> ArrowRows:
+        # temporary views and settings belong to the flow alone
+        session = self.spark.newSession()
+        session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
+        for key, value in {**limits, **flow.spec.spark}.items():
+            session.conf.set(key, value)
+        if flow.state:
+            excluded = session.conf.get(_EXCLUDED, "") or ""
+            session.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _EMPTY_BRANCHES))))
+        reading = Reading(
+            flow=flow.name,
+            context=self.project.context,
+            until_caught_up=self.until_caught_up or flow.spec.mode == "batch",
+            realtime=flow.spec.mode == "realtime",
+            max_records=None if flow.spec.mode == "realtime" else flow.max_records,
+            start=self.state.current(flow.name).manifest.start,
+            history=histories(self.state.current(flow.name)),
+        )
+        register_for(session, flow, self.project)
+        for one in inputs:
+            register(session, one, reading, self.state)
+        return to_last_work(session.sql(flow.sql), flow.after, reading, self.state)
+
+    def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
+        """Asked once per start: it reads a sample of every stream."""
+        if flow.name in self.careful or flow.spec.mode == "realtime":
+            return {}
+        sizes = [largest_record(stream, self.project.context) for stream in flow.streams()]
+        known = [size for size in sizes if size]
+        return batch_limits(max(known)) if known and len(known) == len(sizes) else {}
+
+    def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
+        if flow.spec.mode == "realtime":
+            sink = flow.sinks[0].sink
+            assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
+            # Spark asks for it; without state every row is new, so it is the same as append
+            return sink.writer(rows.done(), self.project.context).outputMode("update")
+        generation = self.state.current(flow.name)
+        written = self._written(flow, generation)
+        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        left = rows if _does_last_work(written, rows) else None
+        write = batch_writer(written, generation.id, self.project.context, check, tally, left)
+        given = _counted(rows.done()) if left is None else left.frame
+        return given.writeStream.foreachBatch(write).outputMode(flow.spec.output)
+
+    def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
+        """The flow with the sinks that it really writes to."""
+        return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
+
+    def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
+        if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
+            # whatever limits there are, one batch has all there is
+            return writer.trigger(once=True)
+        if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
+            return writer.trigger(availableNow=True)
+        if flow.spec.mode == "realtime":
+            return writer.trigger(realTime=_REALTIME_BATCH)  # type: ignore[call-overload,no-any-return]
+        return writer.trigger(processingTime=spark_interval(flow.trigger))
+
+
+def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
+    """A candidate as one of its sinks sees it."""
+    return Side(flow.name, step.id, generation, context, batch)
+
+
+def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
+    """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
+    found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
+    return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
+
+
+def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
+    """Whether what the last steps do can be done by the sink, where rows are on their way through Python anyway."""
+    if not rows.works or len(flow.sinks) != 1:
+        return False
+    sink = flow.sinks[0].sink
+    return sink.reads_all and sink.takes_work(rows.schema)
+
+
+def batch_writer(
+    flow: FlowPlan,
+    generation: str,
+    context: Context,
+    check: Callable[[], None],
+    tally: Tally = ENGINE,
+    left: ArrowRows | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """What Spark calls for every micro-batch: each sink in turn gets the same rows.
+
+    With work that is `left` to the sink only the sink knows how many rows came of it. `check` raises when the state
+    belongs to another engine by now: a process that was stopped for a while, and goes on in the midst of a batch, must
+    not write what the other writes too.
+    """
+
+    # a candidate may have no sinks at all
+    whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
+    folder = context.state_path / "dead_letters"
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        shared = len(flow.sinks) > 1 or (bool(flow.sinks) and not whole)
+        if shared:
+            rows.persist()
+        try:
+            for number, step in enumerate(flow.sinks):
+                check()
+                crash_points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
+                letters = LetterBox(folder, flow.name, step.id, generation)
+                batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
+                if left is None:
+                    step.sink.write_batch(rows, batch)
+                else:
+                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_work(left.on(rows), batch)))
+            if not whole:
+                drain(rows)
+            crash_points.reach("after_sinks", flow.name, batch_id)
+            check()
+        finally:
+            if shared:
+                rows.unpersist()
+
+    return write
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    """The same rows, whose number is in the report of each batch. Right because a batch is computed only once."""
+    from pyspark.sql import functions as F
+
+    return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
+
+
+def _widened(one: Input) -> Input:
+    return replace(one, columns=None) if isinstance(one, StreamInput | LakeInput) else one

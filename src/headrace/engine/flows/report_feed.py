@@ -1,0 +1,75 @@
+"""The runs of a report as a Spark data source. It carries what a run reads, not rows: the run itself reads those.
+
+Imported only where PySpark is. An offset names the run, its time, and the versions of all it reads, so that a run that
+is done again after a crash reads the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.engine.inputs.lake import newest_version
+from headrace.engine.tables.table_logs import FlowTables
+
+_REGISTRATIONS = itertools.count()
+
+
+def register_runs(spark: SparkSession, tables: FlowTables, lakes: Mapping[str, str]) -> str:
+    """Make the source of a report's runs known to a session, and return its name: none may be used twice."""
+    name = f"headrace_report_{next(_REGISTRATIONS)}"
+    own = {"name": classmethod(lambda _source: name), "tables": tables, "lakes": dict(lakes)}
+    spark.dataSource.register(type("ReportRuns", (ReportRuns,), own))
+    return name
+
+
+class ReportRuns(DataSource):
+    """One batch for every start of the query."""
+
+    tables: ClassVar[FlowTables]
+    lakes: ClassVar[Mapping[str, str]]
+
+    def schema(self) -> str:
+        """One column, as there has to be one; there are no rows."""
+        return "run bigint"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The runs."""
+        return _Reader(self.tables, self.lakes)
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, tables: FlowTables, lakes: Mapping[str, str]) -> None:
+        self._tables = tables
+        self._lakes = lakes
+        self._run: dict[str, Any] | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The run is made up when it is asked for."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"run": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        if self._run is None:
+            versions = {name: newest_version(path) for name, path in self._lakes.items()}
+            at = time.time_ns() // 1_000_000
+            self._run = {"run": start["run"] + 1, "at": at, "lake": versions, "tables": self._tables.ends()}
+        return self._run
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(())

@@ -1,0 +1,124 @@
+"""A report as a Spark query: each run is a batch that reads tables as they stood and replaces the last result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.context import Batch, Context
+from headrace.core.files.state_files import StatePath, remove_tree, spark_path
+from headrace.core.tables import WEIGHT
+from headrace.core.tallies.tally import ENGINE, Tally
+from headrace.engine.flows import crash_points
+from headrace.engine.inputs.lake import newest_version
+from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.state.generations import Generation
+from headrace.engine.tables.table_logs import FlowTables
+from headrace.engine.tables.table_rows import consolidated, weighted_rows
+from headrace.plan.model import FlowPlan, StandingInput
+from headrace.sql.moment import at_moment
+from headrace.views.maintain.keyed import key_conflicts, keyed_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Pinned = Mapping[str, Any]
+"""What a run reads: `at`, and the versions of `lake` tables and of the logs of `tables`."""
+
+
+def runs_of(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+    """What drives the query: one batch for every start."""
+    from headrace.engine.flows.report_feed import register_runs
+
+    lakes = {one.name: one.path for one in standing(flow) if one.path is not None}
+    return session.readStream.format(register_runs(session, FlowTables.of(flow, context), lakes)).load()
+
+
+def standing(flow: FlowPlan) -> list[StandingInput]:
+    """What a report reads."""
+    return [one for one in flow.inputs if isinstance(one, StandingInput)]
+
+
+@dataclass
+class ReportWriter:
+    """Called by Spark for every run: works out the result, keeps it, and gives it, or what it changes, to each sink."""
+
+    flow: FlowPlan
+    generation: Generation
+    session: SparkSession
+    context: Context
+    check: Callable[[], None]
+    """Raises when the state belongs to another engine by now."""
+    tally: Tally = field(default_factory=lambda: ENGINE)
+
+    def __call__(self, _rows: DataFrame, batch_id: int) -> None:
+        """Do one run."""
+        self.check()
+        crash_points.reach("before_batch", self.flow.name, batch_id)
+        rows = self._result(batch_id)
+        self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows.count()})
+        with key_conflicts(self.flow.spec.keys):
+            self._write(rows, batch_id)
+        for older in range(batch_id - 2, -1, -1):
+            if not self._folder(older).is_dir():
+                break
+            remove_tree(self._folder(older))
+
+    def now(self) -> DataFrame:
+        """What a run would give now; for its columns."""
+        lakes = {one.name: newest_version(one.path) for one in standing(self.flow) if one.path is not None}
+        tables = FlowTables.of(self.flow, self.context)
+        return self._rows({"at": datetime.now(UTC).timestamp() * 1000, "lake": lakes, "tables": tables.ends()})
+
+    def _result(self, batch_id: int) -> DataFrame:
+        """The result of a run, kept: one that is done again must not come out otherwise in the last digit."""
+        folder = self._folder(batch_id)
+        if not (folder / "_SUCCESS").is_file():
+            record = self.generation.checkpoint.batch(batch_id)
+            assert record is not None, "Spark writes a batch down before it runs it"
+            self._rows(record.ends[0]).coalesce(1).write.mode("overwrite").parquet(spark_path(folder))
+        return self.session.read.parquet(spark_path(folder))
+
+    def _rows(self, pinned: Pinned) -> DataFrame:
+        for one in standing(self.flow):
+            self._read(one, pinned).createOrReplaceTempView(one.name)
+        return self.session.sql(at_moment(self.flow.sql, datetime.fromtimestamp(pinned["at"] / 1000, UTC)))
+
+    def _read(self, one: StandingInput, pinned: Pinned) -> DataFrame:
+        if one.path is not None:
+            version = str(pinned["lake"][one.name])
+            return self.session.read.format("delta").option("versionAsOf", version).load(one.path)
+        assert one.shape is not None, "a report waits until its tables have been captured"
+        files = FlowTables.of(self.flow, self.context).standing(one.name, pinned["tables"])
+        return consolidated(weighted_rows(self.session, one.shape, files)).drop(WEIGHT)
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
+        name, folder = self.flow.name, self.context.state_path / "dead_letters"
+        for number, step in enumerate(self.flow.sinks):
+            self.check()
+            if number:
+                crash_points.reach("between_sinks", name, batch_id)
+            letters = LetterBox(folder, name, step.id, self.generation.id)
+            batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
+            if step.sink.takes_reports:
+                step.sink.write_report(rows, batch)
+            else:
+                step.sink.write_changes(self._changes(rows, batch_id), self.flow.spec.keys, batch)
+        crash_points.reach("after_sinks", name, batch_id)
+        self.check()
+
+    def _changes(self, rows: DataFrame, batch_id: int) -> DataFrame:
+        """What a run changes in the result, by key."""
+        from pyspark.sql import functions as F
+
+        weighted = rows.withColumn(WEIGHT, F.lit(1).cast("bigint"))
+        if batch_id:
+            before = self.session.read.parquet(spark_path(self._folder(batch_id - 1)))
+            old = before.withColumn(WEIGHT, F.lit(-1).cast("bigint"))
+            weighted = consolidated(weighted.unionByName(old, allowMissingColumns=True))
+        return keyed_rows(weighted, self.flow.spec.keys)
+
+    def _folder(self, batch_id: int) -> StatePath:
+        return self.generation.folder / "report" / str(batch_id)

@@ -1,0 +1,1 @@
+"""Inputs of flows: read, decode, backfill, filter by event time, run processors."""

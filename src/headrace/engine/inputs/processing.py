@@ -1,0 +1,108 @@
+"""Runs the processors of a flow on its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.core.context import Context
+from headrace.core.files.state_files import StatePath
+from headrace.core.processor import ArrowRows, StandingClock, StepClock, StepContext
+from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.step_rows import row_text
+from headrace.engine.state.batch_clock import BatchClock, running_batch
+from headrace.plan.model import ProcessorStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass
+class RowLetters:
+    """The dead letters of one step in one task: rows as JSON, addressed by where they stood in their task.
+
+    A batch that runs again divides its rows into the same tasks, so a letter has the same address again.
+    """
+
+    box: LetterBox
+    _kept: int = 0
+
+    def keep(self, rows: pa.RecordBatch, index: int, reason: str, detail: str, *, whole: bool = True) -> None:
+        """Keep one row, or only that there was one."""
+        position = {"generation": self.box.generation, "batch": running_batch(), "task": _task(), "number": self._kept}
+        self._kept += 1
+        self.box.add(reason, detail, position, row_text(rows, index) if whole else None)
+
+    def flush(self) -> None:
+        """Make the letters durable. Must have happened before the task ends."""
+        self.box.flush()
+
+
+def _task() -> int | None:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return None if task is None else task.partitionId()
+
+
+@dataclass(frozen=True)
+class CheckpointClock:
+    """The times of a batch as Spark wrote them down."""
+
+    of: BatchClock
+
+    def number(self) -> int:
+        """The batch."""
+        return self.of.times().batch_id
+
+    def planned(self) -> int:
+        """When it was planned."""
+        return self.of.times().timestamp
+
+    def watermark(self) -> int:
+        """The bound for late rows."""
+        return self.of.times().watermark
+
+
+@dataclass(frozen=True)
+class Processing:
+    """Where the steps of one flow run."""
+
+    context: Context
+    flow: str
+    generation: str
+    letters: StatePath
+    """The folder of dead letters."""
+    streaming: bool = True
+    clock: StepClock = field(default_factory=StandingClock)
+
+    def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
+        """The rows after these steps."""
+        return self.run_to_last_work(rows, steps, event_time).done()
+
+    def run_to_last_work(
+        self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None
+    ) -> ArrowRows:
+        """The rows, with what the last steps do in Arrow still to be done. Neighbours share one way through Python."""
+        made = ArrowRows.of(rows)
+        for step in steps:
+            made = step.processor.apply_behind(made, self._at(step, event_time))
+        return made
+
+    def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
+        box = LetterBox(self.letters, self.flow, step.id, self.generation)
+        return StepContext(
+            root=self.context.root,
+            state=self.context.state,
+            store=self.context.store,
+            flow=self.flow,
+            step=step.id,
+            letters=RowLetters(box),
+            clock=self.clock,
+            generation=self.generation,
+            streaming=self.streaming,
+            event_time=event_time,
+        )

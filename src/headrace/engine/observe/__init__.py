@@ -1,0 +1,1 @@
+"""Status, metrics, probes and housekeeping of a running engine."""

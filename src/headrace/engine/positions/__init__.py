@@ -1,0 +1,1 @@
+"""Positions of flows: read, lag, rewind, savepoints, upgrades."""

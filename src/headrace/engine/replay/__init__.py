@@ -1,0 +1,1 @@
+"""Replay of dead letters and of archives."""

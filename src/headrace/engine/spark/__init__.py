@@ -1,0 +1,1 @@
+"""The Spark session, its processes and jars, and what its errors mean."""

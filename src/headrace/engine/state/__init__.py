@@ -1,0 +1,1 @@
+"""The state folder: generations, checkpoints, locks, leases, status."""

@@ -1,0 +1,1 @@
+"""Start, watch, switch and stop the flows of a project."""

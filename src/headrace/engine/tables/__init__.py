@@ -1,0 +1,1 @@
+"""Table logs as inputs of flows."""

@@ -1,0 +1,48 @@
+"""The rows of a captured table as Spark reads them from its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.files.state_files import StatePath, spark_path
+from headrace.core.schema import to_ddl
+from headrace.core.tables import WEIGHT, TableShape
+from headrace.log.tables import table_log
+from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def weighted_rows(spark: SparkSession, shape: TableShape, files: Sequence[StatePath]) -> DataFrame:
+    """Weighted rows in files of a log. A file that was written before a column was added has nulls there."""
+    schema = to_ddl(shape.weighted)
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(spark_path(file) for file in files))
+
+
+def consolidated(rows: DataFrame) -> DataFrame:
+    """Each row once, with the sum of its weights; rows that came and went are not there."""
+    from pyspark.sql import functions as F
+
+    columns = [f"`{name}`" for name in rows.columns if name != WEIGHT]
+    return rows.groupBy(*columns).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0")
+
+
+def register_table(spark: SparkSession, project: Project, name: str) -> None:
+    """Make a captured table, as it stands, a view under its own name."""
+    log = table_log(project.context, project.spec.tables[name].source.group)
+    shape = log.shapes().get(name)
+    if shape is None:
+        raise ProjectError(
+            "table-not-captured",
+            f"table '{name}' has not been captured yet",
+            where=project.origin("tables", name),
+            hint="run a flow that reads it: headrace run",
+            exit_code=Exit.NOT_FOUND,
+        )
+    rows = consolidated(weighted_rows(spark, shape, log.state(name, log.end())))
+    rows.drop(WEIGHT).createOrReplaceTempView(name)

@@ -1,0 +1,139 @@
+"""Flows over tables: views, which are kept up with what changes. How they are planned, and what cannot be one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from headrace.core.errors import ProjectError
+from headrace.core.sink import Sink
+from headrace.core.tables import TableShape
+from headrace.log.tables import table_log
+from headrace.plan.model import FlowPlan, TableInput
+from headrace.plan.sinkids import sink_steps
+from headrace.project.loader import Project
+from headrace.project.model import Defaults, FlowSpec, ProjectSpec
+from headrace.project.tables import TableSpec
+from headrace.sql.query import Query
+from headrace.views.algebra.operators import View
+from headrace.views.compile.identity import columns_of, identified
+from headrace.views.compile.normalise import normalise
+
+ShapeOf = Callable[[str, TableSpec], TableShape | None]
+Placed = tuple[ProjectError, tuple[str | int, ...]]
+"""An error, and where in the flow it is."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a view reads: tables, also those of the views it reads, and the SQL of these."""
+
+    tables: tuple[TableInput, ...]
+    views: Mapping[str, str]
+    others: tuple[str, ...] = ()
+    """What it names that is neither."""
+
+    @staticmethod
+    def of(
+        query: Query, tables: Mapping[str, TableSpec], plans: Mapping[str, FlowPlan | None], shape_of: ShapeOf
+    ) -> Reads:
+        """What the SQL of a view names. Flows that it reads have been planned."""
+        known = {name.lower(): name for name in tables}
+        planned = {name.lower(): plan for name, plan in plans.items() if plan is not None and plan.tables()}
+        inputs: dict[str, TableInput] = {}
+        views: dict[str, str] = {}
+        others = []
+        for name in names_in(query):
+            if name in known:
+                table = known[name]
+                inputs[table] = TableInput(table, tables[table], shape_of(table, tables[table]))
+            elif name in planned:
+                upstream = planned[name]
+                inputs |= {one.name: one for one in upstream.tables()}
+                views |= {**upstream.views, upstream.name: upstream.sql}
+            else:
+                others.append(name)
+        return Reads(tuple(inputs.values()), views, tuple(others))
+
+    @property
+    def shapes(self) -> dict[str, TableShape] | None:
+        """The shapes of all tables; None while one is not known."""
+        known = {one.name: one.shape for one in self.tables if one.shape is not None}
+        return known if len(known) == len(self.tables) else None
+
+
+def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
+    """Whether a query reads a table, or a view: then it is a view itself."""
+    tables = {name.lower() for name in spec.tables}
+    flows = {name.lower(): name for name in spec.flows}
+
+    def is_view(name: str) -> bool:
+        planned = plan(flows[name]) if name in flows else None
+        return planned is not None and bool(planned.tables())
+
+    return bool(tables) and any(name in tables or is_view(name) for name in names_in(query))
+
+
+def names_in(query: Query) -> list[str]:
+    """What a query reads, in lower case, also through table functions such as TUMBLE(orders, at, '5 minutes')."""
+    return list(dict.fromkeys(name.lower() for table in query.inputs for name in _named(table)))
+
+
+def _named(table: exp.Table) -> Iterator[str]:
+    if not isinstance(table.this, exp.Func):
+        yield table.name
+    else:
+        first = next(iter(table.this.expressions), None)
+        while isinstance(first, exp.Func):
+            first = next(iter(first.expressions), None)
+        yield first.name if first is not None else ""
+
+
+def kept_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
+    """The shape of a table without asking its source: as it was captured last, or as it is declared."""
+    known = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
+    return None if known is None else replace(known, key=known.key or tuple(spec.key))
+
+
+def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
+    """Why a flow that reads tables cannot be a view."""
+    if others:
+        message = f"flow '{name}' reads tables and {', '.join(others)}: a view reads only tables and views"
+        hint = "look rows of a table up in a stream's flow with the processor `table`, or push the stream into a table"
+        yield ProjectError("view-mixed", message, hint=hint), ()
+    for place in ("before", "after"):
+        if getattr(spec, place):
+            message = f"flow '{name}' reads tables, and a view has no processors: they see rows come, not go"
+            yield ProjectError("view-steps", message, hint="say it in the view's SQL"), (place,)
+    if spec.mode == "realtime":
+        message = f"flow '{name}' reads tables, and views are kept in micro-batches"
+        yield ProjectError("realtime-unsupported", message, hint="use mode: micro_batch"), ("mode",)
+
+
+def view_of(spec: FlowSpec, sql: str, read: Reads) -> View | None:
+    """What is kept, once all tables are known."""
+    shapes = read.shapes
+    return None if shapes is None else identified(normalise(sql, shapes, read.views, spec.keys))
+
+
+def view_plan(
+    name: str, spec: FlowSpec, sql: str, read: Reads, view: View | None, sinks: list[Sink], defaults: Defaults
+) -> FlowPlan:
+    """The plan of a view."""
+    return FlowPlan(
+        name=name,
+        spec=spec,
+        sql=sql,
+        inputs=read.tables,
+        after=(),
+        output_columns=("*",) if view is None else columns_of(view),
+        state=(),
+        sinks=sink_steps(sinks),
+        trigger=spec.trigger or defaults.trigger,
+        max_records=spec.max_records or defaults.max_records,
+        partitions=spec.partitions or defaults.partitions,
+        view=view,
+        views=read.views,
+    )

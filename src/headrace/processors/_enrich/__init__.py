@@ -1,0 +1,1 @@
+"""Shared by the processors that query another service for each row."""

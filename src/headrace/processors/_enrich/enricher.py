@@ -1,0 +1,237 @@
+"""What all steps that ask another service share: options, one question per distinct key, answers as columns."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar, Literal, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, model_validator
+
+from headrace.core.context import Context
+from headrace.core.durations import Duration
+from headrace.core.encoding.json_values import UnfitValueError
+from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
+from headrace.core.tallies.step_tally import StepTally
+from headrace.processors._enrich.async_requests import Asker, Limits, Nothing, Refusal, Service, check_service
+from headrace.processors._enrich.cache import CacheOptions, TtlCache
+from headrace.processors._enrich.keys import Values, keys_of, type_of
+from headrace.processors._enrich.outputs import Found, Output, Outputs, Paths
+
+OnError = Literal["fail", "null", "dead_letter"]
+
+
+class Enricher(ArrowProcessor):
+    """Adds columns with what a service answers about each row."""
+
+    columns: dict[str, str | Output] = Field(
+        min_length=1,
+        description="The columns to add and where in the answer they are: a path, which makes a string, or path and "
+        "type. What is not in the answer is null; a value that cannot be of the type is an error.",
+        examples=[{"name": "$.customer.name", "orders": {"path": "$.stats.orders", "type": "bigint"}}],
+    )
+    on_error: OnError = Field(
+        "dead_letter",
+        description="What happens to a row whose question is refused while the service is there: `dead_letter` keeps "
+        "the row with the reason, `null` leaves the columns empty, `fail` stops the flow.",
+    )
+    capacity: int = Field(64, gt=0, le=1000, description="Requests in flight at once, per task.")
+    timeout: Duration = Field(timedelta(seconds=10), description="How long one request may take.")
+    connect_timeout: Duration = Field(timedelta(seconds=3), description="How long making a connection may take.")
+    retries: int = Field(2, ge=0, description="How often a request is tried again that failed in a way that may pass.")
+    backoff: Duration = Field(
+        timedelta(milliseconds=100), description="Pause before the first retry; it doubles with each, up to 5 s."
+    )
+    give_up: Duration = Field(
+        timedelta(minutes=5),
+        description="How long a service that is away is asked again before the batch fails; the flow then starts "
+        "again by itself when the service is back.",
+    )
+    cache: CacheOptions | None = Field(
+        None,
+        description="Keep answers, in each Python worker; left out: ask once per key and Arrow batch.",
+        examples=[{"ttl": "10min", "size": 10000}],
+    )
+
+    paths: ClassVar[Paths] = "json"
+    nested_keys: ClassVar[bool] = True
+    """Whether a request can hold lists and structs."""
+
+    @model_validator(mode="after")
+    def _outputs_are_right(self) -> Self:
+        try:
+            self._outputs().check()
+        except ProjectError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+        return self
+
+    @abstractmethod
+    def asked(self) -> Sequence[str]:
+        """The columns that a request is made of."""
+
+    @abstractmethod
+    def service(self, context: Context) -> Service:
+        """What is asked, fit to be sent to the workers."""
+
+    def check(self, context: Context) -> None:
+        """Ask the service for a sign of life."""
+        check_service(self.service(context))
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """What the request is made of, and what it does not make itself."""
+        if wanted is None:
+            return None
+        return wanted - self.columns.keys() | {name for one in self.asked() for name in (one, one.partition(".")[0])}
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """All columns, and those that it adds."""
+        for name in self.asked():
+            self._check_column(given, name)
+        return self._outputs().added(given)
+
+    def work(self, given: pa.Schema, at: StepContext) -> Work:
+        """Ask about the keys of each batch."""
+        return Enrichment(
+            identity=f"{at.flow}|{at.step}|{self.model_dump_json()}",
+            service=self.service(at),
+            limits=self._limits(),
+            cache=(self.cache.ttl.total_seconds(), self.cache.size) if self.cache else (0.0, 0),
+            asked=tuple(self.asked()),
+            outputs=self._outputs(),
+            on_error=self.on_error,
+            letters=at.letters,
+            tally=StepTally.of(at.flow, at.step),
+        )
+
+    def _limits(self) -> Limits:
+        return Limits(
+            capacity=self.capacity,
+            timeout=self.timeout.total_seconds(),
+            retries=self.retries,
+            backoff=self.backoff.total_seconds(),
+            give_up=self.give_up.total_seconds(),
+        )
+
+    def _outputs(self) -> Outputs:
+        return Outputs.of(self.columns, self.paths)
+
+    def _check_column(self, given: pa.Schema, name: str) -> None:
+        kind = type_of(given, name)
+        if kind is None:
+            raise ProjectError(
+                "unknown-column",
+                f"'{self.kind()}' asks with column '{name}', which does not come in",
+                hint=did_you_mean(name, given.names, "columns"),
+            )
+        if pa.types.is_binary(kind) or (pa.types.is_nested(kind) and not self.nested_keys):
+            raise ProjectError(
+                "step-column-type",
+                f"'{self.kind()}' cannot ask with column '{name}', which is {kind}",
+                hint="turn it into a text or a number first",
+            )
+
+
+@dataclass
+class Enrichment:
+    """What a task does. Pickled to the workers; what must outlive a task is in `_live`."""
+
+    identity: str = field(repr=False)
+    """Steps with the same one share answers and connections."""
+    service: Service
+    limits: Limits
+    cache: tuple[float, int]
+    asked: tuple[str, ...]
+    outputs: Outputs
+    on_error: OnError
+    letters: StepLetters
+    tally: StepTally
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Each batch with what the service says."""
+        live = _live.get(self.identity)
+        if live is None:
+            live = _live[self.identity] = _Live(Asker(self.service, self.limits), TtlCache(*self.cache))
+        try:
+            for batch in batches:
+                yield self._enriched(batch, live)
+        finally:
+            self.tally.flush()
+
+    def _enriched(self, batch: pa.RecordBatch, live: _Live) -> pa.RecordBatch:
+        keys = keys_of(batch, self.asked)
+        found, refused = self._answers(keys.values, live)
+        made = batch
+        for name, values in self.outputs.arrays(found).items():
+            index = made.schema.get_field_index(name)
+            column = values.take(keys.places)
+            field = pa.field(name, column.type)
+            made = made.append_column(field, column) if index < 0 else made.set_column(index, field, column)
+        return self._without(refused, batch, made, keys.places) if refused else made
+
+    def _answers(self, keys: list[Values], live: _Live) -> tuple[list[Found | None], dict[int, Refusal]]:
+        """What was found for each key, and which keys were refused."""
+        found: list[Found | None] = [live.cache.get(values) for values in keys]
+        refused: dict[int, Refusal] = {}
+        numbers, questions = [], []
+        for number, values in enumerate(keys):
+            if found[number] is None:
+                try:
+                    questions.append(self.service.question(values))
+                    numbers.append(number)
+                except UnfitValueError as error:
+                    refused[number] = Refusal("bad-value", str(error))
+        self.tally.add("cache_hits", len(keys) - len(numbers) - len(refused))
+        for number, answer in zip(numbers, live.asker.ask_all(questions, self.tally), strict=True):
+            taken = self._taken(answer)
+            if isinstance(taken, Refusal):
+                refused[number] = taken
+            else:
+                found[number] = taken
+                live.cache.put(keys[number], taken)
+        return found, refused
+
+    def _taken(self, answer: Any) -> Found | Refusal:
+        if isinstance(answer, Refusal):
+            return answer
+        if isinstance(answer, Nothing):
+            return (None,) * len(self.outputs.types)
+        try:
+            return self.outputs.taken(answer)
+        except UnfitValueError as error:
+            return Refusal("bad-answer", str(error))
+
+    def _without(
+        self, refused: dict[int, Refusal], batch: pa.RecordBatch, made: pa.RecordBatch, places: pa.Array
+    ) -> pa.RecordBatch:
+        """The rows that go on, after something was done about those whose key was refused."""
+        if self.on_error == "fail":
+            why = next(iter(refused.values()))
+            raise ProjectError(
+                "enrichment-failed",
+                f"{self.service.label} does not answer for a row ({why.reason}): {why.detail}",
+                hint="mend it; `on_error: dead_letter` keeps such rows and goes on",
+            )
+        hit = pc.is_in(places, value_set=pa.array(list(refused), places.type))
+        rows = pc.indices_nonzero(hit).to_pylist()
+        self.tally.add("rows_refused", len(rows))
+        if self.on_error == "null":
+            return made
+        for row in rows:
+            why = refused[places[row].as_py()]
+            self.letters.keep(batch, row, why.reason, why.detail)
+        return made.filter(pc.invert(hit))
+
+
+@dataclass(frozen=True)
+class _Live:
+    asker: Asker
+    cache: TtlCache[Found]
+
+
+_live: dict[str, _Live] = {}
+"""Connections and answers of this Python worker: they outlive its tasks, as Spark uses a worker again."""

@@ -1,0 +1,90 @@
+"""The distinct questions of a batch: what the columns that a request is made of hold, each combination once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.core.encoding.json_values import as_text
+from headrace.processors._enrich.templates import JsonText
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The distinct keys of a batch."""
+
+    values: list[Values]
+    places: pa.Array
+    """For each row which key it has; null where one of its columns is."""
+
+
+def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Keys:
+    """The keys that these columns make."""
+    if not columns:
+        return Keys([()], pa.array([0] * batch.num_rows, pa.int32()))
+    coded = [_coded(column_of(batch, name)) for name in columns]
+    if len(coded) == 1:
+        values, places = coded[0]
+        return Keys([(value,) for value in values], places)
+    seen: dict[tuple[int, ...], int] = {}
+    found = []
+    for combination in zip(*(places.to_pylist() for _, places in coded), strict=True):
+        found.append(None if None in combination else seen.setdefault(combination, len(seen)))
+    combined = [tuple(one[0][code] for one, code in zip(coded, codes, strict=True)) for codes in seen]
+    return Keys(combined, pa.array(found, pa.int32()))
+
+
+def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column, or the field of a struct that a dotted name means."""
+    if name in batch.schema.names:
+        return batch.column(name)
+    head, *fields = name.split(".")
+    return pc.struct_field(batch.column(head), fields)
+
+
+def type_of(given: pa.Schema, name: str) -> pa.DataType | None:
+    """The type of a column or of the field that a dotted name means; None when there is no such thing."""
+    if name in given.names:
+        return given.field(name).type
+    head, *fields = name.split(".")
+    if head not in given.names:
+        return None
+    kind = given.field(head).type
+    for field in fields:
+        if pa.types.is_null(kind):
+            return kind
+        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            return None
+        kind = kind.field(field).type
+    return kind
+
+
+def _coded(column: pa.Array) -> tuple[list[Any], pa.Array]:
+    """The distinct values of a column, and for each row which it has."""
+    nested = pa.types.is_nested(column.type)
+    if nested:
+        column = pa.array([None if one is None else _json(one) for one in column.to_pylist()], pa.string())
+    if pa.types.is_null(column.type):
+        return [], pa.nulls(len(column), pa.int32())
+    encoded = column.dictionary_encode()
+    values = _python(encoded.dictionary)
+    return [JsonText(value) for value in values] if nested else values, encoded.indices
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=as_text, ensure_ascii=False)
+
+
+def _python(values: pa.Array) -> list[Any]:
+    try:
+        return list(values.to_pylist())
+    except (OverflowError, ValueError):
+        # Python has no times before year 1 and after 9999
+        return list(values.cast(pa.string()).to_pylist())

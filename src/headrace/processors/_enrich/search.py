@@ -1,0 +1,172 @@
+"""Asking OpenSearch and Elasticsearch, which speak the same HTTP here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+import msgspec
+from pydantic import Field, model_validator
+
+from headrace.core.context import Context
+from headrace.core.encoding.json_values import UnfitValueError
+from headrace.processors._enrich import templates
+from headrace.processors._enrich.async_requests import Nothing, Refusal, Service
+from headrace.processors._enrich.curl import CurlClient, Request
+from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of
+
+_NO_STATUS: frozenset[int] = frozenset()
+_PASSING = frozenset({"es_rejected_execution_exception", "no_shard_available_action_exception"})
+
+
+# what no name of an index has, and what would mean several of them
+_NO_INDEX = re.compile(r'[\\/*?"<>|\s,#:]|^[-_+.]|^$')
+
+
+def _in_index(value: Any) -> str:
+    text = templates.plain(value)
+    if _NO_INDEX.search(text):
+        raise UnfitValueError(f"{text[:80]!r} is not a part of an index's name")
+    return text
+
+
+class SearchEnricher(HttpEnricher):
+    """Documents by id, or what a search finds."""
+
+    url: Address = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    index: str = Field(
+        min_length=1,
+        description="Index to look in. {column} stands for a column's value, {{ for a brace.",
+        examples=["customers", "customers-{country}"],
+    )
+    id: str | None = Field(
+        None,
+        description="Id of the document to get. Paths begin at the document's own fields (its `_source`).",
+        examples=["{customer_id}"],
+    )
+    search: str | None = Field(
+        None,
+        description="JSON body of a search, instead of `id`. {column} stands for a column's value, which becomes JSON. "
+        "Paths begin at the whole answer.",
+        examples=['{"size": 1, "query": {"term": {"email": {email}}}}'],
+    )
+    batch_size: int = Field(50, gt=0, le=1000, description="Documents per request, when they are got by id.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.id is None) == (self.search is None):
+            raise ValueError("write `id` to get documents, or `search` to search for them")
+        _ = self._index, self._key
+        return self
+
+    @property
+    def label(self) -> str:
+        """Index and cluster."""
+        return f"{self.kind()} {self.index} at {urlsplit(self.url).netloc}"
+
+    def asked(self) -> Sequence[str]:
+        """The columns of both templates."""
+        return templates.columns_of(self._index, self._key)
+
+    def service(self, context: Context) -> Service:
+        """For one of the two ways."""
+        asked, url = self.asked(), self.url.rstrip("/")
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        client = self.client(context, "POST", headers)
+        index, key = templates.Text.of(self._index, asked), templates.Text.of(self._key, asked)
+        if self.search is not None:
+            return SearchService(self.label, client, url, index, key)
+        return DocumentService(self.label, client, url, index, key, together=self.batch_size)
+
+    @property
+    def _index(self) -> templates.Parts:
+        return (
+            templates.url_parts(self.index, _in_index)
+            if self.search is not None
+            else templates.parts_of(self.index, _in_index)
+        )
+
+    @property
+    def _key(self) -> templates.Parts:
+        if self.search is not None:
+            return templates.json_parts(self.search)
+        return templates.parts_of(self.id or "", templates.plain)
+
+
+@dataclass
+class SearchService(Service):
+    """One search for each question."""
+
+    keeps_time: ClassVar[bool] = True
+
+    label: str
+    client: CurlClient
+    url: str
+    index: templates.Text
+    key: templates.Text
+    together: int = 1
+
+    def question(self, values: Sequence[Any]) -> Request:
+        """The search."""
+        return Request(f"{self.url}/{self.index.filled(values)}/_search", (), self.key.filled(values).encode())
+
+    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+        """What each search finds; an index that is not there has nothing."""
+        return [await self._ask(request) for request in questions]
+
+    async def _ask(self, request: Request) -> Any:
+        reply = await self.client.send(request)
+        return reply if isinstance(reply, Refusal) else document_of(reply, self.label, frozenset({404}))
+
+    async def probe(self) -> None:
+        """What the cluster says about itself."""
+        await self.client.probe(f"{self.url}/", head=False)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+
+@dataclass
+class DocumentService(SearchService):
+    """Many documents with one request."""
+
+    together: int = 50
+
+    def question(self, values: Sequence[Any]) -> Any:
+        """The address of one document."""
+        return {"_index": self.index.filled(values), "_id": self.key.filled(values)}
+
+    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+        """One answer for each document."""
+        request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(questions)}).encode())
+        reply = await self.client.send(request)
+        found = reply if isinstance(reply, Refusal) else document_of(reply, self.label, _NO_STATUS)
+        if isinstance(found, Refusal) and found.reason == "response-too-large" and len(questions) > 1:
+            return [(await self.ask([question]))[0] for question in questions]
+        if isinstance(found, Refusal | Nothing):
+            return [found] * len(questions)
+        return self._documents(found, len(questions))
+
+    @staticmethod
+    def _documents(found: Any, number: int) -> list[Any]:
+        documents = found.get("docs") if isinstance(found, dict) else None
+        if not isinstance(documents, list) or len(documents) != number:
+            return [Refusal("bad-answer", "not the answer of a cluster to _mget")] * number
+        return [_document(one) for one in documents]
+
+
+def _document(found: dict[str, Any]) -> Any:
+    error = found.get("error")
+    if error is not None:
+        kind = str(error.get("type") if isinstance(error, dict) else error)
+        if kind == "index_not_found_exception":
+            return Nothing()
+        detail = msgspec.json.encode(error).decode()[:200]
+        passes = kind in _PASSING
+        return Refusal(f"search-{kind.replace('_', '-')}", detail, "5xx" if passes else "4xx", passes)
+    return found.get("_source") or {} if found.get("found") else Nothing()

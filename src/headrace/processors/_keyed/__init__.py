@@ -1,0 +1,1 @@
+"""Shared by the processors that keep state by key."""

@@ -1,0 +1,1 @@
+"""Shared by the processors that look rows up in a table."""

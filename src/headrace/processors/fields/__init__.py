@@ -1,0 +1,103 @@
+"""Fields of a document, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from headrace.core.processor import ArrowProcessor, ArrowRows, Batches, StepContext, Work
+from headrace.processors._steps.columns import check_document, with_type
+from headrace.processors._steps.json_text import path_of, utf8_texts
+from headrace.processors.fields.json import reader
+from headrace.processors.fields.native import native_reader
+
+# a column of this name that came in would be lost
+_FOUND = "_headrace_fields"
+
+
+class Fields(ArrowProcessor):
+    r"""Reads fields of a JSON document into columns, as texts.
+
+    A path is names joined by dots, `context.pdata.id`; `\.` is a dot within a name. A text is read as it is meant,
+    anything else stands as in the document: `12`, `true`, `{"a":1}`; what is missing or null gives null, and so does
+    every field of a row whose document is no JSON object.
+
+    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: only what is
+    named is read, the rest passed over, which takes a fraction of what `from_json` does. Where rows are on their way
+    through Python for a step like `explode`, they are read there, else by Java; on a cluster always in Python.
+    """
+
+    type: Literal["fields"] = "fields"
+    column: str = Field("value", description="The column with the document.")
+    fields: dict[str, str] = Field(
+        min_length=1,
+        description="The columns, each with its path.",
+        examples=[{"kind": "kind", "customer": "order.customer.id"}],
+    )
+
+    @field_validator("fields")
+    @classmethod
+    def _are_paths(cls, value: dict[str, str]) -> dict[str, str]:
+        for path in value.values():
+            path_of(path)
+        return value
+
+    @property
+    def label(self) -> str:
+        """What is read."""
+        return f"fields of {self.column}: {', '.join(self.fields)}"
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The document."""
+        return None if wanted is None else wanted - set(self.fields) | {self.column}
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """The texts."""
+        check_document(given, self.column, "fields")
+        for name in self.fields:
+            given = with_type(given, name, pa.string())
+        return given
+
+    def work(self, given: pa.Schema, at: StepContext) -> Work:
+        """One document after the other."""
+        return _Read(self, self.output(given))
+
+    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
+        """Where nothing is to be done in Arrow first, Java reads them if it can."""
+        paths = [path_of(path) for path in self.fields.values()]
+        read = None if rows.works else native_reader(rows.frame.sparkSession, paths)
+        if read is None:
+            return super().apply_behind(rows, at)
+        from pyspark.sql.functions import call_function, col
+
+        output = self.output(rows.schema)
+        document = col(f"`{self.column}`").cast("binary")
+        made = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
+        columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
+        return ArrowRows.of(rows.frame.withColumn(_FOUND, call_function(read, document)).select(*columns))
+
+
+@dataclass
+class _Read:
+    """What a task does."""
+
+    step: Fields
+    output: pa.Schema
+
+    def __call__(self, batches: Batches) -> Batches:
+        # made here: it is not to be pickled
+        read = reader([path_of(path) for path in self.step.fields.values()])
+        nothing = [None] * len(self.step.fields)
+        for batch in batches:
+            texts = utf8_texts(batch.column(self.step.column))
+            found = [nothing if text is None else read(text) or nothing for text in texts]
+            columns = zip(*found, strict=True) if found else nothing
+            made = {
+                name: pa.array(values or [], pa.binary()).cast(pa.string())
+                for name, values in zip(self.step.fields, columns, strict=True)
+            }
+            parts = [made[name] if name in made else batch.column(name) for name in self.output.names]
+            yield pa.RecordBatch.from_arrays(parts, schema=self.output)

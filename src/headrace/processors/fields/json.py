@@ -1,0 +1,103 @@
+"""Fields of JSON objects as texts, read without making objects of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from headrace.processors._steps.json_text import NotJsonError, Path, on_one_line, read_object
+
+Texts = Sequence[bytes | None]
+
+_QUOTE = ord('"')
+_NOTHING = msgspec.Raw(b"null")
+
+
+@dataclass
+class _Node:
+    """What is wanted inside an object: fields, and objects with such."""
+
+    leaves: dict[str, int] = field(default_factory=dict)
+    inner: dict[str, _Node] = field(default_factory=dict)
+
+    def shape(self) -> type[msgspec.Struct]:
+        """Of what is named alone: the rest is passed over."""
+        below = [node.shape() for node in self.inner.values()]
+        kinds: list[tuple[Any, Any]] = [(msgspec.Raw, _NOTHING)] * len(self.leaves) + [(one, one()) for one in below]
+        members = [(f"m{number}", *kind) for number, kind in enumerate(kinds)]
+        names = {f"m{number}": name for number, name in enumerate([*self.leaves, *self.inner])}
+        return msgspec.defstruct("Wanted", members, rename=names, frozen=True, gc=False)
+
+    def places(self) -> list[tuple[tuple[str, ...], int]]:
+        """How each field is reached from the shape, and its place among what is wanted."""
+        own = [((f"m{number}",), place) for number, place in enumerate(self.leaves.values())]
+        return own + [
+            ((f"m{number}", *names), place)
+            for number, node in enumerate(self.inner.values(), len(self.leaves))
+            for names, place in node.places()
+        ]
+
+
+def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
+    """What gives the fields of a document in the order of their paths; None for what is no object.
+
+    A text is given as it reads, anything else as it stands in JSON; null is as if it were not there. Of a name that is
+    there twice the last one counts.
+    """
+    root = _Node()
+    # a field that is asked for both as a whole and for its parts is read in two steps
+    whole = {path for path in paths for other in paths if path != other and other[: len(path)] == path}
+    direct = [(place, path) for place, path in enumerate(paths) if not any(path[:n] in whole for n in range(len(path)))]
+    for place, path in direct:
+        node = root
+        for name in path[:-1]:
+            node = node.inner.setdefault(name, _Node())
+        node.leaves.setdefault(path[-1], place)
+    reached = [(attrgetter(".".join(names)), place) for names, place in root.places()]
+    others = [(place, path) for place, path in enumerate(paths) if place not in {place for _, place in reached}]
+    decoder = msgspec.json.Decoder(root.shape())
+
+    def read(text: bytes) -> Texts | None:
+        found: list[bytes | None] = [None] * len(paths)
+        rest = others
+        try:
+            wanted = decoder.decode(text)
+            for get, place in reached:
+                found[place] = _text(bytes(get(wanted)))
+        except (msgspec.ValidationError, RecursionError):
+            # something on the way to a field is no object, which does not concern the other fields
+            rest = list(enumerate(paths))
+        except msgspec.DecodeError:
+            return None
+        if rest:
+            try:
+                members = read_object(text)
+            except NotJsonError:
+                return None
+            for place, path in rest:
+                found[place] = _found(members, path)
+        return found
+
+    return read
+
+
+def _found(members: dict[str, Any], path: Path) -> bytes | None:
+    for name in path[:-1]:
+        try:
+            members = read_object(bytes(members[name]))
+        except (KeyError, NotJsonError):
+            return None
+    return _text(bytes(members[path[-1]])) if path[-1] in members else None
+
+
+def _text(raw: bytes) -> bytes | None:
+    if raw == b"null":
+        return None
+    if raw[0] != _QUOTE:
+        return on_one_line(raw)
+    # most have nothing to resolve
+    return raw[1:-1] if b"\\" not in raw else msgspec.json.decode(raw, type=str).encode(errors="replace")

@@ -1,0 +1,156 @@
+"""Asking a gRPC service whose messages are known from descriptors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from headrace.core.encoding.descriptors import find_method
+from headrace.processors._enrich import templates
+from headrace.processors._enrich.async_requests import FailureClass, Nothing, Refusal, Service, timed_out, unreachable
+from headrace.systems.services import not_let_in, not_trusted, service_away, wrongly_asked
+from headrace.systems.tls import TlsTexts
+
+_PASSING = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+)
+_CLASSES: dict[grpc.StatusCode, FailureClass] = {
+    grpc.StatusCode.INVALID_ARGUMENT: "4xx",
+    grpc.StatusCode.FAILED_PRECONDITION: "4xx",
+    grpc.StatusCode.OUT_OF_RANGE: "4xx",
+    grpc.StatusCode.ALREADY_EXISTS: "4xx",
+    grpc.StatusCode.PERMISSION_DENIED: "4xx",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "4xx",
+    grpc.StatusCode.INTERNAL: "5xx",
+    grpc.StatusCode.UNKNOWN: "5xx",
+    grpc.StatusCode.DATA_LOSS: "5xx",
+}
+_TLS_TROUBLE = ("CERTIFICATE_VERIFY_FAILED", "Ssl handshake failed", "SSL_ERROR", "hostname verification")
+
+Question = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class GrpcService(Service):
+    """Calls one method. Pickled to the workers; it connects when it is asked."""
+
+    label: str
+    address: str
+    method: str
+    descriptors: bytes = field(repr=False)
+    request: templates.Text
+    metadata: tuple[tuple[str, templates.Text], ...] = field(repr=False)
+    tls: TlsTexts | None = field(repr=False)
+    timeout: float
+    max_response: int
+    _channel: Any = field(default=None, repr=False)
+    _call: Any = field(default=None, repr=False)
+
+    @cached_property
+    def _messages(self) -> tuple[type[Message], type[Message]]:
+        found = find_method(self.descriptors, self.method)
+        return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
+
+    def question(self, values: Sequence[Any]) -> Question:
+        """The request as JSON, and the metadata."""
+        return self.request.filled(values), tuple([(name, text.filled(values)) for name, text in self.metadata])
+
+    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+        """One call for each."""
+        return [await self._ask(*question) for question in questions]
+
+    async def _ask(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
+        try:
+            message = json_format.ParseDict(json.loads(request), self._messages[0]())
+        except (json_format.ParseError, ValueError) as error:
+            return Refusal("bad-request", f"the request does not fit its message: {str(error)[:200]}", "4xx")
+        try:
+            answer = await self._connected()(message, timeout=self.timeout, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            return self._answer_to(error.code(), error.details() or "")
+        except DecodeError:
+            return Refusal("bad-answer", "the answer is not the message that the descriptors say")
+        return json_format.MessageToDict(
+            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+
+    def _answer_to(self, status: grpc.StatusCode, said: str) -> Any:
+        match status:
+            case grpc.StatusCode.NOT_FOUND:
+                return Nothing()
+            case grpc.StatusCode.UNAUTHENTICATED:
+                raise not_let_in(self.label, said)
+            case grpc.StatusCode.UNIMPLEMENTED:
+                raise wrongly_asked(self.label, f"there is no such method: {said}", "check `method` and `url`")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return timed_out(self.timeout)
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+                if any(word in said for word in _TLS_TROUBLE):
+                    raise not_trusted(self.label, said)
+                return unreachable(said)
+        reason = f"grpc-{status.name.lower().replace('_', '-')}"
+        if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
+            return Refusal("response-too-large", f"the answer has more than {self.max_response:,} bytes")
+        return Refusal(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
+
+    async def probe(self) -> None:
+        """Whether a connection can be made; no method is called, as it might do something."""
+        self._connected()
+        await self._channel.channel_ready()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._call = None
+
+    def _connected(self) -> Callable[..., Any]:
+        if self._call is None:
+            sent, got = self._messages
+            options = [
+                ("grpc.max_receive_message_length", self.max_response),
+                ("grpc.enable_retries", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 2000),
+            ]
+            if self.tls is None:
+                self._channel = grpc.aio.insecure_channel(self.address, options)
+            else:
+                self._channel = grpc.aio.secure_channel(self.address, _credentials(self.tls), options)
+            self._call = self._channel.unary_unary(
+                f"/{self.method}", request_serializer=sent.SerializeToString, response_deserializer=got.FromString
+            )
+        call: Callable[..., Any] = self._call
+        return call
+
+
+def _credentials(tls: TlsTexts) -> grpc.ChannelCredentials:
+    def coded(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    return grpc.ssl_channel_credentials(coded(tls.ca), coded(tls.key), coded(tls.certificate))
+
+
+def check_connection(service: GrpcService, seconds: float) -> None:
+    """Whether a connection can be made, from a thread without an event loop."""
+    if service.tls is None:
+        channel = grpc.insecure_channel(service.address)
+    else:
+        channel = grpc.secure_channel(service.address, _credentials(service.tls))
+    with channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=seconds)
+        except grpc.FutureTimeoutError:
+            raise service_away(service.label, f"no connection within {seconds:g} s") from None

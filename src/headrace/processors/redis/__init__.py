@@ -1,0 +1,109 @@
+"""`type: redis`: what a Redis database holds about each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, model_validator
+
+from headrace.core.context import Context
+from headrace.core.durations import Duration
+from headrace.processors._enrich import templates
+from headrace.processors._enrich.async_requests import Service
+from headrace.processors._enrich.enricher import Enricher
+from headrace.processors._enrich.outputs import Outputs
+from headrace.systems.addresses import RedisUrl, redis_place
+from headrace.systems.tls import ServiceTls
+
+
+class Redis(Enricher):
+    """Adds columns with what a Redis database holds about each row.
+
+    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
+    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else
+    is an error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it
+    gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
+    else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
+    answers of one Arrow batch are in memory at once.
+    """
+
+    nested_keys: ClassVar[bool] = False
+
+    type: Literal["redis"] = "redis"
+    url: RedisUrl = Field(
+        description="Address of the server and number of the database; rediss:// for TLS.",
+        examples=["redis://127.0.0.1:6379/0"],
+    )
+    username: str | None = Field(None, description="The name to log in with.")
+    password: SecretStr | None = Field(
+        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
+    )
+    tls: ServiceTls = Field(ServiceTls(), description="For rediss: whom to trust.", examples=[{"ca": "tls/ca.pem"}])
+    key: str = Field(
+        description="Key to look for; {column} stands for a column's value, {{ for a brace.",
+        examples=["customers:{customer_id}"],
+    )
+    holds: Literal["json", "hash", "text", "set"] = Field(
+        "json",
+        description="What a key holds: `json` a JSON text, whose parts are taken by JSON path; `hash` a hash, whose "
+        "fields are taken by name; `text` a text, `set` a set of texts in their order, which are taken whole. The path "
+        "`$` takes a whole answer: a document, hash or set as one JSON text, a text as it is.",
+    )
+    batch_size: int = Field(500, gt=0, le=10_000, description="Keys per round trip.")
+    capacity: int = Field(4, gt=0, le=100, description="Connections per task, each with one round trip at a time.")
+    max_response: int = Field(1_000_000, gt=0, description="The most bytes a value may have.")
+    timeout: Duration = Field(timedelta(seconds=10), description="How long one round trip may take.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _ = self._key
+        if self.username is not None and self.password is None:
+            raise ValueError("`username` needs `password`")
+        if self.tls.certificate is not None:
+            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
+        whole = self.holds in ("text", "set")
+        if whole and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
+            raise ValueError(f"of a key that `holds: {self.holds}` the path is `$`")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Keys and server."""
+        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+
+    def asked(self) -> Sequence[str]:
+        """The columns of the key."""
+        return templates.columns_of(self._key)
+
+    def service(self, context: Context) -> Service:
+        """With the key's template taken apart."""
+        from headrace.processors.redis.client import RedisService
+
+        host, port, database = redis_place(self.url)
+        return RedisService(
+            label=self.label,
+            host=host,
+            port=port,
+            database=database,
+            username=self.username,
+            password=self.password.get_secret_value() if self.password else None,
+            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
+            key=templates.Text.of(self._key, self.asked()),
+            holds=self.holds,
+            capacity=self.capacity,
+            timeout=self.timeout.total_seconds(),
+            connect_timeout=self.connect_timeout.total_seconds(),
+            max_response=self.max_response,
+            together=self.batch_size,
+        )
+
+    @property
+    def _key(self) -> templates.Parts:
+        return templates.parts_of(self.key, templates.plain)
+
+    def _outputs(self) -> Outputs:
+        return Outputs.of(self.columns, "names" if self.holds == "hash" else "json")

@@ -1,0 +1,129 @@
+"""One key's session: its rows in order to an object of the project, and what it remembers in between. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core.errors import ProjectError
+from headrace.processors._steps.project_class import ProjectClass
+
+METHODS = {
+    "add": "def add(self, row: dict[str, Any]) -> list[dict[str, Any]]",
+    "finish": "def finish(self) -> list[dict[str, Any]]",
+    "remember": "def remember(self) -> Any",
+    "recall": "def recall(self, memory: Any) -> None",
+}
+"""What a class has, as it is written."""
+
+Row = dict[str, Any]
+Timed = tuple[int, Row]
+"""A row and its time in microseconds."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A session between two batches."""
+
+    last: int
+    """The time of its last row."""
+    rows: int
+    """How many it has had since it was last finished."""
+    finished: bool
+    memory: bytes
+    """What the object remembers, as JSON."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a session is over, and how rows of one time are ordered. Times in microseconds."""
+
+    gap: int
+    keep: int = 0
+    limit: int = 10_000
+    order: tuple[str, ...] = ()
+
+    def due(self, span: Span) -> int:
+        """When there is something to do about a session if no row comes."""
+        return span.last + self.gap + (self.keep if span.finished else 0)
+
+    def sorted(self, rows: Iterable[Timed]) -> list[Timed]:
+        """Rows in the order of their times, however they came: of one time by `order`, then by their contents."""
+        made = sorted(rows, key=lambda one: one[0])
+        start = 0
+        for place in range(1, len(made) + 1):
+            if place < len(made) and made[place][0] == made[start][0]:
+                continue
+            if place - start > 1:
+                made[start:place] = sorted(made[start:place], key=self._tie)
+            start = place
+        return made
+
+    def _tie(self, one: Timed) -> Any:
+        row = one[1]
+        first = [(row.get(name) is not None, row.get(name)) for name in self.order]
+        return [value if value[0] else (False, 0) for value in first], repr(row)
+
+
+@dataclass
+class SessionRun:
+    """Makes objects of the class and calls them."""
+
+    known: ProjectClass
+    options: dict[str, Any]
+    rules: Rules
+    output: pa.Schema
+
+    def go(self, span: Span | None, rows: Sequence[Timed], until: int | None) -> tuple[Span | None, list[Row]]:
+        """What a session is after some rows, in order, and when time has come to `until` (None: to its end).
+
+        Also gives the rows that came out.
+        """
+        if not rows and (span is None or (until is not None and until < self.rules.due(span))):
+            return span, []
+        try:
+            return self._go(span, rows, until)
+        except ProjectError:
+            raise
+        except Exception as error:
+            raise self.known.failed(error) from error
+
+    def _go(self, span: Span | None, rows: Sequence[Timed], until: int | None) -> tuple[Span | None, list[Row]]:
+        rules, made = self.rules, list[Row]()
+        session = None if span is None else self._recalled(span)
+        last, count, finished = (0, 0, False) if span is None else (span.last, span.rows, span.finished)
+        for time, row in rows:
+            if session is not None and not finished and (time - last >= rules.gap or count >= rules.limit):
+                made += session.finish()
+                count, finished = 0, True
+            if session is None or (finished and (not rules.keep or time - last >= rules.gap + rules.keep)):
+                session = self.known.make(self.options)
+            made += session.add(row)
+            last, count, finished = time, count + 1, False
+        if session is not None and not finished and (until is None or until >= last + rules.gap):
+            made += session.finish()
+            count, finished = 0, True
+        if session is None or until is None or (finished and until >= last + rules.gap + rules.keep):
+            return None, made
+        return Span(last, count, finished, msgspec.json.encode(session.remember())), made
+
+    def _recalled(self, span: Span) -> Any:
+        session = self.known.make(self.options)
+        session.recall(msgspec.json.decode(span.memory))
+        return session
+
+    def table(self, rows: list[Row]) -> pa.Table:
+        """What came out, as the columns that were said."""
+        names = set(self.output.names)
+        for row in rows:
+            if not isinstance(row, dict) or row.keys() != names:
+                said = sorted(row) if isinstance(row, dict) else type(row).__name__
+                raise self.known.error("python-step-columns", f"gave {said} instead of the columns {sorted(names)}")
+        try:
+            return pa.Table.from_pylist(rows, schema=self.output)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise self.known.error("python-step-columns", f"gave a value of another type: {error}") from error

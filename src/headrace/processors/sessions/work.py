@@ -1,0 +1,186 @@
+"""What `sessions` does in its tasks."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.core.processor import StepClock, StepLetters
+from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
+from headrace.processors._keyed.timers import Agenda, Key
+from headrace.processors.sessions.run import SessionRun, Span, Timed
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+
+TIME = "_time"
+"""The column with the time of a row: null where it has none, or one that cannot be true."""
+LATE, FUTURE, TIMELESS, NO_KEY, FULL = (
+    "late-row", "future-event-time", "no-event-time", "no-session-key", "session-limit",
+)  # fmt: skip
+# what is due is done up to so much of the time later that a session is remembered
+_SLICES = 512
+_SHORTEST = 1_000_000
+
+
+@dataclass
+class Kept:
+    """What is kept of a key: its session, rows that wait for earlier ones, and when it is looked at again."""
+
+    span: Span | None = None
+    waiting: list[Timed] = field(default_factory=list)
+    slot: int | None = None
+
+    def to_bytes(self) -> bytes:
+        """Python's own form: exact for every value that Arrow gives."""
+        span = None if self.span is None else (self.span.last, self.span.rows, self.span.finished, self.span.memory)
+        return pickle.dumps((span, self.waiting, self.slot), pickle.HIGHEST_PROTOCOL)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Kept:
+        """What `to_bytes` made: read back from the flow's own checkpoint, nothing from outside."""
+        span, waiting, slot = pickle.loads(data)  # noqa: S301
+        return Kept(None if span is None else Span(*span), waiting, slot)
+
+
+@dataclass
+class _Given:
+    """The rows of a batch that may be used, by key."""
+
+    run: SessionRun
+    columns: tuple[str, ...]
+    time: str
+    """The column that says when a row was, for people."""
+    clock: StepClock
+    letters: StepLetters
+
+    def by_key(self, rows: pa.Table, late: int | None) -> dict[Key, list[Timed]]:
+        """Rows with their times. Those without one, those before `late` and those without a key become dead letters."""
+        found: dict[Key, list[Timed]] = {}
+        if not rows.num_rows:
+            return found
+        times = rows[TIME].cast(pa.int64()).to_pylist()
+        halves = zip(rows[HIGH].to_pylist(), rows[LOW].to_pylist(), strict=True)
+        values = rows.select(list(self.columns)).to_pylist()
+        keyless = rows[KEYLESS].to_pylist()
+        for place, (time, key, row) in enumerate(zip(times, halves, values, strict=True)):
+            if keyless[place]:
+                self.keep(rows, place, NO_KEY, "all columns of its key are null")
+            elif time is None or (late is not None and time < late):
+                self.refuse(rows, place, time, late)
+            else:
+                found.setdefault(key, []).append((time, row))
+        return found
+
+    def refuse(self, rows: pa.Table, place: int, time: int | None, late: int | None) -> None:
+        """A row whose time is too early, none, or too far ahead."""
+        given = rows[self.time][place].as_py() if self.time in rows.column_names else None
+        if time is not None:
+            self.keep(rows, place, LATE, f"{self.time} is {given}, and rows from {_written(late or 0)} on are awaited")
+        elif given is None:
+            self.keep(rows, place, TIMELESS, f"{self.time} is null")
+        else:
+            self.keep(rows, place, FUTURE, f"{self.time} is {given}, the batch is of {_written(self.clock.planned())}")
+
+    def keep(self, rows: pa.Table, place: int, reason: str, detail: str) -> None:
+        """A row as a dead letter."""
+        own = [name for name in rows.column_names if name not in (HIGH, LOW, KEYLESS, TIME)]
+        self.letters.keep(rows.select(own).slice(place, 1).combine_chunks().to_batches()[0], 0, reason, detail)
+
+
+def _written(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat()
+
+
+@dataclass
+class WholeWork(_Given):
+    """All sessions of some keys at once: everything is there, so everything is finished."""
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """What comes out of them."""
+        made = []
+        for _, mine in sorted(self.by_key(rows, None).items()):
+            made += self.run.go(None, self.run.rules.sorted(mine), None)[1]
+        self.letters.flush()
+        return self.run.table(made)
+
+
+@dataclass
+class SessionWork(_Given):
+    """Of one bucket: rows wait until time has passed them, then their sessions go on."""
+
+    _open: MapState | None = field(default=None, repr=False)
+    _agenda: Agenda | None = field(default=None, repr=False)
+
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """The state of the bucket that is at hand."""
+        self._open = handle.getMapState("sessions", "high bigint, low bigint", "kept binary")
+        self._agenda = Agenda(handle)
+
+    def take(self, rows: pa.Table, watermark: int) -> pa.Table:
+        """What comes out when these rows have come and time has passed `watermark`."""
+        assert self._agenda is not None, "opened before it is used"
+        made: list[dict[str, Any]] = []
+        begun: dict[int, list[Key]] = {}
+        # the bound of the batch before: what is given now is before this one's, so nothing is ever out of order
+        given = self.by_key(rows, self.clock.watermark())
+        due: dict[Key, set[int]] = {}
+        for slot, key in self._agenda.take(lambda slot: slot <= watermark):
+            due.setdefault(key, set()).add(slot)
+        for key in sorted({*given, *due}):
+            kept, new = self._read(key), given.get(key, [])
+            is_due = kept.slot in due.get(key, ())
+            if not new and not is_due:
+                continue  # it was put into another slot meanwhile
+            made += self._advance(kept, new, watermark)
+            ahead = self._next(kept)
+            if ahead is not None and (is_due or kept.slot is None or ahead < kept.slot):
+                kept.slot = ahead
+                begun.setdefault(ahead, []).append(key)
+            self._write(key, kept)
+        self._agenda.add(begun)
+        self.letters.flush()
+        return self.run.table(made)
+
+    def due(self) -> int | None:
+        """At which watermark there is something to do without rows."""
+        assert self._agenda is not None, "opened before it is used"
+        return self._agenda.first()
+
+    def _advance(self, kept: Kept, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
+        rows = self.run.rules.sorted([*kept.waiting, *new])
+        passed = bisect_left(rows, watermark, key=lambda one: one[0])
+        kept.waiting = self._within_limit(rows[passed:])
+        kept.span, made = self.run.go(kept.span, rows[:passed], watermark)
+        return made
+
+    def _within_limit(self, rows: list[Timed]) -> list[Timed]:
+        limit = self.run.rules.limit
+        for time, row in rows[limit:]:
+            detail = f"{limit} rows of its key wait already; its time is {_written(time)}"
+            self.letters.keep(pa.RecordBatch.from_pylist([row]), 0, FULL, detail)
+        return rows[:limit]
+
+    def _next(self, kept: Kept) -> int | None:
+        """When a key is to be looked at again: the end of a slice of time. None: nothing is kept of it."""
+        moments = [kept.waiting[0][0]] if kept.waiting else []
+        moments += [self.run.rules.due(kept.span)] if kept.span is not None else []
+        length = max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)
+        return (min(moments) // length + 1) * length if moments else None
+
+    def _read(self, key: Key) -> Kept:
+        assert self._open is not None
+        found = self._open.getValue(key)
+        return Kept() if found is None else Kept.from_bytes(bytes(found[0]))
+
+    def _write(self, key: Key, kept: Kept) -> None:
+        assert self._open is not None
+        if kept.span is None and not kept.waiting:
+            self._open.removeKey(key)
+        else:
+            self._open.updateValue(key, (kept.to_bytes(),))

@@ -1,0 +1,1 @@
+"""Settings, status, ports and metrics of a serve node."""

@@ -1,0 +1,1 @@
+"""HTTP requests and replies, apart from what they ask for."""

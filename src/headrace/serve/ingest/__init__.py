@@ -1,0 +1,1 @@
+"""Records and table rows that callers post."""

@@ -1,0 +1,1 @@
+"""The REST API of endpoints: routes, rows, live events, OpenAPI, dashboards."""

@@ -1,0 +1,59 @@
+"""A Delta table built beside another one, and put in its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileSystem, FileType
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.sink import Side
+from headrace.sinks.lake.delta import table_state
+from headrace.sinks.lake.undo import PUBLISHED, read_commits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+
+def require_alone(path: str, side: Side) -> None:
+    """Refuse a table that others write to as well: their rows would be lost with those that are replaced."""
+    for commit in read_commits(path):
+        if commit.rows and not any(mark.startswith(f"headrace.{side.flow}.") for mark in commit.marks):
+            raise ProjectError(
+                "beside-others-wrote",
+                f"version {commit.version} of lake table {path} was not written by flow '{side.flow}': its rows would "
+                "be lost",
+                hint=f"give the flow a table of its own, or leave out --beside (run --new-generation {side.flow})",
+                exit_code=Exit.CONFLICT,
+            )
+
+
+def replace_rows(
+    spark: SparkSession, source: str, target: str, side: Side, partition_by: Sequence[str], options: Mapping[str, str]
+) -> None:
+    """Let a table have the rows and columns of another one instead of its own, in one commit that is marked.
+
+    Readers see the old rows or the new ones. Their files stay as long as the table's retention says.
+    """
+    mark = f"headrace.{side.flow}.{side.generation}.{side.sink}{PUBLISHED}"
+    held = table_state(spark, target, mark)
+    if held.last_batch >= 0:
+        return
+    given = table_state(spark, source, mark).columns
+    if given is None and held.columns is None:
+        return  # neither of the two has had a row
+    rows = spark.read.format("delta").load(source if given is not None else target)
+    if given is None:
+        rows = rows.limit(0)
+    marked = {**options, "txnAppId": mark, "txnVersion": str(side.batch), "overwriteSchema": "true"}
+    writer = rows.write.format("delta").mode("overwrite").options(**marked)
+    (writer.partitionBy(*partition_by) if partition_by else writer).save(target)
+
+
+def remove_table(path: str) -> None:
+    """Delete a table, if it is there."""
+    files, folder = FileSystem.from_uri(path)
+    if files.get_file_info(folder).type == FileType.Directory:
+        files.delete_dir(folder)

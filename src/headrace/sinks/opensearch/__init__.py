@@ -1,0 +1,222 @@
+"""`type: opensearch`: documents of OpenSearch or Elasticsearch indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pydantic import AfterValidator, Field, model_validator
+
+from headrace.core.context import Batch, Context
+from headrace.core.errors import ProjectError
+from headrace.core.schema import ddl_type
+from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.sinks import _templates as templates
+from headrace.sinks._documents import as_json, document, require_columns
+from headrace.sinks._http import HttpOptions, Url, refusal
+from headrace.sinks._latest import last_of_each
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
+from headrace.sinks.opensearch.bulk import BulkWrite
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def _template(value: str) -> str:
+    templates.parts(value)
+    return value
+
+
+class OpenSearchSink(HttpOptions, Sink):
+    """Documents of OpenSearch or Elasticsearch indices, written in bulk.
+
+    With `id` one document per value of these columns, replaced by the newest row; with `sequence` a row that is older
+    than the document changes nothing. Without `id` every row is a document of its own, whose id is made of flow,
+    generation, batch and place. Delivery: idempotent; a batch that is run again writes the same ids. Order: none
+    between documents; of several rows of a batch with one id the last is written, by `sequence` if there is one. Scale:
+    one connection per task, requests of `batch_size` documents or `batch_bytes`; with `id` a shuffle per batch.
+    Of a view, `id` is its key, and `index` may name columns of the key only: a document never changes its index.
+    """
+
+    reads_all: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
+
+    type: Literal["opensearch"] = "opensearch"
+    url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    index: Annotated[str, AfterValidator(_template)] = Field(
+        description="Index to write to. {column} stands for a column's value, {column:yyyy.MM.dd} for that of a date.",
+        examples=["orders", "orders-{created_at:yyyy.MM.dd}"],
+        min_length=1,
+    )
+    id: list[str] = Field(
+        default=[],
+        description="Columns that make the document's id. Left out, that of a view is the view's key.",
+        examples=[["order_id"]],
+    )
+    action: Literal["index", "update"] = Field(
+        "index", description="`index` replaces a document, `update` changes the fields that the row has."
+    )
+    sequence: str | None = Field(
+        None,
+        description="Column with a whole number that grows with each newer version of a row; kept as the version of "
+        "the document.",
+        examples=["version"],
+    )
+    delete: str | None = Field(
+        None, description="Boolean column: true deletes the document. It is not part of it.", examples=["is_deleted"]
+    )
+    batch_size: int = Field(1000, gt=0, description="Documents per request.")
+    batch_bytes: int = Field(5_000_000, gt=0, description="Bytes per request.")
+    on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("sequence", "delete"):
+            if getattr(self, name) is not None and not self.id:
+                raise ValueError(f"`{name}` is about documents that are there already, so it needs `id`")
+        if self.action == "update" and not self.id:
+            raise ValueError("`action: update` changes documents that are there already, so it needs `id`")
+        if self.action == "update" and self.sequence is not None:
+            raise ValueError("the server compares versions only when it replaces documents: leave out `sequence`")
+        return self
+
+    @property
+    def guarantee(self) -> Delivery:
+        """Ids are made of the rows."""
+        return "idempotent"
+
+    @property
+    def target(self) -> str:
+        """The index."""
+        return self.index
+
+    @property
+    def label(self) -> str:
+        """Index and cluster."""
+        return f"opensearch {self.index} at {urlsplit(self.url).netloc}"
+
+    def of_view(self, key: Sequence[str]) -> OpenSearchSink:
+        """A document per row, whose id is the view's key."""
+        refuse_options(self, "sequence", "delete")
+        held = self.model_copy(update={"id": view_key(self, "id", self.id, key)})
+        for name in templates.columns_of(self.index):
+            if name not in key:
+                raise ProjectError(
+                    "sink-view-key",
+                    f"`index` of sink {self.label} names the column '{name}', which is not part of the view's key",
+                    hint=f"a row whose '{name}' changes would stay in the old index: name columns of the key, or none",
+                )
+        return held
+
+    def check(self, context: Context) -> None:
+        """The cluster answers and lets us in. Indices are made by the cluster when they are first written."""
+        client = self.client(self.label, self.url, context)
+        answer = client.send("GET", "/")
+        if not answer.ok:
+            raise refusal(client.label, answer)
+
+    def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
+        """All columns that are named are there; updates replace earlier rows only by an id."""
+        named = {"index": templates.columns_of(self.index), "id": self.id}
+        named |= {name: [getattr(self, name)] for name in ("sequence", "delete") if getattr(self, name) is not None}
+        for option, names in named.items():
+            require_columns(self.label, option, names, columns)
+        if output == "update" and not self.id:
+            raise ProjectError(
+                "sink-needs-key",
+                f"the flow's output is 'update', and sink {self.label} has no `id` to replace earlier rows by",
+                hint="set id to the columns that identify a row, e.g. those after GROUP BY",
+            )
+        if schema is not None:
+            for name, wanted in ((self.sequence, pa.types.is_integer), (self.delete, pa.types.is_boolean)):
+                if name is not None and not wanted(schema.field(name).type):
+                    raise ProjectError(
+                        "sink-column-type",
+                        f"column '{name}' of sink {self.label} is {ddl_type(schema.field(name).type)}",
+                        hint="`sequence` is a whole number, `delete` a boolean: cast it in SQL",
+                    )
+
+    def items(self, rows: DataFrame, batch: Batch) -> DataFrame:
+        """Lines of the bulk interface: `action`, null for a row without id or index, and `content`, null to delete."""
+        from pyspark.sql import functions as F
+
+        columns = [name for name in rows.columns if name != self.delete]
+        records = rows.select(
+            templates.filled(self.index).alias("index"),
+            self._id().alias("id"),
+            self._content(columns).alias("content"),
+            (F.col(f"`{self.sequence}`").cast("bigint") if self.sequence else F.lit(None).cast("bigint")).alias("seq"),
+            (F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)).alias("gone"),
+        )
+        if self.id:
+            records = last_of_each(records, ["index", "id"], "seq" if self.sequence else None)
+        else:
+            # in the order of their contents rows have the same places whenever the batch is run again
+            places = F.concat_ws("|", F.lit(f"{batch.flow}|{batch.generation}|{batch.sink}|{batch.batch_id}"), "place")
+            records = records.sortWithinPartitions("index", "content").withColumn(
+                "place", F.monotonically_increasing_id()
+            )
+            records = records.withColumn("id", F.sha2(F.concat(places.cast("binary"), "content"), 256))
+        return records.select(self._action().alias("action"), F.when(~F.col("gone"), F.col("content")).alias("content"))
+
+    def write_batch(self, rows: DataFrame, batch: Batch) -> None:
+        """Write all documents of the batch; again if it is run again."""
+        write = BulkWrite(
+            client=self.client(self.label, self.url, batch.context),
+            batch_size=self.batch_size,
+            batch_bytes=self.batch_bytes,
+            versioned=self.sequence is not None,
+            report=Report.of(batch, self.label, self.on_error),
+        )
+        told = self.items(rows, batch).mapInArrow(write, SUMMARY).collect()
+        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+
+    def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
+        """Write and delete documents; again if the batch is run again."""
+        self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
+
+    def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
+        """Documents with an id come again and replace themselves; others come beside the old ones."""
+        effect = "replace the documents with the same id" if self.id else "are added beside those already there"
+        cannot = "; documents written since cannot be taken back" if replace else ""
+        return f"{rewind.words}: their rows {effect}{cannot}"
+
+    def _id(self) -> Column:
+        from pyspark.sql import functions as F
+
+        if not self.id:
+            return F.lit(None).cast("string")
+        parts = [F.col(f"`{name}`").cast("string") for name in self.id]
+        if len(parts) == 1:
+            return parts[0]
+        # so that ("a|b", "c") and ("a", "b|c") are two
+        escaped = [F.regexp_replace(part, r"([|\\])", r"\\$1") for part in parts]
+        joined = [piece for part in escaped for piece in (F.lit("|"), part)]
+        return F.concat(*joined[1:])
+
+    def _content(self, columns: Sequence[str]) -> Column:
+        from pyspark.sql import functions as F
+
+        from headrace.core.records import nested
+
+        if self.action == "index":
+            return document(columns, nulls=False)
+        return as_json(F.struct(nested(columns).alias("doc"), F.lit(True).alias("doc_as_upsert")), nulls=True)
+
+    def _action(self) -> Column:
+        from pyspark.sql import functions as F
+
+        place = [F.col("index").alias("_index"), F.col("id").alias("_id")]
+        if self.sequence:
+            place += [F.col("seq").alias("version"), F.lit("external_gte").alias("version_type")]
+        elif self.action == "update":
+            place.append(F.lit(5).alias("retry_on_conflict"))
+        write = F.to_json(F.struct(F.struct(*place).alias(self.action)))
+        remove = F.to_json(F.struct(F.struct(*place[: 4 if self.sequence else 2]).alias("delete")))
+        whole = F.col("index").isNotNull() & F.col("id").isNotNull()
+        if self.sequence:
+            whole = whole & F.col("seq").isNotNull()
+        return F.when(whole, F.when(F.col("gone"), remove).otherwise(write)).cast("binary")

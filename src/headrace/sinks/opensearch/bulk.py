@@ -1,0 +1,133 @@
+"""Documents of one task for the bulk interface of OpenSearch and Elasticsearch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.core.errors import ProjectError
+from headrace.sinks._chunks import chunks, halves
+from headrace.sinks._http import HttpClient, refusal
+from headrace.sinks._patience import Patience
+from headrace.sinks._refused import Report
+from headrace.systems.services import not_let_in, service_away
+
+_PATH = (
+    "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
+)
+_HEADERS = {"Content-Type": "application/x-ndjson"}
+_BUSY = frozenset({429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of action and, unless it deletes, one of content."""
+
+    row: int
+    action: bytes
+    content: bytes | None
+
+    @property
+    def lines(self) -> bytes:
+        """As they are sent."""
+        return self.action + b"\n" if self.content is None else self.action + b"\n" + self.content + b"\n"
+
+
+@dataclass(frozen=True)
+class BulkWrite:
+    """Writes the documents of one task; called by Spark with Arrow batches of `action` and `content`.
+
+    Pickled to the workers.
+    """
+
+    client: HttpClient
+    batch_size: int
+    batch_bytes: int
+    versioned: bool
+    report: Report
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all documents, then tell about them."""
+        try:
+            for portion in chunks(self._items(batches), lambda one: len(one.lines), self.batch_size, self.batch_bytes):
+                self._write(portion)
+        finally:
+            summary = list(self.report.batches())
+        yield from summary
+
+    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Item]:
+        number = 0
+        for batch in batches:
+            pairs = zip(batch.column("action").to_pylist(), batch.column("content").to_pylist(), strict=True)
+            for action, content in pairs:
+                if action is None:
+                    self.report.refused(number, "no-id", "a column of `id`, `index` or `sequence` is null", content)
+                else:
+                    yield Item(number, action, content)
+                number += 1
+
+    def _write(self, portion: Sequence[Item]) -> None:
+        """Send until every item is written, stale or refused; only items for which there was no room go again."""
+        patience = Patience(self.client.retry_for)
+        waiting = list(portion)
+        while waiting:
+            body = b"".join(item.lines for item in waiting)
+            answer = self.client.send("POST", _PATH, body, _HEADERS)
+            if answer.status in (400, 413):
+                self._split(waiting, answer.text)
+                return
+            if not answer.ok:
+                raise refusal(self.client.label, answer)
+            said = msgspec.json.decode(answer.body)
+            if not said.get("errors"):
+                self.report.written(len(waiting), len(body))
+                return
+            busy, why = self._sort_out(waiting, said["items"])
+            if busy and not patience.wait():
+                raise service_away(self.client.label, why)
+            waiting = busy
+
+    def _split(self, portion: Sequence[Item], why: str) -> None:
+        if len(portion) == 1:
+            self.report.refused(portion[0].row, "refused", why, portion[0].content or portion[0].action)
+            return
+        for half in halves(portion):
+            self._write(half)
+
+    def _sort_out(self, sent: Sequence[Item], answers: Sequence[dict[str, Any]]) -> tuple[list[Item], str]:
+        """Those that must be sent again, and why."""
+        busy: list[Item] = []
+        why = ""
+        for item, said in zip(sent, answers, strict=True):
+            ((action, result),) = said.items()
+            status, error = result["status"], result.get("error") or {}
+            if status < 300 or (status == 404 and action == "delete"):
+                self.report.written(1, len(item.lines))
+            elif status == 409 and self.versioned:
+                self.report.counts["stale"] += 1
+            elif status in _BUSY or status == 409 or error.get("type") == "cluster_block_exception":
+                busy.append(item)
+                why = _reason(status, error)
+            elif status in (401, 403, 404):
+                raise self._not_allowed(status, error)
+            else:
+                self.report.refused(item.row, str(error.get("type", status)), _reason(status, error), item.content)
+        return busy, why
+
+    def _not_allowed(self, status: int, error: dict[str, Any]) -> ProjectError:
+        said = _reason(status, error)
+        if status != 404:
+            return not_let_in(self.client.label, said)
+        return ProjectError(
+            "sink-missing", f"{self.client.label}: {said}", hint="make the index first, as the cluster does not"
+        )
+
+
+def _reason(status: int, error: dict[str, Any]) -> str:
+    cause = (error.get("caused_by") or {}).get("reason")
+    said = f"{error.get('type', 'refused')}: {error.get('reason', '')}"
+    return f"HTTP {status} {said}" + (f" ({cause})" if cause else "")

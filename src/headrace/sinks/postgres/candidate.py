@@ -1,0 +1,74 @@
+"""A PostgreSQL table built beside another one, and put in its place: its rows, so that views and rights stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import sql
+
+from headrace.core.sink import Side
+from headrace.sinks.postgres.table import Table, find_table, identifiers, split_name
+from headrace.sinks.postgres.write import MARKS, make_marks
+
+# names of tables end after 63 bytes, and PostgreSQL cuts off the rest without a word
+_LONGEST = 40
+_FILLED = """
+SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum
+"""
+
+
+def beside_name(table: str, side: Side) -> str:
+    """The name of the table beside one, in the same schema."""
+    schema, name = split_name(table)
+    made = f"{name[:_LONGEST]}__{side.generation.replace('-', '_')}"
+    return made if schema is None else f"{schema}.{made}"
+
+
+def make_like(connection: Any, table: str, like: str) -> None:
+    """Make a table with the columns, types, defaults and indexes of another one, if that is there."""
+    model = find_table(connection, like)
+    if model is not None:
+        named = sql.Identifier(model.schema, split_name(table)[1])
+        connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(named, model.identifier))
+
+
+def replace_rows(connection: Any, source: str, target: str, side: Side, work_schema: str | None) -> None:
+    """Let a table have the rows of another one instead of its own, and mark it, in one transaction."""
+    given, held = find_table(connection, source), find_table(connection, target)
+    if given is None and held is None:
+        return  # neither of the two has had a row
+    place = given or held
+    assert place is not None, "one of the two is there"
+    marks = sql.Identifier(work_schema or place.schema, MARKS)
+    make_marks(connection, marks)
+    marked = connection.execute(
+        sql.SQL(
+            "INSERT INTO {} (flow, sink, generation, batch_id) VALUES (%s, %s, %s, 0) "
+            "ON CONFLICT (flow, sink, generation) DO NOTHING"
+        ).format(marks),
+        (side.flow, side.sink, f"{side.generation}.published"),
+    )
+    if marked.rowcount == 1:
+        _replace(connection, given, held, target)
+
+
+def _replace(connection: Any, given: Table | None, held: Table | None, target: str) -> None:
+    if held is None and given is not None:
+        make_like(connection, target, f"{given.schema}.{given.name}")
+        held = find_table(connection, target)
+    assert held is not None, "it is there now"
+    connection.execute(sql.SQL("DELETE FROM {}").format(held.identifier))
+    if given is None:
+        return
+    quoted = given.identifier.as_string(connection)
+    columns = identifiers([name for (name,) in connection.execute(_FILLED, (quoted,)).fetchall()])
+    copy = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}")
+    connection.execute(copy.format(held.identifier, columns, columns, given.identifier))
+
+
+def drop_table(connection: Any, table: str) -> None:
+    """Delete a table, if it is there."""
+    found = find_table(connection, table)
+    if found is not None:
+        connection.execute(sql.SQL("DROP TABLE {}").format(found.identifier))

@@ -1,0 +1,179 @@
+"""Rows of one task for Redis, in pipelines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from headrace.core.errors import ProjectError
+from headrace.sinks._chunks import chunks
+from headrace.sinks._patience import Patience
+from headrace.sinks._refused import Report
+from headrace.sinks.redis.entries import Entry
+from headrace.sinks.redis.merge import Merging, document_of, fields_of
+from headrace.systems.services import not_let_in, not_trusted, service_away
+from headrace.systems.tls import TlsTexts
+
+_MOST_BYTES = 8 << 20
+# answers of a server that moves its data, has no room or no replica just now; for some the client has classes
+_PASSING = (
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.ClusterDownError,
+)
+_PASSING_WORDS = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY|LOADING)\b")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RedisClient:
+    """A connection that is made when it is needed. Pickled to the workers before."""
+
+    label: str
+    host: str
+    port: int
+    database: int
+    username: str | None
+    password: str | None = field(repr=False)
+    tls: TlsTexts | None
+    timeout: float
+    retry_for: float
+
+    @cached_property
+    def _connection(self) -> redis.Redis:
+        options: dict[str, Any] = {"ssl": self.tls is not None}
+        if self.tls is not None:
+            options |= {"ssl_ca_data": self.tls.ca, "ssl_check_hostname": self.tls.verify}
+            options |= {"ssl_cert_reqs": "required" if self.tls.verify else "none"}
+        return redis.Redis(
+            host=self.host,
+            port=self.port,
+            db=self.database,
+            username=self.username,
+            password=self.password,
+            socket_timeout=self.timeout,
+            socket_connect_timeout=min(self.timeout, 10.0),
+            retry=Retry(NoBackoff(), 0),  # `insist` does that
+            **options,
+        )
+
+    def insist(self, call: Callable[[redis.Redis], Result]) -> Result:
+        """Call until it works, while the server is away or busy; never longer than `retry_for`."""
+        patience = Patience(self.retry_for)
+        while True:
+            try:
+                return call(self._connection)
+            except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+                raise not_let_in(self.label, str(error)) from error
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                why = str(error)
+                if "certificate" in why.lower() or "SSL" in why:
+                    raise not_trusted(self.label, why) from error
+            except redis.ResponseError as error:
+                why = str(error)
+                if not isinstance(error, _PASSING) and not _PASSING_WORDS.search(why):
+                    raise
+            if not patience.wait():
+                raise service_away(self.label, why)
+
+
+@dataclass(frozen=True)
+class RedisWrite:
+    """Writes the rows of one task; called by Spark with Arrow batches. Pickled to the workers.
+
+    Columns: `key`, `gone`, `value` and, for hashes, `field_N` for each of `fields`, or the map `fields`.
+    """
+
+    client: RedisClient
+    fields: tuple[str, ...] | None
+    """The fields of hashes; none when all of them are in the map, None when keys hold something else."""
+    ttl_ms: int | None
+    batch_size: int
+    report: Report
+    merging: Merging | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all rows, then tell about them."""
+        try:
+            for portion in chunks(self._entries(batches), lambda one: one.size, self.batch_size, _MOST_BYTES):
+                self._write(portion)
+        finally:
+            summary = list(self.report.batches())
+        yield from summary
+
+    def _entries(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Entry]:
+        number = 0
+        for batch in batches:
+            values = batch.column("value").to_pylist()
+            hashes = None if self.fields is None else self._hashes(batch, self.fields)
+            gone = batch.column("gone").to_pylist()
+            for index, key in enumerate(batch.column("key").to_pylist()):
+                if key is None:
+                    self.report.refused(number, "no-key", "a column of `key` is null", values[index])
+                elif gone[index]:
+                    yield Entry(number, key, None)
+                elif hashes is not None:
+                    yield Entry(number, key, hashes[index])
+                else:
+                    yield from self._document(number, key, values[index])
+                number += 1
+
+    def _hashes(self, batch: pa.RecordBatch, fields: tuple[str, ...]) -> list[dict[str, bytes | None]]:
+        if not fields:
+            return [dict(entries or ()) for entries in batch.column("fields").to_pylist()]
+        columns = [batch.column(f"field_{index}").to_pylist() for index in range(len(fields))]
+        return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _document(self, number: int, key: str, value: bytes) -> Iterator[Entry]:
+        if self.merging is None:
+            yield Entry(number, key, value)
+            return
+        try:
+            yield Entry(number, key, fields_of(value))
+        except ValueError as error:
+            self.report.refused(number, "not-an-object", str(error), value)
+
+    def _write(self, portion: Sequence[Entry]) -> None:
+        """One transaction per portion, so that nobody sees a hash between two versions of itself."""
+        try:
+            refused = self.client.insist(lambda connection: self._send(connection, portion))
+        except redis.ResponseError as error:
+            raise ProjectError(
+                "sink-refused", f"{self.client.label} refused what was sent: {error}", hint="look at the server's log"
+            ) from error
+        for entry, why in refused:
+            self.report.refused(entry.row, "not-an-object", f"{entry.key}: {why}", document_of(entry))
+        self.report.written(len(portion) - len(refused))
+
+    def _send(self, connection: redis.Redis, portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
+        if self.merging is not None:
+            return self.merging.send(connection, portion)
+        with connection.pipeline(transaction=True) as pipe:
+            for entry in portion:
+                self._put(pipe, entry)
+            pipe.execute()
+        return []
+
+    def _put(self, pipe: Any, entry: Entry) -> None:
+        if isinstance(entry.value, dict):
+            # all of it anew: fields of an older row, and a value of another type, go
+            pipe.delete(entry.key)
+            fields = {name: value for name, value in entry.value.items() if value is not None}
+            if fields:
+                pipe.hset(entry.key, mapping=fields)
+                if self.ttl_ms is not None:
+                    pipe.pexpire(entry.key, self.ttl_ms)
+        elif entry.value is None:
+            pipe.delete(entry.key)
+        else:
+            pipe.set(entry.key, entry.value, px=self.ttl_ms)

@@ -1,0 +1,192 @@
+"""The inbox of an HTTP stream as a Spark data source. Imported only where PySpark is: by `http` when it is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.core.context import ReadContext
+from headrace.log.inbox import Inbox, count
+from headrace.log.log import Segment
+from headrace.sources.http import HttpSource
+from headrace.sources.http.positions import inbox_errors, lost
+
+_REGISTRATIONS = itertools.count()
+_BATCH_BYTES = 64_000_000
+"""Of a batch, as the inbox keeps them: compressed, so that they are several times as much in memory."""
+_TASK_BYTES = 1_000_000
+"""Worth a second task."""
+_SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("_commit", pa.int64()),
+        ("_number", pa.int32()),
+        ("_timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+Offset = dict[str, dict[str, int]]
+
+
+def register_posts(spark: SparkSession, source: HttpSource, context: ReadContext) -> str:
+    """Make the source of an inbox known to a session, and return its name: none may be used twice."""
+    name = f"headrace_http_{next(_REGISTRATIONS)}"
+    own = {
+        "name": classmethod(lambda _source: name),
+        "posts": Posts(source, context, spark.sparkContext.defaultParallelism),
+    }
+    spark.dataSource.register(type("PostedRecords", (PostedRecords,), own))
+    return name
+
+
+@dataclass
+class Run(InputPartition):
+    """Segments after one position, up to and including another, for one task."""
+
+    after: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Posts:
+    """How the inbox is read. Pickled to whoever asks for offsets, and to the tasks."""
+
+    source: HttpSource
+    context: ReadContext
+    slots: int
+
+    @property
+    def inbox(self) -> Inbox:
+        """The inbox."""
+        return self.source.inbox(self.context.log_path)
+
+    def runs(self, after: int, last: int) -> list[Run]:
+        """The segments in shares of about equal size, as many as there are slots if it is worth it."""
+        segments = list(self._between(after, last))
+        share = max(_TASK_BYTES, -(-sum(one.bytes for one in segments) // max(1, self.slots)))
+        found, begin, size = list[Run](), after, 0
+        for one in segments:
+            size += one.bytes
+            if size >= share or one.position == last:
+                found.append(Run(begin, one.position))
+                begin, size = one.position, 0
+        return found
+
+    def up_to(self, after: int, bound: int) -> int:
+        """Where a batch ends that begins after a position: some `max_records` further."""
+        records = size = 0
+        for one in self._between(after, bound):
+            records, size = records + count(one), size + one.bytes
+            if size >= _BATCH_BYTES or records >= (self.context.max_records or records + 1):
+                return one.position
+        return bound
+
+    def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The records of a run."""
+        inbox = self.inbox
+        for segment in self._between(run.after, run.last):
+            with inbox_errors(self.source.path):
+                rows = [batch["row"] for batch in inbox.batches(segment)]
+            number = 0
+            for values in rows:
+                yield _batch(values, segment, number)
+                number += len(values)
+
+    def _between(self, after: int, last: int) -> Iterator[Segment]:
+        inbox = self.inbox
+        while after < last:
+            with inbox_errors(self.source.path):
+                segments = inbox.segments(after, min(256, last - after))
+            for one in segments:
+                after = one.position
+                yield one
+
+
+def _batch(values: pa.Array, segment: Segment, first: int) -> pa.RecordBatch:
+    count = len(values)
+    columns = [
+        values,
+        pa.repeat(pa.scalar(segment.position, pa.int64()), count),
+        pa.array(range(first, first + count), pa.int32()),
+        pa.repeat(pa.scalar(segment.at, pa.timestamp("us", tz="UTC")), count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+class PostedRecords(DataSource):
+    """The records of one inbox."""
+
+    posts: ClassVar[Posts]
+
+    def schema(self) -> str:
+        """The record and where it is."""
+        return "value binary, _commit bigint, _number int, _timestamp timestamp"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """All that is there."""
+        return _BatchReader(self.posts)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What is there and what comes."""
+        return _StreamReader(self.posts)
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, posts: Posts) -> None:
+        self._posts = posts
+
+    def partitions(self) -> Sequence[InputPartition]:
+        inbox = self._posts.inbox
+        return self._posts.runs(inbox.begin(), inbox.end())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Run)
+        return self._posts.rows(partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset names the next commit to read, in the form that Kafka's have: `{"/v1/telemetry": {"0": 12}}`."""
+
+    def __init__(self, posts: Posts) -> None:
+        self._posts = posts
+        self._bound: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is posted later belongs to the next run."""
+        self._bound = self._posts.inbox.end()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        start = self._posts.context.start
+        if start is not None:
+            return {path: dict(parts) for path, parts in start.items()}
+        return self._offset(self._posts.inbox.begin())
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        after = self._position(start)
+        bound = self._posts.inbox.end() if self._bound is None else self._bound
+        if after > bound:
+            raise lost(self._posts.source.path, after, bound)
+        return self._offset(self._posts.up_to(after, bound))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return self._posts.runs(self._position(start), self._position(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Run)
+        return self._posts.rows(partition)
+
+    def _offset(self, position: int) -> Offset:
+        return {self._posts.source.path: {"0": position + 1}}
+
+    def _position(self, offset: Offset) -> int:
+        return offset[self._posts.source.path]["0"] - 1

@@ -1,0 +1,136 @@
+"""`type: lake`: the rows of a Delta table, as it stands or as it grows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from headrace.core.context import Context, ReadContext
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.positions import Position, Positions
+from headrace.core.schema import from_ddl, to_ddl
+from headrace.core.source import RowSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+_CHANGE_FEED = "delta.enableChangeDataFeed"
+
+
+class LakeSource(RowSource):
+    """Rows of a Delta table: first those it holds, then those appended.
+
+    Delivery: exactly once into replay-safe sinks. Order: by commit, none within one. Rows that are updated or deleted
+    later stop the stream, unless `changes` reads them as changes or `skip_changes` ignores them. Compaction is not a
+    change. Scale: any; the table's log is read on the driver.
+    """
+
+    metadata: ClassVar[dict[str, str]] = {
+        "_change_type": "string",
+        "_commit_version": "bigint",
+        "_commit_timestamp": "timestamp",
+    }
+
+    type: Literal["lake"] = "lake"
+    path: str = Field(description="Folder or URI of the table, relative to the project.", examples=["lake/orders"])
+    start: Literal["earliest", "latest"] | Annotated[int, Field(ge=0)] | datetime = Field(
+        "earliest",
+        description="Where a first run begins: all rows, only new ones, the commit of this version, or of this time.",
+        examples=["latest", 12, "2026-01-31T00:00:00Z"],
+    )
+    changes: bool = Field(
+        False,
+        description="Read updates and deletes too: _change_type is insert, update_preimage, update_postimage, delete. "
+        "Needs the table's change feed.",
+    )
+    skip_changes: bool = Field(False, description="Ignore commits that update or delete rows, and what they insert.")
+    max_files_per_trigger: int = Field(1000, ge=1, description="At most this many files of the table per batch.")
+
+    @property
+    def label(self) -> str:
+        """What is read."""
+        return f"lake {self.path}"
+
+    @property
+    def reads(self) -> str:
+        """The table, and whether as rows or as changes."""
+        return f"{'changes' if self.changes else 'rows'} of {self.path}"
+
+    def check(self, context: Context) -> None:
+        """Refuse a table that is not there, or that keeps no change feed when changes are wanted."""
+        table = self._table(context)
+        if self.changes and table.metadata().configuration.get(_CHANGE_FEED) != "true":
+            raise ProjectError(
+                "lake-no-change-feed",
+                f"'changes' needs the change feed of {self.path}, which the table does not keep",
+                hint="set change_feed: true on the lake sink that makes it, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
+                f"('{_CHANGE_FEED}' = 'true')",
+            )
+
+    def row_schema(self, context: Context) -> pa.Schema:
+        """The table's columns, from its log."""
+        import pyarrow as pa
+
+        return from_ddl(to_ddl(pa.schema(self._table(context).schema().to_arrow())))
+
+    def positions(self, context: Context) -> Positions:
+        """Versions of the table."""
+        from headrace.sources.lake.positions import LakePositions
+
+        return LakePositions(self.label, self.path, lambda: self._table(context))
+
+    def stream_options(self, start: Position | None = None, newest: int | None = None) -> dict[str, str]:
+        """What these options mean to Delta's streaming reader. A start goes before them."""
+        options = {"maxFilesPerTrigger": str(self.max_files_per_trigger)}
+        if self.changes:
+            options["readChangeFeed"] = "true"
+        if self.skip_changes:
+            options["skipChangeCommits"] = "true"
+        begin = self.start
+        if start is not None:
+            version = start["version"]
+            # Delta refuses a version that is not there yet; the latest is the one after the newest
+            begin = "earliest" if version is None else "latest" if version > (newest or 0) else version
+        match begin:
+            case datetime() as moment:
+                aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+                options["startingTimestamp"] = aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            case "latest" | int():
+                options["startingVersion"] = str(begin)
+        return options
+
+    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+        """The rows; what is not read as a change is an insert."""
+        columns = [f"`{name}`" for name in self.row_schema(context).names]
+        path = context.path(self.path)
+        if not context.streaming:
+            return spark.read.format("delta").load(path).selectExpr(*columns, *_INSERTED)
+        options = self.stream_options(context.start, self._table(context).version())
+        rows = spark.readStream.format("delta").options(**options).load(path)
+        return rows.selectExpr(*columns, *(self.metadata if self.changes else _INSERTED))
+
+    def _table(self, context: Context) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        path = context.path(self.path)
+        try:
+            return DeltaTable(path)
+        except TableNotFoundError as error:
+            raise ProjectError(
+                "lake-missing",
+                f"there is no lake table at '{self.path}' (looked in {path})",
+                hint="run the flow that writes it first, or mend the path",
+                exit_code=Exit.NOT_FOUND,
+            ) from error
+
+
+_INSERTED = (
+    "'insert' as _change_type",
+    "cast(null as bigint) as _commit_version",
+    "cast(null as timestamp) as _commit_timestamp",
+)

@@ -1,0 +1,1 @@
+"""The store of one endpoint: read, write, fill, snapshot."""

@@ -1,0 +1,168 @@
+"""What a batch of changes comes to: conflicts settled one change after the other, then only what differs is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.core.endpoints import OLD, OP, Conflicts, Endpoint, Op
+from headrace.store.rows.layout import NUMBER, KeyMaker, old_keys, pack_event
+from headrace.store.rows.row_json import RowJson
+from headrace.store.rows.unservable import fitted
+
+EXISTS = "primary key exists"
+MISSING = "primary key not found"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A change that the endpoint's policy says is an error, or that cannot be served."""
+
+    index: int
+    """Which of the changes that were applied together, from 0."""
+    op: Op
+    reason: str
+    json: bytes
+    """The row of the change."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch of changes, with all made of it that needs no look at the store."""
+
+    batch: pa.RecordBatch
+    ops: list[int]
+    keys: list[bytes]
+    """Empty for an endpoint without key."""
+    olds: list[bytes | None] | None
+    """Old keys; None when no change has one."""
+    json: list[bytes]
+    unfit: dict[int, str]
+    """Why changes cannot be taken at all, by their number."""
+
+    def touched(self) -> set[bytes]:
+        """The keys of all rows that may change."""
+        found = set(self.keys)
+        if self.olds is not None:
+            found.update(old for old in self.olds if old is not None)
+        return found
+
+
+def prepare(batch: pa.RecordBatch, endpoint: Endpoint, maker: KeyMaker, writer: RowJson) -> Prepared:
+    """Read the columns of a batch."""
+    batch, unfit = fitted(batch, endpoint.columns)
+    keys: list[bytes] = []
+    olds: list[bytes | None] | None = None
+    if endpoint.key:
+        keys = maker.row_keys([batch.column(name) for name in endpoint.key])
+        given = batch.column(OLD)
+        olds = old_keys(maker, given, endpoint.key) if given.null_count < len(given) else None
+    return Prepared(batch, batch.column(OP).to_pylist(), keys, olds, writer.rows(batch), unfit)
+
+
+@dataclass
+class Outcome:
+    """What became of the changes of a batch."""
+
+    version: int
+    rows: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Of each row that was set: the number of the change in the batch, and its version."""
+    gone: set[bytes] = field(default_factory=set)
+    events: list[tuple[bytes, bytes]] = field(default_factory=list)
+    ignored: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class Resolver:
+    """Settles the changes of one batch against the rows that are there."""
+
+    def __init__(self, conflicts: Conflicts, prepared: Prepared, there: dict[bytes, bytes], version: int) -> None:
+        self._conflicts = conflicts
+        self._prepared = prepared
+        self._now: dict[bytes, bytes] = there  # key -> JSON, as it is after the changes so far
+        self._outcome = Outcome(version)
+
+    def run(self) -> Outcome:
+        """Settle them all."""
+        steps: dict[int, Callable[[int, bytes, bytes], None]] = {
+            Op.UPSERT: self._upsert,
+            Op.INSERT: self._insert,
+            Op.UPDATE: self._update,
+            Op.DELETE: self._delete,
+        }
+        keys, olds, unfit = self._prepared.keys, self._prepared.olds, self._prepared.unfit
+        for index, op in enumerate(self._prepared.ops):
+            key = keys[index] if keys else NUMBER.pack(self._outcome.version + 1)
+            if index in unfit:
+                self._refuse(index, unfit[index])
+            elif olds is None and op == Op.UPSERT:
+                self._set(index, key, self._now.get(key))
+            else:
+                steps[op](index, key, key if olds is None else olds[index] or key)
+        return self._outcome
+
+    def _upsert(self, index: int, key: bytes, old: bytes) -> None:
+        if old != key and old in self._now:
+            self._remove(old)
+        self._set(index, key, self._now.get(key))
+
+    def _insert(self, index: int, key: bytes, _: bytes) -> None:
+        before = self._now.get(key)
+        if before is None or self._conflicts.on_insert == "update":
+            self._set(index, key, before)
+        else:
+            self._conflict(index, self._conflicts.on_insert, EXISTS)
+
+    def _update(self, index: int, key: bytes, old: bytes) -> None:
+        policy = self._conflicts.on_update
+        before = self._now.get(old)
+        if before is None and policy != "upsert":
+            self._conflict(index, policy, MISSING)
+        elif old != key and key in self._now:
+            self._conflict(index, policy, EXISTS)
+        elif old == key or before is None:
+            self._set(index, key, before)
+        else:
+            del self._now[old]
+            self._outcome.rows.pop(old, None)
+            self._outcome.gone.add(old)
+            self._set(index, key, before)
+
+    def _delete(self, index: int, key: bytes, old: bytes) -> None:
+        if old in self._now:
+            self._remove(old)
+        else:
+            self._conflict(index, self._conflicts.on_delete, MISSING)
+
+    def _set(self, index: int, key: bytes, before: bytes | None) -> None:
+        json = self._prepared.json[index]
+        outcome = self._outcome
+        if json == before:
+            outcome.ignored += 1
+            return
+        outcome.version += 1
+        outcome.rows[key] = (index, outcome.version)
+        outcome.gone.discard(key)
+        self._now[key] = json
+        op = Op.INSERT if before is None else Op.UPDATE
+        outcome.events.append(pack_event(outcome.version, op, key, json, before))
+
+    def _remove(self, key: bytes) -> None:
+        before = self._now.pop(key)
+        outcome = self._outcome
+        outcome.version += 1
+        outcome.rows.pop(key, None)
+        outcome.gone.add(key)
+        outcome.events.append(pack_event(outcome.version, Op.DELETE, key, None, before))
+
+    def _conflict(self, index: int, policy: str, reason: str) -> None:
+        if policy == "nothing":
+            self._outcome.ignored += 1
+        else:
+            self._refuse(index, reason)
+
+    def _refuse(self, index: int, reason: str) -> None:
+        json = self._prepared.json[index]
+        self._outcome.refused.append(Refusal(index, Op(self._prepared.ops[index]), reason, json))

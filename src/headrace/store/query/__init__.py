@@ -1,0 +1,1 @@
+"""Queries of a store: conditions, plans, index scans, search."""

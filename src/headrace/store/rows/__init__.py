@@ -1,0 +1,1 @@
+"""How rows, keys and values are laid out in a store."""

@@ -1,0 +1,215 @@
+"""Where things stand in a store: the names of its databases, and the keys in them. Reader and writer share it."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from headrace.core.endpoints import Endpoint
+from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.rows.keys import codec
+from headrace.store.rows.tokens import tokens
+
+ROWS, TEXT, EVENTS, META, REFUSED = b"rows", b"text", b"events", b"meta", b"refused"
+FILE = "data.mdb"
+"""What LMDB calls its file."""
+ENDPOINT, STATE = b"endpoint", b"state"
+ROW_KEY, VALUE_KEY = 200, 280
+"""How long keys are at most. One that is longer ends in a hash, and has just this length, as no whole one has."""
+_ROW_HASH, _VALUE_HASH = 32, 16
+NUMBER = struct.Struct(">Q")
+_HEAD = struct.Struct(">QI")
+_EVENT = struct.Struct(">QBHI")
+_STATE = struct.Struct(">QQQQ")
+_CRC = struct.Struct(">I")
+_SUM = 16
+_AT_ONCE = 10_000
+
+
+def index_name(number: int) -> bytes:
+    """The database of an endpoint's index."""
+    return b"ix%d" % number
+
+
+def databases(endpoint: Endpoint) -> list[bytes]:
+    """All that a store of it has."""
+    return [ROWS, TEXT, EVENTS, META, REFUSED, *(index_name(number) for number in range(len(endpoint.indexes)))]
+
+
+def shortened_row_key(whole: bytes) -> bytes:
+    """The key of a row from the encoded values of its key columns."""
+    if len(whole) < ROW_KEY:
+        return whole
+    return whole[: ROW_KEY - _ROW_HASH] + hashlib.sha256(whole).digest()
+
+
+def shortened_value_key(whole: bytes) -> bytes:
+    """The first part of an index's entry from the encoded values of its columns."""
+    if len(whole) < VALUE_KEY:
+        return whole
+    return whole[: VALUE_KEY - _VALUE_HASH] + hashlib.blake2b(whole, digest_size=_VALUE_HASH).digest()
+
+
+def is_shortened(value_key: bytes) -> bool:
+    """Whether an entry's values are only known up to a prefix: rows must be looked at to compare or sort by them."""
+    return len(value_key) == VALUE_KEY
+
+
+def words(text: str) -> set[bytes]:
+    """The words that a text is found by."""
+    return {word.encode() for word in tokens(text)}
+
+
+def token_prefix(word: bytes, column: int) -> bytes:
+    """What the entries of a word of a text column (its number among the endpoint's) begin with; the row's key
+    follows."""
+    return word + b"\x00" + bytes((column,))
+
+
+LENGTHS = [bytes((length,)) for length in range(256)]
+"""What is stored with an entry: how long the key of its row is."""
+
+
+class KeyMaker:
+    """The keys of rows and of entries of an endpoint."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        columns = endpoint.columns
+        self._key = [codec(columns.field(name).type) for name in endpoint.key]
+        self._key_names = endpoint.key
+        self._indexes = [[(name, codec(columns.field(name).type)) for name in one] for one in endpoint.indexes]
+
+    def row_key(self, values: Sequence[Any]) -> bytes:
+        """From the typed values of the key columns."""
+        if len(self._key) == 1:
+            return shortened_row_key(self._key[0].encode(values[0]))
+        parts = [part.encode(value) for part, value in zip(self._key, values, strict=True)]
+        return shortened_row_key(b"".join(parts))
+
+    def row_keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """From the key columns of a batch."""
+        encoded = [part.column(values) for part, values in zip(self._key, columns, strict=True)]
+        return [one if len(one) < ROW_KEY else shortened_row_key(one) for one in _joined(encoded)]
+
+    def value_key(self, index: int, values: Sequence[Any]) -> bytes:
+        """From the typed values of an index's columns."""
+        parts = [part.encode(value) for (_, part), value in zip(self._indexes[index], values, strict=True)]
+        return shortened_value_key(b"".join(parts))
+
+    def value_keys(self, index: int, columns: Mapping[str, pa.Array]) -> list[bytes]:
+        """From the columns of many rows."""
+        encoded = [part.column(columns[name]) for name, part in self._indexes[index]]
+        return [one if len(one) < VALUE_KEY else shortened_value_key(one) for one in _joined(encoded)]
+
+
+def _joined(columns: list[list[bytes]]) -> list[bytes]:
+    return columns[0] if len(columns) == 1 else [b"".join(parts) for parts in zip(*columns, strict=True)]
+
+
+def pack_row(key: bytes, version: int, json: bytes) -> bytes:
+    """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
+    return _HEAD.pack(version, crc32(json, crc32(key + NUMBER.pack(version)))) + json
+
+
+def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
+    """The version and the JSON of a row."""
+    if len(packed) < _HEAD.size:
+        raise StoreDamagedError(f"a row of {len(packed)} bytes")
+    version, found = _HEAD.unpack_from(packed)
+    json = packed[_HEAD.size :]
+    if crc32(json, crc32(key + packed[: NUMBER.size])) != found:
+        raise StoreDamagedError(f"the checksum of row {key.hex()} does not fit")
+    return version, json
+
+
+def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
+    """The sum of the checksums of entries of an index or of the words, and of what is stored with them."""
+    return sum(crc32(entry) + length[0] for entry, length in items)
+
+
+def sum_of_rows(packed: Iterable[bytes]) -> int:
+    """The sum of the checksums of rows as they stand under their keys."""
+    total, packed = 0, iter(packed)
+    while chunk := [one[NUMBER.size : _HEAD.size] for one in islice(packed, _AT_ONCE)]:
+        total += sum(struct.unpack(f">{len(chunk)}I", b"".join(chunk)))
+    return total
+
+
+def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
+    """Key and value of an event."""
+    new = new or b""
+    body = b"".join((_EVENT.pack(version, op, len(key), len(new)), key, new, old or b""))
+    return body[: NUMBER.size], _CRC.pack(crc32(body)) + body
+
+
+def unpack_event(number: bytes, packed: bytes) -> tuple[int, int, bytes, bytes | None, bytes | None]:
+    """Version, op, row key, new and old JSON of an event."""
+    body = unsealed(packed)
+    if len(body) < _EVENT.size or body[: NUMBER.size] != number:
+        raise StoreDamagedError(f"event {number.hex()} is not what stands there")
+    version, op, key_length, new_length = _EVENT.unpack_from(body)
+    key_end = _EVENT.size + key_length
+    new_end = key_end + new_length
+    return version, op, body[_EVENT.size : key_end], body[key_end:new_end] or None, body[new_end:] or None
+
+
+@dataclass
+class State:
+    """How far a store is, as it stands in `meta`."""
+
+    position: int
+    version: int
+    rows: int
+    refused: int
+    sums: dict[bytes, int]
+    """Of the checksums of rows and of entries, by their database."""
+
+    @staticmethod
+    def begin(endpoint: Endpoint) -> State:
+        """Of an empty store."""
+        indexes = [index_name(number) for number in range(len(endpoint.indexes))]
+        return State(0, 0, 0, 0, dict.fromkeys([ROWS, TEXT, *indexes], 0))
+
+    def pack(self) -> bytes:
+        """As it stands there."""
+        numbers = _STATE.pack(self.position, self.version, self.rows, self.refused)
+        sums = [bytes((len(name),)) + name + total.to_bytes(_SUM, "big") for name, total in self.sums.items()]
+        return sealed(b"".join((numbers, *sums)))
+
+    @staticmethod
+    def unpack(packed: bytes | None) -> State:
+        """The inverse of `pack`."""
+        body = unsealed(packed)
+        sums, at = {}, _STATE.size
+        while at < len(body):
+            name_end = at + 1 + body[at]
+            sums[body[at + 1 : name_end]] = int.from_bytes(body[name_end : name_end + _SUM], "big")
+            at = name_end + _SUM
+        position, version, rows, refused = _STATE.unpack_from(body)
+        return State(position, version, rows, refused, sums)
+
+
+def sealed(body: bytes) -> bytes:
+    """With its checksum before it."""
+    return _CRC.pack(crc32(body)) + body
+
+
+def unsealed(packed: bytes | None) -> bytes:
+    """What was sealed."""
+    if packed is None or len(packed) < _CRC.size or crc32(packed[_CRC.size :]) != _CRC.unpack_from(packed)[0]:
+        raise StoreDamagedError("what it says about itself cannot be read")
+    return packed[_CRC.size :]
+
+
+def old_keys(maker: KeyMaker, olds: pa.StructArray, names: Iterable[str]) -> list[bytes | None]:
+    """The old keys of changes, None where the key did not change."""
+    given = olds.is_valid()
+    found = iter(maker.row_keys([olds.filter(given).field(name) for name in names]))
+    return [next(found) if one else None for one in given.to_pylist()]

@@ -1,0 +1,1 @@
+"""The copy of a captured table."""

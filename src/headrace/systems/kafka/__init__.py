@@ -1,0 +1,1 @@
+"""Kafka: connection options, TLS, and the cluster behind them."""

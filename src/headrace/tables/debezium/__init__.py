@@ -1,0 +1,145 @@
+"""`type: debezium`: the changes that Debezium writes to a Kafka topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from headrace.core.context import Context
+from headrace.core.errors import ProjectError
+from headrace.core.positions import Position
+from headrace.core.schema import from_ddl
+from headrace.core.tables import TableReader, TableShape, TableSource
+from headrace.systems.kafka.connection import KafkaConnection
+from headrace.systems.schema_registry import Registry
+from headrace.tables._options import Columns
+
+if TYPE_CHECKING:
+    from headrace.tables.debezium.messages import Messages
+
+_OWN = "positions are kept with the table's log"
+
+
+class DebeziumTable(KafkaConnection, TableSource):
+    """A table that Debezium captures: the change events of one topic, in JSON or in Avro.
+
+    The topic is the snapshot: it is read from its beginning, and the table is whole when the end it had then is
+    reached. With JSON that carries no schema, `columns` must be declared.
+
+    Delivery: each change counts once; aborted transactions are never seen. Order: by offset within a partition, so the
+    changes of one key in order, as long as no partitions are added. Tables of one cluster are read by one consumer and
+    change together, but a transaction of the database may come in several steps. Scale: tens of thousands of events a
+    second, on one core.
+    """
+
+    type: Literal["debezium"] = "debezium"
+    topic: str = Field(description="The topic of the table's change events.", examples=["shop.public.orders"])
+    format: Literal["json", "avro"] = Field(
+        "json", description="How events are written: JSON with or without its schema, or Avro with a `registry`."
+    )
+    registry: Registry | None = Field(None, description="Where the schemas of Avro events are looked up.")
+    columns: Columns | None = Field(
+        None,
+        description="The table's columns, as DDL. Taken from the schema of the events when left out; then columns that "
+        "are added at the source are added here too.",
+        examples=["id bigint, amount decimal(10,2), at timestamp"],
+    )
+    timestamps: Literal["millis", "micros", "nanos"] = Field(
+        "micros", description="What numbers in timestamp columns count, where events have no schema."
+    )
+    decimals: Literal["base64", "text"] = Field(
+        "base64", description="How texts in decimal columns are meant, where events have no schema."
+    )
+    unavailable: str = Field(
+        "__debezium_unavailable_value",
+        description="What the connector writes for a value that did not change and that it does not have.",
+        min_length=1,
+    )
+    on_error: Literal["fail", "skip"] = Field(
+        "fail", description="A message that is not understood stops the table, or is passed over, logged and counted."
+    )
+
+    refused_options: ClassVar[dict[str, str]] = {
+        "auto.offset.reset": "a topic is read from its beginning",
+        "enable.auto.commit": _OWN,
+        "group.id": _OWN,
+        "isolation.level": "it is always read_committed",
+        "key.deserializer": "write `format`",
+        "value.deserializer": "write `format`",
+    }
+
+    @model_validator(mode="after")
+    def _registry_of_avro(self) -> Self:
+        if (self.format == "avro") != (self.registry is not None):
+            raise ValueError("`format: avro` and `registry` belong together")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Topic and cluster."""
+        return f"debezium {self.topic} at {self.cluster}"
+
+    @property
+    def group(self) -> str:
+        """The cluster."""
+        return f"debezium {','.join(sorted(self.brokers))}"
+
+    @property
+    def declared(self) -> pa.Schema | None:
+        """The columns that are written down."""
+        return None if self.columns is None else from_ddl(self.columns)
+
+    def check(self, context: Context) -> None:
+        """The cluster answers, lets us in and has the topic."""
+        from headrace.systems.kafka.cluster import Cluster
+
+        Cluster(self.librdkafka_properties(context)).partitions([self.topic])
+
+    def messages(self, context: Context) -> Messages:
+        """What takes messages apart."""
+        from headrace.tables.debezium.messages import AvroMessages, JsonMessages
+
+        return JsonMessages() if self.registry is None else AvroMessages(self.registry.schemas(context))
+
+    def shape(self, context: Context) -> TableShape:
+        """The columns that are declared or that the newest event has, and those of the messages' keys."""
+        from headrace.tables.debezium.shape import shape_of
+
+        return shape_of(self, context)
+
+    @classmethod
+    def reader(
+        cls,
+        tables: Mapping[str, TableSource],
+        shapes: Mapping[str, TableShape],
+        after: Position | None,
+        context: Context,
+    ) -> TableReader:
+        """One consumer of all topics."""
+        from headrace.tables.debezium.reader import DebeziumReader
+
+        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        _agree(mine)
+        return DebeziumReader(mine, shapes, after, context)
+
+
+def _agree(tables: Mapping[str, DebeziumTable]) -> None:
+    """One consumer cannot log in twice, nor be at two places of one topic."""
+    topics: dict[str, str] = {}
+    first = next(iter(tables))
+    for name, table in tables.items():
+        if topics.setdefault(table.topic, name) != name:
+            raise ProjectError(
+                "topic-taken",
+                f"tables '{topics[table.topic]}' and '{name}' read the same topic '{table.topic}'",
+                hint="keep one of them; any number of views can read it",
+            )
+        if (table.security, table.options) != (tables[first].security, tables[first].options):
+            raise ProjectError(
+                "connections-differ",
+                f"tables '{first}' and '{name}' reach {table.cluster} with different `security` or `options`",
+                hint="tables of one cluster are read by one consumer: write the same for both",
+            )

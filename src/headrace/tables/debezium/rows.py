@@ -1,0 +1,161 @@
+"""Change events as changes of one table."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import InvalidOperation
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.encoding.json_values import Convert
+from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.tables.debezium.connect import Schema, bare_converters, columns_of, converters_of
+from headrace.tables.debezium.messages import Event, MalformedError, Messages
+
+_UNITS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation)
+Converters = Sequence[tuple[str, Convert]]
+
+
+class Said(Enum):
+    """What an event may say beside a change."""
+
+    NOTHING = "nothing"
+    TRUNCATED = "truncated"
+
+
+class TableRows:
+    """Makes changes of the events of one table; its columns grow with those of the events unless they are declared."""
+
+    def __init__(
+        self,
+        name: str,
+        shape: TableShape,
+        messages: Messages,
+        *,
+        declared: bool,
+        timestamps: str,
+        decimals: str,
+        unavailable: str,
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self._messages = messages
+        self._declared = declared
+        self._bare = (_UNITS[timestamps], decimals)
+        self._unavailable = unavailable_forms(unavailable)
+        self._converters: dict[tuple[int, bool], Converters] = {}
+        self._grown_for: set[int] = set()
+        self._key_places = [shape.columns.names.index(column) for column in shape.key]
+        self._key_columns = pa.schema([shape.columns.field(column) for column in shape.key])
+
+    def event(self, value: bytes | None) -> Event | None:
+        """What a value says; None where there is none, or it says nothing but that its key is gone."""
+        return None if value is None else self._messages.event(value)
+
+    def grow(self, event: Event | None) -> TableShape | None:
+        """The table's new shape if the event has columns that it did not have; they come at the end."""
+        schema = None if event is None else event.row_schema
+        if self._declared or schema is None or id(schema) in self._grown_for:
+            return None
+        with _explained():
+            columns = columns_of(schema)
+        self._grown_for.add(id(schema))  # schemas are kept by the messages, so that an id stays theirs
+        new = [column for column in columns if column.name not in self.shape.columns.names]
+        if not new:
+            return None
+        self.shape = TableShape(pa.schema([*self.shape.columns, *new]), self.shape.key)
+        self._converters.clear()
+        return self.shape
+
+    def change(self, event: Event | None, key: bytes | None) -> Change | Said:
+        """What an event does to the table, or the lone key of what is gone."""
+        if event is None:
+            return self._tombstone(key)
+        match event.op:
+            case "c" | "r" | "u":
+                return self._upsert(event)
+            case "d":
+                gone = self._key_of(event.before, event.row_schema) or self._message_key(key)
+                if gone is None:
+                    raise MalformedError(f"a deleted row without {self._key_named()}: not in `before`, nor in the key")
+                return Change(self.name, None, gone)
+            case "t":
+                return Said.TRUNCATED
+            case "m":  # a message that somebody wrote to the database's log: about no row
+                return Said.NOTHING
+        raise MalformedError(f"`op` is '{event.op}', not c, r, u, d or t")
+
+    def _tombstone(self, key: bytes | None) -> Change | Said:
+        if key is None:
+            raise MalformedError("it has neither a key nor a value")
+        gone = self._message_key(key)
+        # the key of the topic need not be the table's; the delete before it has said all
+        return Said.NOTHING if gone is None else Change(self.name, None, gone)
+
+    def _upsert(self, event: Event) -> Change:
+        if event.after is None:
+            raise MalformedError(f"a change '{event.op}' without `after`")
+        row = self._values(event.after, self._converters_for(event.row_schema, key=False))
+        key = tuple(row[place] for place in self._key_places)
+        if any(value is None or value is UNCHANGED for value in key):
+            raise MalformedError(f"a row without {self._key_named()}")
+        before = self._key_of(event.before, event.row_schema)
+        return Change(self.name, row, None if before == key else before)
+
+    def _key_of(self, row: Mapping[str, Any] | None, schema: Schema | None) -> tuple[Any, ...] | None:
+        """The key of a row that may hold nothing else, or less."""
+        if row is None or any(row.get(column) is None for column in self.shape.key):
+            return None
+        return tuple(self._values(row, self._converters_for(schema, key=True)))
+
+    def _message_key(self, key: bytes | None) -> tuple[Any, ...] | None:
+        if key is None:
+            return None
+        part = self._messages.part(key)
+        if not isinstance(part.payload, dict):  # a key of one column may come without its name
+            return self._key_of({self.shape.key[0]: part.payload}, None) if len(self.shape.key) == 1 else None
+        return self._key_of(part.payload, part.schema)
+
+    def _converters_for(self, schema: Schema | None, *, key: bool) -> Converters:
+        found = self._converters.get((id(schema), key))
+        if found is None:
+            wanted = self._key_columns if key else self.shape.columns
+            with _explained():
+                found = bare_converters(wanted, *self._bare) if schema is None else converters_of(schema, wanted)
+            self._converters[id(schema), key] = found
+        return found
+
+    def _values(self, row: Mapping[str, Any], converters: Converters) -> list[Any]:
+        values: list[Any] = []
+        for name, convert in converters:
+            raw = row.get(name)
+            if isinstance(raw, str | bytes | list | dict) and raw in self._unavailable:
+                values.append(UNCHANGED)
+                continue
+            try:
+                values.append(convert(raw))
+            except _UNFIT as error:
+                raise MalformedError(f"column '{name}': {error}") from error
+        return values
+
+    def _key_named(self) -> str:
+        return f"its key ({', '.join(self.shape.key)})"
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except _UNFIT as error:
+        raise MalformedError(f"its schema is not understood: {error}") from error
+
+
+def unavailable_forms(text: str) -> tuple[Any, ...]:
+    """How the connector writes a value that it does not have, in columns of texts, bytes, arrays and maps."""
+    data = text.encode()
+    return (text, data, base64.b64encode(data).decode(), [text], list(data), {text: text})

@@ -1,0 +1,88 @@
+"""`type: lake`: the rows of a Delta table, and its change feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from headrace.core.context import Context
+from headrace.core.durations import Duration
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.positions import Position
+from headrace.core.schema import from_ddl, to_ddl
+from headrace.core.tables import TableReader, TableShape, TableSource
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+class LakeTable(TableSource):
+    """A Delta table whose rows have a key: its rows once, then commit by commit what changes.
+
+    With the table's change feed (`delta.enableChangeDataFeed`) a commit costs what it changes. Without it, or where the
+    feed does not reach back far enough, all rows are read again after a commit and compared.
+
+    Delivery: exactly once. Order: by commit; a commit is one step. Scale: the changes of one commit in memory; without
+    a feed, tables of some million rows. Of several rows with one key, one is kept: which one is not told.
+    """
+
+    type: Literal["lake"] = "lake"
+    path: str = Field(description="Folder or URI of the table, relative to the project.", examples=["lake/orders"])
+    every: Duration = Field(timedelta(seconds=1), description="How often to look for new commits.")
+
+    @property
+    def label(self) -> str:
+        """What is read."""
+        return f"lake {self.path}"
+
+    @property
+    def group(self) -> str:
+        """The table: others are committed apart from it."""
+        return f"lake {self.path}"
+
+    def check(self, context: Context) -> None:
+        """Refuse a table that is not there."""
+        self.open(context)
+
+    def open(self, context: Context) -> DeltaTable:
+        """The table as it is now."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        path = context.path(self.path)
+        try:
+            return DeltaTable(path)
+        except TableNotFoundError as error:
+            raise ProjectError(
+                "lake-missing",
+                f"there is no lake table at '{self.path}' (looked in {path})",
+                hint="run the flow that writes it first, or mend the path",
+                exit_code=Exit.NOT_FOUND,
+            ) from error
+
+    def shape(self, context: Context) -> TableShape:
+        """The table's columns; Delta knows of no keys."""
+        return TableShape(columns_of(self.open(context)))
+
+    @classmethod
+    def reader(
+        cls,
+        tables: Mapping[str, TableSource],
+        shapes: Mapping[str, TableShape],
+        after: Position | None,
+        context: Context,
+    ) -> TableReader:
+        """Follows the log of each table."""
+        from headrace.tables.lake.reader import LakeReader
+
+        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        return LakeReader(mine, shapes, after, context)
+
+
+def columns_of(table: DeltaTable) -> pa.Schema:
+    """The columns, with the types that Spark has for them."""
+    return from_ddl(to_ddl(pa.schema(table.schema().to_arrow())))

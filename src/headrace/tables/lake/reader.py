@@ -1,0 +1,184 @@
+"""Follows the commits of Delta tables. A position is, by table, `{"version": 12, "id": "…"}`: all up to that commit.
+
+While all rows are read it has no version, so that a new reader begins that again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from headrace.core.context import Context
+from headrace.core.positions import Position
+from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.systems.services import service_away
+from headrace.tables.lake import LakeTable, columns_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_PAGE = 50_000
+_CHANGE_FEED = "delta.enableChangeDataFeed"
+_GONE = pa.array(["delete", "update_preimage"])
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Followed:
+    """One table and the commit that it is read up to."""
+
+    name: str
+    source: LakeTable
+    shape: TableShape
+    version: int | None
+    id: str | None
+    table: DeltaTable | None = None
+
+
+class LakeReader(TableReader):
+    """Looks for new commits now and then."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, LakeTable],
+        shapes: Mapping[str, TableShape],
+        after: Position | None,
+        context: Context,
+    ) -> None:
+        self._context = context
+        self._tables = []
+        for name, source in tables.items():
+            known = (after or {}).get(name, {})
+            self._tables.append(_Followed(name, source, shapes[name], known.get("version"), known.get("id")))
+        self._every = min(source.every for source in tables.values()).total_seconds()
+        self._due = 0.0
+        self._found: Iterator[Taken] = iter(())
+
+    def read(self, seconds: float) -> Taken | None:
+        """The next commit, or the next part of all rows."""
+        until = time.monotonic() + seconds
+        while True:
+            taken = next(self._found, None)
+            if taken is not None:
+                return taken
+            # nothing tells that a time has come
+            time.sleep(max(0.0, min(self._due, until) - time.monotonic()))
+            if time.monotonic() < self._due:
+                return None
+            self._due = time.monotonic() + self._every
+            self._found = self._look()
+
+    def confirm(self, position: Position) -> None:
+        """A table forgets by its own rules."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _look(self) -> Iterator[Taken]:
+        for one in self._tables:
+            try:
+                table = self._newest(one)
+                if one.version is None or one.id != str(table.metadata().id):
+                    yield from self._whole(one, table)
+                elif table.version() > one.version:
+                    yield from self._commits(one, table)
+            except (DeltaError, OSError) as error:
+                raise service_away(one.source.label, str(error).splitlines()[0][:300]) from error
+
+    def _newest(self, one: _Followed) -> DeltaTable:
+        if one.table is None:
+            one.table = one.source.open(self._context)
+        one.table.update_incremental()
+        return one.table
+
+    def _commits(self, one: _Followed, table: DeltaTable) -> Iterator[Taken]:
+        """What the feed tells of each commit; all rows where it tells nothing."""
+        newest, begun = table.version(), one.version or 0
+        if table.metadata().configuration.get(_CHANGE_FEED) != "true":
+            yield from self._whole(one, table)
+            return
+        try:
+            for version in range(begun + 1, newest + 1):
+                changes = pa.RecordBatchReader.from_stream(table.load_cdf(version, version)).read_all()
+                grown = self._grow(one, _columns_in(changes, one.shape, columns_of(table)))
+                one.version = version
+                if changes.num_rows or grown:
+                    yield self._commit(one, changes, grown)
+        except DeltaError as error:
+            _logger.warning("%s: the change feed ends, all rows are read: %s", one.source.label, error)
+            yield from self._whole(one, table)
+
+    def _commit(self, one: _Followed, changes: pa.Table, grown: dict[str, TableShape]) -> Taken:
+        gone = pc.is_in(changes.column("_change_type").cast(pa.string()), _GONE)
+        both = _fitted(changes, one.shape.columns)
+        rows, key = both.filter(pc.invert(gone)), list(one.shape.key)
+        there = set(_tuples(rows.select(key)))
+        deleted = [key for key in _tuples(both.filter(gone).select(key)) if key not in there]
+        moments = changes.column("_commit_timestamp")
+        return Taken(
+            position=self._position(),
+            changes=[Change(one.name, None, key) for key in deleted],
+            rows={one.name: rows} if rows.num_rows else {},
+            shapes=grown,
+            at=_utc(pc.max(moments).as_py()) if changes.num_rows else None,
+        )
+
+    def _whole(self, one: _Followed, table: DeltaTable) -> Iterator[Taken]:
+        """All rows as of one commit; those that are no more are noticed at the end."""
+        version, one.version, one.id = table.version(), None, str(table.metadata().id)
+        grown = self._grow(one, columns_of(table))
+        yield Taken(position=self._position(), begins=frozenset({one.name}), shapes=grown)
+        found = QueryBuilder().register("rows", table).execute("SELECT * FROM rows")
+        for batch in pa.RecordBatchReader.from_stream(found):
+            page = _fitted(pa.Table.from_batches([batch]), one.shape.columns)
+            for begin in range(0, page.num_rows, _PAGE):
+                yield Taken(position=self._position(), rows={one.name: page.slice(begin, _PAGE)})
+        one.version = version
+        yield Taken(position=self._position(), ends=frozenset({one.name}))
+
+    def _grow(self, one: _Followed, columns: pa.Schema) -> dict[str, TableShape]:
+        new = [column for column in columns if column.name not in one.shape.columns.names]
+        if not new:
+            return {}
+        one.shape = TableShape(pa.schema([*one.shape.columns, *new]), one.shape.key)
+        return {one.name: one.shape}
+
+    def _position(self) -> Position:
+        said: dict[str, Any] = {}
+        for one in self._tables:
+            said[one.name] = {} if one.version is None else {"version": one.version, "id": one.id}
+        return said
+
+
+def _columns_in(changes: pa.Table, known: TableShape, newest: pa.Schema) -> pa.Schema:
+    """The columns of a commit, with the types that the table has for those that are new."""
+    new = [column for column in newest if column.name in changes.column_names]
+    return pa.schema([*known.columns, *(column for column in new if column.name not in known.columns.names)])
+
+
+def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The rows with exactly these columns; those that were not there yet, or are no more, are null."""
+    columns = [
+        rows.column(column.name).cast(column.type)
+        if column.name in rows.column_names
+        else pa.nulls(rows.num_rows, column.type)
+        for column in wanted
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _tuples(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in rows.columns), strict=True)
+
+
+def _utc(moment: Any) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if isinstance(moment, datetime) and moment.tzinfo is None else moment

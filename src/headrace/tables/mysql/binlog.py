@@ -1,0 +1,206 @@
+"""The binlog as whole transactions: a thread reads it, so that who takes them waits no longer than it wants to."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pymysql
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.event import HeartbeatLogEvent, NotImplementedEvent, QueryEvent, XAPrepareEvent, XidEvent
+from pymysqlreplication.row_event import DeleteRowsEvent, PartialUpdateRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+from headrace.core.errors import ProjectError
+from headrace.tables.mysql.server import MyServer, Place
+
+TableName = tuple[str, str]
+_ROWS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
+_OTHERS = (XidEvent, QueryEvent, HeartbeatLogEvent, XAPrepareEvent, PartialUpdateRowsEvent, NotImplementedEvent)
+_HEARTBEAT_SECONDS, _SILENCE_SECONDS = 0.5, 30
+_WAITING = 200
+"""Transactions that are read ahead."""
+_TELL_SECONDS = 5.0
+"""How often to say how far it is when nothing concerns these tables."""
+_COMPRESSED = {40, *range(165, 172)}
+"""Events that hold others: of MySQL one, of MariaDB some."""
+_DEFINES = re.compile(r"\s*(?:/\*.*?\*/\s*)*(ALTER|RENAME|DROP|CREATE|TRUNCATE)\b", re.IGNORECASE | re.DOTALL)
+_WRITES = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement that defines something anew."""
+
+    schema: str
+    text: str
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        found = _DEFINES.match(self.text)
+        return found[1].upper() if found else ""
+
+    def names(self, name: TableName) -> bool:
+        """Whether it may be about a table: it may as well be about one of the same name in another database."""
+        schema, table = name
+        words = re.findall(r"`(?:[^`]|``)+`|[\w$]+", self.text)
+        bare = {word.strip("`").replace("``", "`").lower() for word in words}
+        return table.lower() in bare and (self.schema.lower() == schema.lower() or schema.lower() in bare)
+
+    def has(self, *words: str) -> bool:
+        """Whether one of these words is in it."""
+        return re.search(rf"\b(?:{'|'.join(words)})\b", self.text, re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What was committed together; `place` is after it."""
+
+    place: Place
+    at: datetime
+    events: Sequence[Any] = ()
+    """Those of rows of these tables."""
+    statement: Statement | None = None
+
+
+class Binlog:
+    """The transactions after a place."""
+
+    def __init__(self, server: MyServer, number: int, tables: Collection[TableName], after: Place) -> None:
+        self._server, self._tables = server, frozenset(tables)
+        self._queue: queue.Queue[Transaction | ProjectError | Exception] = queue.Queue(_WAITING)
+        self._stop = threading.Event()
+        self._connections = 0
+        self._file, self._said = after.file, time.monotonic()
+        self._stream = BinLogStreamReader(
+            connection_settings={**server.settings, "read_timeout": _SILENCE_SECONDS},
+            server_id=number,
+            blocking=True,
+            resume_stream=True,
+            log_file=after.file,
+            log_pos=after.offset,
+            only_events=[*_ROWS, *_OTHERS],
+            filter_non_implemented_events=False,
+            only_schemas=sorted({schema for schema, _ in tables}),
+            only_tables=sorted({table for _, table in tables}),
+            slave_heartbeat=_HEARTBEAT_SECONDS,
+            pymysql_wrapper=self._connect,
+            verify_checksum=True,
+            enable_logging=False,
+        )
+        self._thread = threading.Thread(target=self._run, name="binlog", daemon=True)
+        self._thread.start()
+
+    def next(self, seconds: float) -> Transaction | None:
+        """The next transaction, waiting so long for it. Raises what ended the reading."""
+        try:
+            found = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, Transaction):
+            return found
+        raise found
+
+    def close(self) -> None:
+        """End the reading."""
+        self._stop.set()
+        self._thread.join(_SILENCE_SECONDS)
+
+    def _connect(self, **settings: Any) -> Any:
+        # the library connects again by itself, in the middle of a transaction as well, whose beginning would be lost
+        self._connections += 1
+        if self._connections > 2:
+            raise pymysql.OperationalError(2013, "the connection was lost")
+        return pymysql.connect(**settings)
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except ProjectError as error:
+            self._put(error)
+        except (pymysql.Error, OSError) as error:
+            self._put(self._server.failure(error))
+        except Exception as error:  # a mistake of ours or of the library: not to be lost with the thread
+            self._put(error)
+        finally:
+            self._stream.close()
+
+    def _read(self) -> None:
+        events: list[Any] = []
+        while not self._stop.is_set():
+            event = self._stream.fetchone()
+            if event is None:
+                raise pymysql.OperationalError(2013, "the server has ended the binlog")
+            match event:
+                case WriteRowsEvent() | UpdateRowsEvent() | DeleteRowsEvent():
+                    if (event.schema, event.table) in self._tables and event.rows:
+                        events.append(event)
+                case XidEvent():
+                    self._end(event, events)
+                    events = []
+                case QueryEvent():
+                    events = self._query(event, events)
+                case _:
+                    self._other(event, events)
+
+    def _query(self, event: Any, events: list[Any]) -> list[Any]:
+        text = event.query if isinstance(event.query, str) else bytes(event.query).decode(errors="replace")
+        word = text.strip().upper()
+        if word in ("COMMIT", "ROLLBACK"):
+            self._end(event, events if word == "COMMIT" else [])
+            return []
+        schema = event.schema if isinstance(event.schema, str) else bytes(event.schema).decode(errors="replace")
+        statement = Statement(schema, text)
+        concerned = any(statement.names(table) for table in self._tables)
+        if concerned and _WRITES.match(text):
+            raise unreadable(
+                self._server, "a session has written a statement instead of rows: binlog_format must be ROW"
+            )
+        if _DEFINES.match(text) and concerned:
+            self._end(event, [], statement)
+        elif _DEFINES.match(text):
+            self._end(event, [])
+        return events
+
+    def _other(self, event: Any, events: list[Any]) -> None:
+        match event:
+            case XAPrepareEvent() if events:
+                raise unreadable(self._server, "an XA transaction has changed one of the tables; they are not followed")
+            case PartialUpdateRowsEvent() if (event.schema, event.table) in self._tables:
+                raise unreadable(self._server, "a session has written parts of JSON: see binlog_row_value_options")
+            case NotImplementedEvent() if event.event_type in _COMPRESSED:
+                raise unreadable(
+                    self._server, "a session has written it compressed: see binlog_transaction_compression"
+                )
+
+    def _end(self, event: Any, events: Sequence[Any], statement: Statement | None = None) -> None:
+        """A transaction is whole."""
+        quiet = not events and statement is None
+        if quiet and time.monotonic() - self._said < _TELL_SECONDS:
+            return
+        self._said = time.monotonic()
+        place = Place.of(self._stream.log_file, event.packet.log_pos)
+        self._put(Transaction(place, datetime.fromtimestamp(event.timestamp, UTC), tuple(events), statement))
+
+    def _put(self, found: Transaction | Exception) -> None:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(found, timeout=_HEARTBEAT_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+
+def unreadable(server: MyServer, why: str) -> ProjectError:
+    """Something in the binlog that would be lost."""
+    return ProjectError(
+        "binlog-unreadable",
+        f"the binlog of {server.address} has what cannot be followed: {why}",
+        hint="mend the setting, and remove the table's log to begin with a new snapshot",
+    )

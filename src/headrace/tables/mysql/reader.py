@@ -1,0 +1,327 @@
+"""Follows tables of one MySQL or MariaDB server: a snapshot of the new ones, then the binlog from exactly there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+from pymysqlreplication.constants import NONE_SOURCE
+from pymysqlreplication.row_event import DeleteRowsEvent, WriteRowsEvent
+
+from headrace.core.errors import Exit, ProjectError
+from headrace.core.positions import Position
+from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.tables.mysql.binlog import Binlog, Statement, TableName, Transaction
+from headrace.tables.mysql.server import Described, MyServer, Place, Session, binlog_missing
+from headrace.tables.mysql.types import Convert, MyColumn, quoted
+
+_CHUNK, _MOST_CHANGES = 10_000, 20_000
+_LAG_SECONDS = 5.0
+# what may change rows that no event tells of
+_REWRITES = ("PARTITION", "RENAME", "MODIFY", "CHANGE", "CONVERT", "DROP")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table as it is followed: the columns that its log has, and those of them that the server still has."""
+
+    name: str
+    place: TableName
+    shape: TableShape
+    columns: tuple[MyColumn, ...]
+
+    @cached_property
+    def _converters(self) -> list[tuple[str, Convert | None]]:
+        there = {column.name: column.convert() for column in self.columns}
+        # one that the server has no more is null
+        return [(name, there.get(name, _nothing)) for name in self.shape.columns.names]
+
+    def row(self, values: Mapping[str, Any]) -> list[Any]:
+        """The values of a row in the binlog."""
+        found = []
+        for name, convert in self._converters:
+            value = values.get(name)
+            found.append(value if value is None or convert is None else convert(value))
+        return found
+
+    def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """The key of a row."""
+        names = self.shape.columns.names
+        return tuple(row[names.index(name)] for name in self.shape.key)
+
+    @property
+    def query(self) -> str:
+        """All rows, the columns that are there in the order of the log's."""
+        there = {column.name: column.query for column in self.columns}
+        listed = ", ".join(there.get(name, "NULL") for name in self.shape.columns.names)
+        return f"SELECT {listed} FROM {quoted(self.place[0])}.{quoted(self.place[1])}"
+
+    def arrow(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
+        """Rows of the query."""
+        columns = []
+        for field, (_, convert), values in zip(
+            self.shape.columns, self._converters, zip(*rows, strict=True), strict=True
+        ):
+            made = values if convert is None else [None if value is None else convert(value) for value in values]
+            columns.append(pa.array(made, field.type))
+        return pa.Table.from_arrays(columns, schema=self.shape.columns)
+
+
+class MyReader(TableReader):
+    """A position is a place in the binlog, the tables that are whole, and from where those go on whose snapshot is
+    newer than that."""
+
+    def __init__(
+        self,
+        server: MyServer,
+        number: int,
+        places: Mapping[str, TableName],
+        shapes: Mapping[str, TableShape],
+        after: Position | None,
+    ) -> None:
+        self._server, self._number = server, number
+        self._places, self._shapes = dict(places), dict(shapes)
+        said = after or {}
+        self._identity: str = said.get("server", "")
+        self._place = Place.of(said["file"], said["offset"]) if after else None
+        self._whole: set[str] = set(said.get("tables", ()))
+        self._from = {name: Place.of(*place) for name, place in said.get("from", {}).items()}
+        self._tables: dict[str, _Table] = {}
+        self._binlog: Binlog | None = None
+        self._held: Transaction | None = None
+        self._work: Iterator[Taken] = self._open()
+        self._lag: tuple[float, int | None] = (0.0, None)
+
+    def read(self, seconds: float) -> Taken | None:
+        """What a snapshot has, else what the binlog has."""
+        return next(self._work, None) or self._streamed(seconds)
+
+    def confirm(self, position: Position) -> None:
+        """The server forgets by itself."""
+
+    def lag(self) -> int | None:
+        """Bytes of the binlog."""
+        at, found = self._lag
+        if self._place is not None and time.monotonic() - at > _LAG_SECONDS:
+            with self._server.session() as session:
+                later = [size - 4 for place, size in session.logs() if place.number > self._place.number]
+                own = [size for place, size in session.logs() if place.number == self._place.number]
+            found = sum(later) + sum(size - self._place.offset for size in own)
+            self._lag = (time.monotonic(), found)
+        return found
+
+    def close(self) -> None:
+        """End the connections."""
+        self._work = iter(())
+        if self._binlog is not None:
+            self._binlog.close()
+
+    # --- beginning, and snapshots
+
+    def _open(self) -> Iterator[Taken]:
+        with self._server.session() as session:
+            session.check(self._server.address)
+            self._check_server(session)
+            for name, place in self._places.items():
+                self._tables[name] = self._followed(name, self._described(session, place))
+        missing = [name for name in self._places if name not in self._whole]
+        if missing:
+            yield from self._snapshot(missing)
+
+    def _check_server(self, session: Session) -> None:
+        found = session.identity()
+        if self._identity and found != self._identity:
+            raise ProjectError(
+                "binlog-other-server",
+                f"{self._server.address} is another server than the one that was followed ({self._identity})",
+                hint="places in its binlog mean nothing there: remove the table's log to begin with a new snapshot",
+                exit_code=Exit.CONFLICT,
+            )
+        self._identity = found
+        place = self._place
+        if place is not None and place.file not in {one.file for one, _ in session.logs()}:
+            raise binlog_missing(self._server.address, f"there is no {place.file} any more")
+
+    def _described(self, session: Session, place: TableName) -> Described:
+        found = session.describe(*place)
+        if found is None:
+            raise ProjectError(
+                "mysql-table-missing",
+                f"there is no table '{place[1]}' in database '{place[0]}' of {self._server.address} any more",
+                hint="make it again, or take it out of the project",
+                exit_code=Exit.TRANSIENT,
+            )
+        return found
+
+    def _followed(self, name: str, found: Described) -> _Table:
+        """A table with the columns that its log has: what was added since is met in the binlog."""
+        shape = self._shapes.get(name)
+        if shape is None or (name not in self._whole):
+            shape = self._widened(name, found)
+        self._shapes[name] = shape
+        return _Table(name, self._places[name], shape, found.columns)
+
+    def _widened(self, name: str, found: Described) -> TableShape:
+        """The log's columns and then those that are new."""
+        known = self._shapes.get(name)
+        if known is None:
+            return found.shape
+        for field in found.shape.columns:
+            if field.name in known.columns.names and known.columns.field(field.name).type != field.type:
+                raise _changed(name, f"column '{field.name}' was {known.columns.field(field.name).type}", field.type)
+        if found.shape.key and found.shape.key != known.key:
+            raise _changed(name, f"the key was {', '.join(known.key)}", ", ".join(found.shape.key))
+        more = [field for field in found.shape.columns if field.name not in known.columns.names]
+        return TableShape(pa.schema([*known.columns, *more]), known.key)
+
+    def _snapshot(self, names: Sequence[str]) -> Iterator[Taken]:
+        """All rows of these tables as they are at one moment."""
+        with self._server.session(pymysql.cursors.SSCursor) as session:
+            frozen = session.freeze()
+            if self._place is None:
+                self._place = frozen
+            for name in names:
+                table = self._tables[name]
+                yield Taken(self._position(), begins=frozenset({name}), shapes={name: table.shape})
+                for rows in session.chunks(table.query, _CHUNK):
+                    yield Taken(self._position(), rows={name: table.arrow(rows)})
+        # not before the session is over: until then nobody can alter the tables
+        self._whole |= set(names)
+        self._from |= {name: frozen for name in names if frozen > self._place}
+        yield Taken(self._position(), ends=frozenset(names))
+
+    # --- the binlog
+
+    def _streamed(self, seconds: float) -> Taken | None:
+        assert self._place is not None, "a snapshot comes first"
+        if self._binlog is None:
+            self._binlog = Binlog(self._server, self._number, self._places.values(), self._place)
+        began, changes, at = self._place, list[Change](), None
+        transaction = self._held or self._binlog.next(seconds)
+        self._held = None
+        while transaction is not None:
+            if transaction.statement is not None:
+                if began != self._place:
+                    self._held = transaction  # what was before it goes first
+                    break
+                return self._follow(transaction, transaction.statement)
+            changes += self._changes(transaction)
+            self._pass(transaction.place)
+            at = transaction.at if changes else None
+            if len(changes) >= _MOST_CHANGES:
+                break
+            transaction = self._binlog.next(0)
+        return None if began == self._place else Taken(self._position(), changes, at=at)
+
+    def _changes(self, transaction: Transaction) -> Iterator[Change]:
+        names = {table.place: table for table in self._tables.values()}
+        for event in transaction.events:
+            table = names[event.schema, event.table]
+            if not self._is_in_snapshot(table.name, transaction.place):
+                yield from _changed_rows(table, event, self._server)
+
+    def _is_in_snapshot(self, name: str, place: Place) -> bool:
+        return name in self._from and place <= self._from[name]
+
+    def _pass(self, place: Place) -> None:
+        self._place = place
+        self._from = {name: start for name, start in self._from.items() if start > place}
+
+    def _follow(self, transaction: Transaction, statement: Statement) -> Taken:
+        """A table may be defined anew."""
+        touched = [
+            name
+            for name, place in self._places.items()
+            if statement.names(place) and not self._is_in_snapshot(name, transaction.place)
+        ]
+        self._pass(transaction.place)
+        if statement.verb == "TRUNCATE":
+            return Taken(self._position(), begins=frozenset(touched), ends=frozenset(touched), at=transaction.at)
+        shapes, again = {}, []
+        with self._server.session() as session:
+            for name in touched:
+                found, known = self._described(session, self._places[name]), self._tables[name]
+                widened = self._widened(name, found)
+                self._shapes[name] = widened
+                self._tables[name] = _Table(name, known.place, widened, found.columns)
+                if widened != known.shape:
+                    shapes[name] = widened
+                if _needs_snapshot(statement, found, known):
+                    again.append(name)
+        self._whole -= set(again)
+        if again:
+            self._work = self._snapshot(again)
+        return Taken(self._position(), shapes=shapes, at=transaction.at)
+
+    def _position(self) -> Position:
+        assert self._place is not None
+        found: dict[str, Any] = {
+            "server": self._identity,
+            "file": self._place.file,
+            "offset": self._place.offset,
+            "tables": sorted(self._whole),
+        }
+        if self._from:
+            found["from"] = {name: [place.file, place.offset] for name, place in self._from.items()}
+        return found
+
+
+def _nothing(_value: Any) -> None:
+    return None
+
+
+def _needs_snapshot(statement: Statement, found: Described, known: _Table) -> bool:
+    """Whether rows may be others than events have told."""
+    if statement.verb in ("CREATE", "DROP"):
+        return statement.has("TABLE") and not statement.has("INDEX", "TRIGGER", "VIEW", "TEMPORARY")
+    if statement.verb == "RENAME" or statement.has(*_REWRITES):
+        return True
+    added = [column for column in found.columns if column.name not in known.shape.columns.names]
+    return not all(column.appears_empty for column in added)
+
+
+def _changed_rows(table: _Table, event: Any, server: MyServer) -> Iterator[Change]:
+    try:
+        for row in event.rows:
+            if isinstance(event, WriteRowsEvent):
+                yield Change(table.name, table.row(_values(table, row, "values", "none_sources")))
+            elif isinstance(event, DeleteRowsEvent):
+                gone = table.row(_values(table, row, "values", "none_sources"))
+                yield Change(table.name, None, table.key(gone))
+            else:
+                old = table.key(table.row(_values(table, row, "before_values", "before_none_sources")))
+                new = table.row(_values(table, row, "after_values", "after_none_sources"))
+                yield Change(table.name, new, None if old == table.key(new) else old)
+    except (ValueError, LookupError) as error:
+        raise ProjectError(
+            "binlog-unreadable",
+            f"a row of '{table.name}' in the binlog of {server.address} cannot be read: {error}",
+            hint="binlog_row_image and binlog_row_metadata must be FULL in all sessions",
+        ) from None
+
+
+def _values(table: _Table, row: Mapping[str, Any], values: str, reasons: str) -> Mapping[str, Any]:
+    """The values of a row by column, with what the library leaves out."""
+    found: dict[str, Any] = row[values]
+    for name, reason in row[reasons].items():
+        if reason == NONE_SOURCE.EMPTY_SET:
+            found[name] = set()
+        elif reason in (NONE_SOURCE.COLS_BITMAP, NONE_SOURCE.JSON_PARTIAL_UPDATE) and name in table.shape.columns.names:
+            raise ValueError(f"the event has no '{name}'")
+    if "UNKNOWN_COL0" in found:
+        raise ValueError("the event does not name its columns")
+    return found
+
+
+def _changed(name: str, was: str, now: Any) -> ProjectError:
+    return ProjectError(
+        "mysql-column-changed",
+        f"table '{name}' has changed: {was} and is now {now}",
+        hint="views keep what they have: remove the table's log and reset its views to begin anew",
+        exit_code=Exit.CONFLICT,
+    )

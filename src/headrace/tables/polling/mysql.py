@@ -1,0 +1,140 @@
+"""A MySQL or MariaDB server that is polled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pymysql
+from pymysql.constants import FIELD_TYPE
+from pymysql.cursors import SSCursor
+
+from headrace.core.context import Context
+from headrace.core.errors import ProjectError
+from headrace.core.schema import TIMESTAMP
+from headrace.systems.services import not_let_in, service_away
+from headrace.tables.polling.database import PAGE, Database, Row, missing
+
+if TYPE_CHECKING:
+    from headrace.tables.polling import PollingTable
+
+# one step wider than they are: whether a number is unsigned is not told
+_KINDS = {
+    FIELD_TYPE.TINY: pa.int16(),
+    FIELD_TYPE.SHORT: pa.int32(),
+    FIELD_TYPE.INT24: pa.int32(),
+    FIELD_TYPE.YEAR: pa.int32(),
+    FIELD_TYPE.LONG: pa.int64(),
+    FIELD_TYPE.LONGLONG: pa.int64(),
+    FIELD_TYPE.FLOAT: pa.float32(),
+    FIELD_TYPE.DOUBLE: pa.float64(),
+    FIELD_TYPE.DATE: pa.date32(),
+    FIELD_TYPE.NEWDATE: pa.date32(),
+    FIELD_TYPE.DATETIME: pa.timestamp("us"),
+    FIELD_TYPE.TIMESTAMP: TIMESTAMP,
+    FIELD_TYPE.BIT: pa.binary(),
+    FIELD_TYPE.GEOMETRY: pa.binary(),
+}
+_DECIMALS = (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL)
+_DENIED = (1044, 1045, 1142, 1143, 1698)
+_MISSING = (1049, 1054, 1064, 1146)
+# connection lost or refused, too many connections, lock wait, deadlock, shutting down
+_PASSING = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
+
+
+class MysqlDatabase(Database):
+    """Asked in transactions that read only; times with a zone come in UTC."""
+
+    quote: ClassVar[str] = "`"
+
+    def __init__(self, table: PollingTable, context: Context) -> None:
+        parts = urlsplit(table.url.get_secret_value())
+        self._label = table.label
+        password = table.password.get_secret_value() if table.password is not None else unquote(parts.password or "")
+        with self._explained():
+            self._connection = pymysql.connect(
+                host=parts.hostname,
+                port=parts.port or 3306,
+                user=table.username or unquote(parts.username or ""),
+                password=password,
+                database=parts.path.strip("/"),
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=max(1, round(table.timeout.total_seconds())),
+                read_timeout=600,
+                init_command="SET SESSION time_zone = '+00:00'",
+                ssl=None if table.tls is None else table.tls.texts(context).ssl_context(),
+                cursorclass=SSCursor,
+            )
+
+    def describe(self, table: PollingTable) -> list[tuple[str, pa.DataType | None]]:
+        """As the server describes an empty result."""
+        with self._explained(), self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self.relation(table)} LIMIT 0", ())
+            return [(column[0], _kind(column)) for column in cursor.description or ()]
+
+    def primary_key(self, table: str) -> tuple[str, ...]:
+        """The columns of a table's primary key, in its order."""
+        schema, _, name = table.rpartition(".")
+        question = (
+            "SELECT column_name FROM information_schema.key_column_usage WHERE constraint_name = 'PRIMARY' "
+            "AND table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s ORDER BY ordinal_position"
+        )
+        with self._explained(), self._connection.cursor() as cursor:
+            cursor.execute(question, (schema, name))
+            return tuple(str(row[0]) for row in cursor.fetchall())
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All as of its beginning, for tables of an engine with transactions."""
+        self._say("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self._say("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        try:
+            yield
+        finally:
+            if self._connection.open:
+                self._say("ROLLBACK")
+
+    def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
+        """As the server sends them."""
+        with self._explained(), self._connection.cursor() as cursor:
+            cursor.execute(statement, tuple(parameters))
+            while page := cursor.fetchmany(PAGE):
+                yield list(page)
+
+    def close(self) -> None:
+        """Close the connection; in the middle of a result there is no way to say goodbye."""
+        if self._connection.open:
+            self._connection._force_close()
+
+    def _say(self, statement: str) -> None:
+        with self._explained(), self._connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.MySQLError as error:
+            raise _explanation(self._label, error) from error
+
+
+def _kind(column: Sequence[Any]) -> pa.DataType:
+    _, code, _, _, length, scale, *_ = column
+    if code in _DECIMALS:
+        return pa.decimal128(min(38, max(length, scale, 1)), min(38, scale))
+    return _KINDS.get(code, pa.string())
+
+
+def _explanation(label: str, error: pymysql.MySQLError) -> ProjectError:
+    code, said = (error.args[0], str(error.args[-1])) if error.args else (0, type(error).__name__)
+    if code in _DENIED:
+        return not_let_in(label, said)
+    if code in _MISSING:
+        return missing(label, said)
+    if code in _PASSING or isinstance(error, pymysql.err.InterfaceError):
+        return service_away(label, said)
+    return ProjectError("table-refused", f"{label}: {said}", hint="look at the server's log")

@@ -1,0 +1,397 @@
+"""Follows tables of a PostgreSQL database: their rows first, then what changes, from exactly that place on.
+
+A slot that begins at a place exports the snapshot of it: all transactions before it are in the rows, all after it in
+the stream. So rows of a table that joins later are read under the snapshot of a temporary slot, when the stream of the
+others has come to its place; and that is also how a snapshot goes on that was cut off.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from headrace.core.errors import ProjectError
+from headrace.core.positions import Position
+from headrace.core.tables import TableReader, TableShape, Taken
+from headrace.systems.services import service_away
+from headrace.tables.postgres import catalog
+from headrace.tables.postgres.pgoutput import LIMIT, Followed, Portion, SentColumn, Transactions
+from headrace.tables.postgres.publication import keep_publication, require_publication
+from headrace.tables.postgres.server import Connection, PgServer, explained
+from headrace.tables.postgres.snapshot import Export, Snapshot, snapshot_shape
+from headrace.tables.postgres.stream import Stream, lsn_number, lsn_text
+from headrace.tables.postgres.types import TEXT, PgType
+
+_MOVE_SECONDS = 10.0
+"""How often the place is moved on when nothing changes: else the server would keep its log for us."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One table to follow."""
+
+    table: str
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a reader is."""
+
+    system: str
+    lsn: int | None = None
+    """All transactions that committed before it are taken; None while the slot is still to be made."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """The number of each table whose rows have all come."""
+    within: tuple[int, int] | None = None
+    """How many changes are taken of the transaction that commits where."""
+
+    @property
+    def position(self) -> Position:
+        """As JSON."""
+        made: dict[str, Any] = {
+            "system": self.system,
+            "lsn": None if self.lsn is None else lsn_text(self.lsn),
+            "tables": dict(self.tables),
+        }
+        if self.within is not None:
+            made["within"] = [lsn_text(self.within[0]), self.within[1]]
+        return made
+
+    @classmethod
+    def of(cls, position: Position) -> Place:
+        """From JSON."""
+        lsn, within = position["lsn"], position.get("within")
+        return cls(
+            position["system"],
+            None if lsn is None else lsn_number(lsn),
+            position["tables"],
+            None if within is None else (lsn_number(within[0]), within[1]),
+        )
+
+
+class PostgresReader(TableReader):
+    """The tables of one slot."""
+
+    def __init__(
+        self,
+        server: PgServer,
+        wanted: Mapping[str, Wanted],
+        shapes: Mapping[str, TableShape],
+        slot: str,
+        publication: str | None,
+        after: Position | None,
+    ) -> None:
+        self._server = server
+        self._wanted = wanted
+        self._shapes = dict(shapes)
+        self._slot = slot
+        self._publication = publication
+        self._place = Place.of(after) if after is not None else None
+        self._confirmed = self._place.lsn if self._place is not None else None
+        self._is_announced = self._is_known = after is not None
+        """Whether it was said, and is durable, that the slot is ours and which tables are whole."""
+        self._moved = time.monotonic()
+        self._side: Connection | None = None
+        self._is_published = False
+        self._tables: dict[str, catalog.PgTable] = {}
+        self._export: Export | None = None
+        self._snapshot: Snapshot | None = None
+        self._rows: Iterator[Taken] | None = None
+        self._stream: Stream | None = None
+        self._transactions: Transactions | None = None
+
+    def read(self, seconds: float) -> Taken | None:
+        """The next rows of a snapshot, or the next changes."""
+        until = time.monotonic() + seconds
+        with explained(self._server.label):
+            if not self._tables:
+                self._prepare()
+            if not self._is_known:
+                return self._announce()
+            if not self._is_published:
+                self._publish()
+            if self._pending and self._snapshot is None and not self._begin_snapshot(until):
+                return None
+            if self._snapshot is None:
+                return self._changes(until, None)
+            if self._rows is None and not self._is_reached(self._snapshot.lsn):
+                return self._changes(until, self._snapshot.lsn)
+            return self._next_rows(self._snapshot)
+
+    def confirm(self, position: Position) -> None:
+        """Let the slot move on."""
+        self._is_known, lsn = True, position["lsn"]
+        if lsn is None:
+            return
+        self._confirmed = lsn_number(lsn)
+        if self._stream is not None:
+            with explained(self._server.label):
+                self._stream.confirm(self._confirmed)
+
+    def lag(self) -> int | None:
+        """Bytes of WAL that are still to be told, or to be handed out."""
+        if self._side is None or self._place is None or self._place.lsn is None:
+            return None
+        told = self._transactions
+        reached = self._place.lsn if told is None or told.whole else max(self._place.lsn, told.reached)
+        with suppress(psycopg.Error):
+            question = "SELECT (pg_current_wal_flush_lsn() - %s::pg_lsn)::int8"
+            row = self._side.execute(question, (lsn_text(reached),)).fetchone()
+            return max(0, row[0]) if row is not None else None
+        return None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in (self._stream, self._snapshot, self._export, self._side):
+            if one is not None:
+                one.close()
+        self._stream = self._snapshot = self._export = None
+
+    @property
+    def _pending(self) -> list[str]:
+        """Tables whose rows are still to come. One that was dropped and made again has other rows."""
+        known = self._place.tables if self._place is not None else {}
+        return [name for name, table in self._tables.items() if known.get(name) != table.number]
+
+    def _prepare(self) -> None:
+        """Look at what is there, and whether it is as it was left."""
+        side = self._side = self._server.connect()
+        self._types = catalog.types_of(side)
+        tables = {}
+        for name, wanted in self._wanted.items():
+            tables[name] = catalog.find_table(side, self._types, wanted.table, wanted.texts)
+            catalog.require_key(tables[name], self._key(name, tables[name]))
+        _refuse_twice(tables)
+        slot, system = catalog.find_slot(side, self._slot), catalog.system_of(side)
+        if self._place is None:
+            self._refuse_foreign(slot)
+            self._place = Place(system)
+        elif self._place.lsn is not None:
+            self._require_slot(slot, system, self._place.lsn)
+        elif slot is not None:
+            side.execute("SELECT pg_drop_replication_slot(%s)", (self._slot,))
+        kept = {name: number for name, number in self._place.tables.items() if name in tables}
+        if kept != self._place.tables:
+            self._place = replace(self._place, tables=kept)
+            self._is_announced = self._is_known = False
+        self._tables = tables
+
+    def _announce(self) -> Taken | None:
+        """Say where we are before anything is made or changed at the server. So after a crash a new slot is known to be
+        ours, and a table that has left the publication is not taken for whole when it comes back."""
+        if self._is_announced:
+            return None
+        assert self._place is not None
+        self._is_announced = True
+        return Taken(self._place.position)
+
+    def _key(self, name: str, table: catalog.PgTable) -> tuple[str, ...]:
+        known = self._shapes.get(name)
+        return known.key if known is not None and known.key else table.key
+
+    def _publish(self) -> None:
+        """Before a slot is made: only what is published then is told."""
+        assert self._side is not None
+        tables = list(self._tables.values())
+        if self._publication is not None:
+            require_publication(self._side, self._publication, tables)
+        else:
+            pending = self._pending
+            whole = [table for name, table in self._tables.items() if name not in pending]
+            keep_publication(self._side, self._slot, tables, whole)
+        self._is_published = True
+
+    def _refuse_foreign(self, slot: catalog.Slot | None) -> None:
+        if slot is not None:
+            raise ProjectError(
+                "slot-exists",
+                f"{self._server.label} has a slot {self._slot} already, and nothing here has been read from it: it may "
+                "be another project's",
+                hint="write another `slot` under the tables; or, if nobody uses it, run: "
+                f"SELECT pg_drop_replication_slot('{self._slot}')",
+            )
+
+    def _require_slot(self, slot: catalog.Slot | None, system: str, lsn: int) -> None:
+        """Refuse to go on where changes would be missing."""
+        assert self._place is not None
+        if system != self._place.system:
+            raise self._lost("this is another server than the one that was read so far")
+        if slot is None or slot.confirmed is None:
+            raise self._lost(f"slot {self._slot} is gone")
+        if slot.lost:
+            raise self._lost(f"slot {self._slot} was too far behind: the server threw away what it had not sent")
+        if lsn_number(slot.confirmed) > lsn:
+            raise self._lost(f"slot {self._slot} is at {slot.confirmed}, and only {lsn_text(lsn)} is taken here")
+
+    def _lost(self, why: str) -> ProjectError:
+        return ProjectError(
+            "slot-missing",
+            f"{self._server.label}: {why}, so changes are missing",
+            hint="write another `slot` under the tables: all their rows are then read anew",
+        )
+
+    def _begin_snapshot(self, until: float) -> bool:
+        """Have a slot export a snapshot, and take it over; False when that has to be waited for."""
+        assert self._place is not None
+        first = self._place.lsn is None
+        if self._export is None:
+            name = self._slot if first else f"headrace_{uuid.uuid4().hex}"
+            self._export = Export(self._server.connect(replication=True), name, temporary=not first)
+        found = self._export.done(until)
+        if found is None:
+            return False
+        self._snapshot = Snapshot(self._server.connect(), found[0])
+        self._snapshot.take_over(found[1])
+        self._export.close()
+        self._export = None
+        for name in self._pending:
+            self._snapshot.hold(self._server.label, self._tables[name])
+        if not self._place.tables:  # nothing to be told before it
+            self._place = replace(self._place, lsn=self._snapshot.lsn, within=None)
+        return True
+
+    def _is_reached(self, lsn: int) -> bool:
+        assert self._place is not None
+        assert self._place.lsn is not None
+        return self._place.lsn >= lsn
+
+    def _next_rows(self, snapshot: Snapshot) -> Taken:
+        """Rows under the snapshot; the stream begins when they have all come."""
+        self._close_stream()
+        if self._rows is None:
+            self._rows = self._all_rows(snapshot)
+        taken = next(self._rows)
+        if not self._pending:
+            snapshot.close()
+            self._snapshot = self._rows = None
+        return taken
+
+    def _all_rows(self, snapshot: Snapshot) -> Iterator[Taken]:
+        for name in self._pending:
+            assert self._place is not None
+            table = catalog.find_table(
+                snapshot.connection, self._types, self._wanted[name].table, self._wanted[name].texts
+            )
+            shape = snapshot_shape(name, table, self._shapes.get(name), self._key(name, table))
+            self._shapes[name] = shape
+            begun, shapes = frozenset({name}), {name: shape}
+            waiting: pa.Table | None = None
+            for chunk in snapshot.chunks(name, table, shape):
+                if waiting is not None:
+                    yield Taken(self._place.position, rows={name: waiting}, begins=begun, shapes=shapes)
+                    begun, shapes = frozenset(), {}
+                waiting = chunk
+            assert waiting is not None
+            self._place = replace(self._place, tables={**self._place.tables, name: table.number})
+            position = self._place.position
+            yield Taken(position, rows={name: waiting}, begins=begun, ends=frozenset({name}), shapes=shapes)
+
+    def _changes(self, until: float, stop: int | None) -> Taken | None:
+        """What the stream tells; up to a place, if there is one to stop at."""
+        if self._stream is None:
+            self._open_stream()
+        stream, told = self._stream, self._transactions
+        assert stream is not None
+        assert told is not None
+        while len(told.whole.changes) < LIMIT and len(told.open.changes) < LIMIT:
+            data = stream.message()
+            if data is not None:
+                told.feed(data)
+                if stop is not None and told.final is not None and told.final >= stop:
+                    return self._stopped(told, stop)
+                continue
+            if told.final is None:
+                told.reached = max(told.reached, stream.server_at)
+                if stop is not None and told.reached >= stop:
+                    return self._stopped(told, stop)
+            left = until - time.monotonic()
+            if told.whole or left <= 0:
+                break
+            stream.wait(left)
+        return self._told(told)
+
+    def _told(self, told: Transactions) -> Taken | None:
+        assert self._place is not None
+        assert self._place.lsn is not None
+        if told.whole:
+            return self._taken(told.take(), told.reached)
+        if len(told.open.changes) >= LIMIT:
+            assert told.final is not None
+            place = replace(self._place, within=(told.final, told.count))
+            return self._taken(told.take_open(), self._place.lsn, place)
+        if told.reached > self._place.lsn and self._is_move_due():
+            self._require_tables()
+            return self._taken(Portion(), told.reached)
+        return None
+
+    def _is_move_due(self) -> bool:
+        asked = self._stream is not None and self._stream.is_asked
+        return asked or time.monotonic() - self._moved >= _MOVE_SECONDS
+
+    def _require_tables(self) -> None:
+        """A table that is dropped tells nothing, and one that is made in its place is not published."""
+        assert self._side is not None
+        if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
+            raise service_away(self._server.label, "a table was dropped")
+
+    def _stopped(self, told: Transactions, stop: int) -> Taken:
+        """All before the place where a snapshot was made."""
+        return self._taken(told.take(), stop)
+
+    def _taken(self, portion: Portion, lsn: int, place: Place | None = None) -> Taken:
+        assert self._place is not None
+        self._place = place if place is not None else replace(self._place, lsn=lsn, within=None)
+        self._moved = time.monotonic()
+        emptied = frozenset(portion.emptied)
+        self._shapes |= portion.shapes
+        return Taken(
+            self._place.position, portion.changes, begins=emptied, ends=emptied, shapes=portion.shapes, at=portion.at
+        )
+
+    def _open_stream(self) -> None:
+        assert self._place is not None
+        assert self._place.lsn is not None
+        publication = self._publication or self._slot
+        self._stream = Stream(self._server.connect(replication=True), self._server.label, self._confirmed or 0)
+        self._stream.start(self._slot, publication, self._place.lsn)
+        followed = {
+            self._tables[name].number: Followed(name, self._shapes.get(name) or self._tables[name].shape)
+            for name in self._place.tables
+        }
+        self._transactions = Transactions(followed, self._typed, self._place.within)
+        self._transactions.reached = self._place.lsn
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = self._transactions = None
+
+    def _typed(self, name: str, number: int, sent: Sequence[SentColumn]) -> list[PgType]:
+        """The types of columns that the stream describes. It does not say how many dimensions arrays have."""
+        assert self._side is not None
+        texts, dimensions = self._wanted[name].texts, catalog.dimensions(self._side, number)
+        self._types.know([column.type for column in sent])
+        return [
+            TEXT if one.name in texts else self._types.of(one.type, one.modifier, dimensions.get(one.name, 1))
+            for one in sent
+        ]
+
+
+def _refuse_twice(tables: Mapping[str, catalog.PgTable]) -> None:
+    names: dict[int, str] = {}
+    for name, table in tables.items():
+        if table.number in names:
+            raise ProjectError(
+                "duplicate-name",
+                f"tables '{names[table.number]}' and '{name}' are both {table.shown} with the same slot",
+                hint="keep one of them, or give one a `slot` of its own",
+            )
+        names[table.number] = name

@@ -1,0 +1,1 @@
+"""The algebra of incremental views: operators over weighted rows."""

@@ -1,0 +1,110 @@
+"""Only what is needed: columns that nobody uses are not read, and Projects that only rename are folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace.core.tables import TableShape
+from headrace.views.algebra.names import plain, quoted, renamed, used
+from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.compile.keys import facts
+from headrace.views.compile.ranking import TIES
+from headrace.views.compile.shaping import makes_rows
+
+
+def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:
+    """The operator with no more columns than these, and those it cannot do without."""
+    wanted = set(needed)
+    match op:
+        case Scan():
+            return _scan(op, wanted, tables[op.table])
+        case Project():
+            return _project(op, wanted, tables)
+        case Filter():
+            return replace(op, input=pruned(op.input, wanted | used(op.condition), tables))
+        case UnionAll():
+            return _union(op, wanted, tables)
+        case Join():
+            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
+            return replace(op, inputs=tuple(pruned(one, asked, tables) for one in op.inputs))
+        case Match():
+            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
+            return replace(op, left=pruned(op.left, asked, tables), right=pruned(op.right, asked, tables))
+        case Aggregate():
+            return _aggregate(op, wanted, tables)
+        case Ranked():
+            return _ranked(op, wanted, tables)
+
+
+def _scan(op: Scan, wanted: set[str], shape: TableShape) -> Scan:
+    """At least one column: the key's, which changes least."""
+    fields = tuple(one for one in op.fields if one[0] in wanted)
+    if fields:
+        return replace(op, fields=fields)
+    least = shape.key[0] if shape.key else op.fields[0][1]
+    return replace(op, fields=tuple(one for one in op.fields if one[1] == least))
+
+
+def _project(op: Project, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
+    kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1]))
+    if not kept:
+        return pruned(op.input, wanted, tables)  # only how many rows there are matters
+    inner = pruned(op.input, used(*(source for _, source in kept)), tables)
+    return folded(Project(inner, kept))
+
+
+def folded(op: Project) -> Operator:
+    """Without what is below it, where that or this only passes columns on."""
+    below = op.input
+    if op.expressions == tuple((name, quoted(name)) for name in below.columns):
+        return below
+    names = [plain(source) for _, source in op.expressions]
+    renames = None not in names and len(set(names)) == len(names)
+    if isinstance(below, Scan) and renames:
+        fields = dict(below.fields)
+        return Scan(below.table, tuple((name, fields[plain(source) or ""]) for name, source in op.expressions))
+    if not isinstance(below, Project):
+        return op
+    if all(plain(source) for _, source in below.expressions):
+        sources = dict(below.expressions)
+        return Project(below.input, tuple((name, renamed(source, sources)) for name, source in op.expressions))
+    if renames and set(names) == set(below.columns):
+        sources = dict(below.expressions)
+        return Project(below.input, tuple((name, sources[plain(source) or ""]) for name, source in op.expressions))
+    return op
+
+
+def _union(op: UnionAll, wanted: set[str], tables: Mapping[str, TableShape]) -> UnionAll:
+    """All inputs keep the same columns, in the same order."""
+    kept = [name for name in op.columns if name in wanted] or [op.columns[0]]
+    inputs = []
+    for one in op.inputs:
+        made = pruned(one, kept, tables)
+        exact = made if list(made.columns) == kept else Project(made, tuple((name, quoted(name)) for name in kept))
+        inputs.append(exact)
+    return UnionAll(tuple(inputs))
+
+
+def _aggregate(op: Aggregate, wanted: set[str], tables: Mapping[str, TableShape]) -> Aggregate:
+    """Keys make the groups, so all of them stay; a group of all rows needs a call."""
+    calls = tuple(one for one in op.calls if one.name in wanted)
+    if not calls and not op.keys:
+        calls = op.calls[:1]
+    asked = set(op.keys) | used(*(one.sql for one in calls))
+    return replace(op, input=pruned(op.input, asked, tables), calls=calls)
+
+
+def _ranked(op: Ranked, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
+    """Ties are broken by a key of the rows where there is one, else by all columns that are in use."""
+    kept = tuple(one for one in op.expressions if one[0] in wanted)
+    if not kept:
+        return pruned(op.input, wanted, tables)
+    asked = (wanted | used(*(source for _, source in kept)) | set(op.partition)) & set(op.input.columns)
+    if TIES not in used(*(source for _, source in kept)):
+        return replace(op, input=pruned(op.input, asked, tables), expressions=kept)
+    key = facts(op.input, tables).key(sorted(op.input.columns, key=lambda name: name not in asked))
+    inner = pruned(op.input, asked | set(key), tables)
+    ties = [name for name in key or inner.columns if name not in op.partition] or list(inner.columns[:1])
+    by = ", ".join(quoted(name) for name in ties)
+    return replace(op, input=inner, expressions=tuple((name, renamed(one, {TIES: by})) for name, one in kept))

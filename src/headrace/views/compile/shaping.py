@@ -1,0 +1,97 @@
+"""Columns and conditions put where they belong: computed once, and filtered as early as can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from headrace.views.algebra.dialect import Ref
+from headrace.views.algebra.names import Names, plain, renamed, same, used
+from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked
+from headrace.views.algebra.vocabulary import GENERATORS
+from headrace.views.compile.reading import conjunction, text
+
+_MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
+
+
+def computed(
+    op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x"
+) -> tuple[Operator, list[str]]:
+    """The rows with some expressions beside them, and the columns these are; what is a column already stays one."""
+    found: dict[str, str] = {}
+    columns = []
+    for one in expressions:
+        if isinstance(one, Ref):
+            columns.append(one.name)
+            continue
+        written = text(one)
+        found.setdefault(written, names.fresh(base))
+        columns.append(found[written])
+    if not found:
+        return op, columns
+    added = tuple((name, written) for written, name in found.items())
+    return Project(op, (*same(op.columns), *added)), columns
+
+
+def filtered(op: Operator, conditions: Iterable[exp.Expr]) -> Operator:
+    """The rows for which all conditions are true; each is asked as far down as it can be."""
+    kept = [one for one in conditions if not _always(one)]
+    for one in kept:
+        op = _below(op, text(conjunction([one])))
+    return op
+
+
+def _always(condition: exp.Expr) -> bool:
+    return isinstance(condition, exp.Boolean) and bool(condition.this)
+
+
+def _below(op: Operator, condition: str) -> Operator:
+    return _pushed(op, condition) or Filter(op, condition)
+
+
+def _pushed(op: Operator, condition: str) -> Operator | None:
+    """The same operator with the condition inside of it; None when it can only be asked of its result."""
+    names = used(condition) & set(op.columns)
+    match op:
+        case Filter():
+            inner = _pushed(op.input, condition)
+            return (
+                replace(op, condition=f"{op.condition} AND {condition}") if inner is None else replace(op, input=inner)
+            )
+        case Project():
+            return _below_project(op, condition, names)
+        case Aggregate() if names and names <= set(op.keys):
+            return replace(op, input=_below(op.input, condition))
+        case Ranked() if names and names <= set(op.partition):
+            return replace(op, input=_below(op.input, condition))
+        case Match() if names and names <= set(op.left.columns) and op.kind in ("left", "semi", "anti"):
+            return replace(op, left=_below(op.left, condition))
+        case Match() if names and names <= set(op.right.columns) and op.kind == "right":
+            return replace(op, right=_below(op.right, condition))
+        case Join():
+            return _into_join(op, condition, names)
+        case _:
+            return None
+
+
+def _below_project(op: Project, condition: str, names: set[str]) -> Operator | None:
+    """A condition on columns that the Project only passes on."""
+    sources = {name: source for name, source in op.expressions if name in names and plain(source)}
+    if len(sources) < len(names) or not names:
+        return None
+    return replace(op, input=_below(op.input, renamed(condition, sources)))
+
+
+def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
+    inputs = [_below(one, condition) if names and names <= set(one.columns) else one for one in op.inputs]
+    if inputs != list(op.inputs):
+        return replace(op, inputs=tuple(inputs))
+    return replace(op, condition=f"{op.condition} AND {condition}" if op.condition else condition)
+
+
+def makes_rows(expression: str) -> bool:
+    """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
+    return _MAKES_ROWS.search(expression) is not None

@@ -1,0 +1,1 @@
+"""From the algebra to delta queries and the state they keep."""

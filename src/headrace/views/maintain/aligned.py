@@ -1,0 +1,68 @@
+"""Columns that have to be equal get one type.
+
+`'01' = 1` is true, and so is `'1' = 1`: rows that match the same row need not have the same value. What is touched is
+looked for by value, so columns of unlike types are compared as what Spark would make of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.views.algebra.kinds import alike
+from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.operators import (
+    Aggregate,
+    Equal,
+    Filter,
+    Join,
+    Match,
+    Operator,
+    Project,
+    Ranked,
+    Scan,
+    UnionAll,
+    inputs_of,
+)
+from headrace.views.maintain.plain import Types
+
+
+def aligned(op: Operator, types: Types) -> Operator:
+    """The same rows, from joins whose columns are alike."""
+    inputs = [aligned(one, types) for one in inputs_of(op)]
+    match op:
+        case Scan():
+            return op
+        case UnionAll():
+            return replace(op, inputs=tuple(inputs))
+        case Project() | Filter() | Aggregate() | Ranked():
+            return replace(op, input=inputs[0])
+        case Match():
+            return _compared(replace(op, left=inputs[0], right=inputs[1]), types)
+        case Join():
+            return _compared(replace(op, inputs=tuple(inputs)), types)
+
+
+def _compared(op: Join | Match, types: Types) -> Operator:
+    sides = list(inputs_of(op))
+    equal = [_pair(sides, one, types) for one in op.equal]
+    if tuple(equal) == op.equal:
+        return op
+    made: Operator
+    if isinstance(op, Join):
+        made = replace(op, inputs=tuple(sides), equal=tuple(equal))
+    else:
+        made = replace(op, left=sides[0], right=sides[1], equal=tuple(equal))
+    return Project(made, same(op.columns))
+
+
+def _pair(sides: list[Operator], one: Equal, types: Types) -> Equal:
+    places = [next(n for n, side in enumerate(sides) if name in side.columns) for name in (one.left, one.right)]
+    kinds = [types.schema(sides[n]).field(name).type for n, name in zip(places, (one.left, one.right), strict=True)]
+    if alike(*kinds):
+        return one
+    kind = types.compared(sides[places[0]], one.left, sides[places[1]], one.right)
+    names = (f"{one.left}_for_{one.right}", f"{one.right}_for_{one.left}")
+    for place, column, name in zip(places, (one.left, one.right), names, strict=True):
+        cast = (name, f"CAST({quoted(column)} AS {kind})")
+        sides[place] = Project(sides[place], (*same(sides[place].columns), cast))
+    return replace(one, left=names[0], right=names[1])
