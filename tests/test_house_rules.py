@@ -107,14 +107,18 @@ def test_generated_documentation_is_what_the_code_says() -> None:
 
 
 def test_every_error_code_is_documented() -> None:
-    documented = set(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    documented = set(
+        re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8"))
+    )
     codes = error_codes()
     assert len(codes) > 50
     assert {code: file for code, file in codes.items() if code not in documented} == {}
 
 
 def test_no_documented_error_code_is_gone() -> None:
-    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`[^|]*) \|", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     documented = {code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)}
     made_elsewhere = {"wrong-type"}
     assert documented - set(error_codes()) - made_elsewhere == set()

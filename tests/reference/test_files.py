@@ -9,7 +9,9 @@ import pytest
 
 from headrace.core.kinds import FAMILIES, kinds
 from headrace.reference.__main__ import main
-from headrace.reference.files import FOLDER, pages, stale
+from headrace.reference.files import FOLDER, HAND_WRITTEN, pages, stale
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_kind_and_section_has_a_page() -> None:
@@ -27,7 +29,8 @@ def test_a_page_says_what_the_model_says() -> None:
 
 def test_links_are_relative_and_lead_somewhere(tmp_path: Path) -> None:
     assert main(["--root", str(tmp_path)]) == 0
-    (tmp_path / FOLDER / "errors.md").touch()
+    for name in HAND_WRITTEN:
+        (tmp_path / FOLDER / name).touch()
     for name, text in pages().items():
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if name.endswith(".md") else ():
             assert ((tmp_path / FOLDER / name).parent / target).is_file(), f"{name}: {target}"
@@ -49,6 +52,12 @@ def test_stale_missing_and_left_over_pages_are_noticed_and_fixed(
     assert main(root) == 0
     assert stale(tmp_path) == []
     assert (folder / "errors.md").read_text() == "written by people"
+
+
+def test_the_index_has_every_hand_written_page() -> None:
+    generated = {name for name in pages() if "/" not in name}
+    assert {path.name for path in (ROOT / FOLDER).iterdir() if path.is_file()} == generated | set(HAND_WRITTEN)
+    assert all(f"]({name})" in pages()["index.md"] for name in HAND_WRITTEN)
 
 
 def test_the_reference_is_generated_without_spark() -> None:

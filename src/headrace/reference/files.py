@@ -18,6 +18,15 @@ from headrace.reference.metrics import metrics_page
 from headrace.reference.project import project_page
 
 FOLDER = Path("docs/reference")
+HAND_WRITTEN = {
+    "view-sql.md": "[SQL of views](view-sql.md): what incremental views support",
+    "rest.md": "[REST](rest.md), [queries](queries.md), [live events](events.md) and [gRPC](grpc.md) of endpoints",
+    "queries.md": "",
+    "events.md": "",
+    "grpc.md": "",
+    "errors.md": "[Errors](errors.md): every error code and what to do about it",
+}
+"""The other pages of the folder, with their line in the index."""
 _DOCS = Path("docs")
 
 
@@ -43,7 +52,7 @@ def _index() -> str:
         "* [JSON schema](headrace.schema.json) for editors; `headrace schema` prints the same",
         "* [Command line](cli/index.md): every command, with its options and exit codes",
         "* [Metrics](metrics.md): every metric that Prometheus can read",
-        "* [Errors](errors.md): every error code and what to do about it",
+        *(f"* {line}" for line in HAND_WRITTEN.values() if line),
     ]
     for family in FAMILIES:
         lines += ["", f"## {family.capitalize()}", "", *kinds_table(family)]
