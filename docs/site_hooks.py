@@ -20,6 +20,7 @@ SECTIONS = {
     "cli": "Command line",
 }
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+COMMENT = re.compile(r"\A\s*<!--.*?-->\s*", re.DOTALL)
 
 
 def on_config(config: Any) -> Any:
@@ -37,7 +38,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links are written for readers of the repository; the site needs them relative to docs/."""
     source = ROOT / "README.md" if page.file.src_uri == HOME else DOCS / page.file.src_uri
-    return LINK.sub(lambda link: _link(link, source, page.file.src_uri), markdown)
+    text = COMMENT.sub("", markdown)  # a page has the title of its heading only when the heading comes first
+    return LINK.sub(lambda link: _link(link, source, page.file.src_uri), text)
 
 
 def _navigation(folder: Path) -> list[Any]:
@@ -58,6 +60,8 @@ def _link(link: re.Match[str], source: Path, page: str) -> str:
         return link[0]  # mkdocs reports it
     if target == ROOT / "README.md":
         target = DOCS / HOME
+    if target.is_dir() and target.is_relative_to(DOCS):
+        target = DOCS / _navigation(target)[0]
     if not target.is_relative_to(DOCS):  # a file of the repository that the site does not have
         return f"{link['text']} (`{target.relative_to(ROOT).as_posix()}`)"
     return f"[{link['text']}]({os.path.relpath(target, (DOCS / page).parent)}{anchor})"

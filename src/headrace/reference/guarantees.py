@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from headrace.core.component import Component
 from headrace.core.kinds import kinds
@@ -44,7 +44,8 @@ def guarantees(name: str, kind: type[Component]) -> Iterator[Guarantee]:
         raise ValueError(f"{name}: the docstring has no sentence 'Delivery: <guarantee>; <how>.'")
     for sentence in sentences:
         key, value, words, how = sentence.group("key", "value", "words", "how")
-        delivery = kind.model_construct(**{key: value} if key else {}).guarantee
+        options: dict[str, Any] = {key: value} if key else {}
+        delivery = kind.model_construct(None, **options).guarantee
         if not words.startswith(delivery.replace("_", " ")):
             raise ValueError(f"{name}: the docstring says '{words}', but its guarantee is '{delivery}'")
         yield Guarantee(name, f", `{key}: {value}`" if key else "", delivery, words, how)

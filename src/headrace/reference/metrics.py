@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.core.tallies.metrics import MetricSet, MetricSpec
 from headrace.engine.observe.metric_specs import METRIC_SETS
 from headrace.reference.markdown import page, table
@@ -25,6 +27,6 @@ def _section(metric_set: MetricSet) -> list[str]:
     return [*heading, *table(("metric", "type", "labels", "meaning"), rows)]
 
 
-def _row(metric: MetricSpec) -> tuple[str, str, str, str]:
+def _row(metric: MetricSpec[Any]) -> tuple[str, str, str, str]:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"`{metric.exposed_name}`", metric.type, labels, metric.help

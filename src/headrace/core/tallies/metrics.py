@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 
 MetricType = Literal["counter", "gauge", "histogram", "info"]
-_FAMILIES: dict[MetricType, Any] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-    "info": InfoMetricFamily,
-}
+Family = TypeVar("Family", bound=Metric)
 _SUFFIXES: dict[MetricType, str] = {"counter": "_total", "info": "_info"}
 
 
 @dataclass(frozen=True)
-class MetricSpec:
+class MetricSpec(Generic[Family]):
     """One metric: its name without the suffix of its type, and what Prometheus shows of it."""
 
     type: MetricType
+    new_family: Callable[..., Family]
     name: str
     help: str
     labels: tuple[str, ...] = ()
@@ -31,9 +34,9 @@ class MetricSpec:
         """The name in `/metrics`."""
         return self.name + _SUFFIXES.get(self.type, "")
 
-    def family(self) -> Any:
+    def family(self) -> Family:
         """A new family without samples, for a collector to fill."""
-        return _FAMILIES[self.type](self.name, self.help, labels=self.labels)
+        return self.new_family(self.name, self.help, labels=self.labels)
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,20 @@ class MetricSet:
 
     title: str
     about: str
-    metrics: list[MetricSpec] = field(default_factory=list)
+    metrics: list[MetricSpec[Any]] = field(default_factory=list)
 
-    def counter(self, name: str, help_text: str, *labels: str) -> MetricSpec:
-        return self._declared(MetricSpec("counter", name, help_text, labels))
+    def counter(self, name: str, help_text: str, *labels: str) -> MetricSpec[CounterMetricFamily]:
+        return self._declared(MetricSpec("counter", CounterMetricFamily, name, help_text, labels))
 
-    def gauge(self, name: str, help_text: str, *labels: str) -> MetricSpec:
-        return self._declared(MetricSpec("gauge", name, help_text, labels))
+    def gauge(self, name: str, help_text: str, *labels: str) -> MetricSpec[GaugeMetricFamily]:
+        return self._declared(MetricSpec("gauge", GaugeMetricFamily, name, help_text, labels))
 
-    def histogram(self, name: str, help_text: str, *labels: str) -> MetricSpec:
-        return self._declared(MetricSpec("histogram", name, help_text, labels))
+    def histogram(self, name: str, help_text: str, *labels: str) -> MetricSpec[HistogramMetricFamily]:
+        return self._declared(MetricSpec("histogram", HistogramMetricFamily, name, help_text, labels))
 
-    def info(self, name: str, help_text: str, *labels: str) -> MetricSpec:
-        return self._declared(MetricSpec("info", name, help_text, labels))
+    def info(self, name: str, help_text: str, *labels: str) -> MetricSpec[InfoMetricFamily]:
+        return self._declared(MetricSpec("info", InfoMetricFamily, name, help_text, labels))
 
-    def _declared(self, spec: MetricSpec) -> MetricSpec:
+    def _declared(self, spec: MetricSpec[Family]) -> MetricSpec[Family]:
         self.metrics.append(spec)
         return spec

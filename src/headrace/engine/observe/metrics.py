@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace import __version__
@@ -55,7 +55,7 @@ class Metrics:
             self._batches.labels(run.plan.name)
         self._registry.register(_Snapshot(board))
 
-    def _counter(self, spec: MetricSpec) -> Counter:
+    def _counter(self, spec: MetricSpec[CounterMetricFamily]) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class _Snapshot(Collector):
         yield late
 
 
-_GAUGES: tuple[tuple[MetricSpec, Callable[[Mapping[str, Any]], float | None]], ...] = (
+_GAUGES: tuple[tuple[MetricSpec[GaugeMetricFamily], Callable[[Mapping[str, Any]], float | None]], ...] = (
     (specs.LAG_RECORDS, lambda flow: flow["lag"] and flow["lag"]["records"]),
     (specs.LAG_SECONDS, lambda flow: flow["lag"] and flow["lag"]["s"]),
     (specs.WATERMARK_GAP, lambda flow: flow["watermark_gap_s"]),

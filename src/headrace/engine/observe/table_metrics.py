@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from headrace.core.tallies.metrics import MetricSpec
 from headrace.engine.observe import metric_specs as specs
 
 _STATES = ("starting", "snapshot", "running", "degraded", "stopped")
 _Value = Callable[[Mapping[str, Any]], float | None]
-_GAUGES: tuple[tuple[MetricSpec, _Value], ...] = (
+_GAUGES: tuple[tuple[MetricSpec[GaugeMetricFamily], _Value], ...] = (
     (specs.TABLE_LAG, lambda one: one["lag"]),
     (specs.TABLE_SEQUENCE, lambda one: one["sequence"]),
     (specs.TABLE_NEWEST, lambda one: one["newest"] and datetime.fromisoformat(one["newest"]).timestamp()),
@@ -39,7 +39,7 @@ def table_families(groups: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         yield _gauge(spec, value, [one for one in groups if one["live"]])
 
 
-def _gauge(spec: MetricSpec, value: _Value, groups: Sequence[Mapping[str, Any]]) -> Metric:
+def _gauge(spec: MetricSpec[GaugeMetricFamily], value: _Value, groups: Sequence[Mapping[str, Any]]) -> Metric:
     family = spec.family()
     for one in groups:
         found = value(one)
