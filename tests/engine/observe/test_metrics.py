@@ -25,7 +25,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.positions import Split
 from headrace.core.tallies.tally import Tally
 from headrace.engine.inputs.heartbeat import heartbeat_file
-from headrace.engine.letters.dead_letter_audit import History
+from headrace.engine.letters.dead_letter_audit import AuditLog
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.observe.metrics import Metrics
 from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter, Measured
@@ -106,7 +106,7 @@ def board(project: Project) -> Board:
     _write_letters(state, "counted", {"malformed": 2, "no-event-time": 1})
     closed = pa.table({"flow": ["counted"], "generation": ["g1"], "id": ["a"]})
     for _ in range(2):  # marked twice, closed once
-        History(state.dead_letters).append("discarded", closed)
+        AuditLog(state.dead_letters).append("discarded", closed)
     letters.measure()
     board.closed.measure()
     return board

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.engine.letters.dead_letter_index import By
-    from headrace.engine.replay.replay import Outcome, Replay
+    from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
 
 _DUMP_WIDTH = 16
@@ -169,7 +169,7 @@ def print_plan(plan: ReplayPlan) -> None:
         printer.warning(refusal.why)
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(outcome: ReplayOutcome) -> str:
     """What a replay has done, in words."""
     bad = f", {outcome.still_bad:,} still bad" if outcome.still_bad else ""
     bad += f", {outcome.new:,} new from later steps" if outcome.new else ""
@@ -177,7 +177,7 @@ def outcome_text(outcome: Outcome) -> str:
     return f"{name}: {letters(outcome.replayed)} came through ({outcome.rows:,} rows){bad}"
 
 
-def replay_document(plan: ReplayPlan, outcomes: Sequence[Outcome], dry_run: bool) -> dict[str, Any]:
+def replay_document(plan: ReplayPlan, outcomes: Sequence[ReplayOutcome], dry_run: bool) -> dict[str, Any]:
     """The plan and what came of it, as JSON."""
     done = {outcome.replay.id: outcome for outcome in outcomes}
     return {
@@ -191,7 +191,7 @@ def replay_document(plan: ReplayPlan, outcomes: Sequence[Outcome], dry_run: bool
     }
 
 
-def _replay_document(replay: Replay, outcome: Outcome | None) -> dict[str, Any]:
+def _replay_document(replay: FlowReplay, outcome: ReplayOutcome | None) -> dict[str, Any]:
     return {
         "id": replay.id,
         "flow": replay.flow.name,

@@ -127,7 +127,7 @@ def replay_(
 
     Those who read the topic must read committed records only. Records have the order they had in each file.
     """
-    from headrace.engine.replay.archive_replay import Replayer, ReplayOrder
+    from headrace.engine.replay.archive_replay import ArchiveReplayer, ReplayOrder
 
     begin, end = _day(first), _day(last)
     if begin is None or end is None or end < begin:
@@ -138,7 +138,7 @@ def replay_(
     properties = cluster.librdkafka_properties(context)
     _require_topic(properties, into)
     order = ReplayOrder(archive.sink.path, topic, str(begin), str(end), into, key)
-    who = Replayer(order, archive.root, context, properties)
+    who = ArchiveReplayer(order, archive.root, context, properties)
     plan = who.plan(again=again)
     said = {"id": order.id, "run": plan.run, **_said(order), "records": plan.records, "already": plan.done}
     if plan.done:

@@ -31,8 +31,8 @@ from headrace.core.errors import Exit, ProjectError, ProjectErrors, unknown_flow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.engine.letters.dead_letter_index import LetterBook, Shelf
-    from headrace.engine.replay.replay import Outcome
+    from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
+    from headrace.engine.replay.replay import ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
     from headrace.engine.state.state import StateDir
     from headrace.project.loader import Project
@@ -70,10 +70,10 @@ def list_(
     json: Json = False,
 ) -> None:
     """List dead letters, the newest first; on a terminal grouped by reason."""
-    from headrace.engine.letters.dead_letter_index import Wanted, count
+    from headrace.engine.letters.dead_letter_index import LetterFilter, count
 
     _, book, flow = _opened(names, project, profile, overrides)
-    wanted = Wanted(flow, stream, reason, moment(since), None if status == "all" else status)
+    wanted = LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
     with book.reading(flow):
         shelf = book.shelf(flow)
         chosen = wanted.of(shelf.index)
@@ -104,10 +104,10 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count dead letters."""
-    from headrace.engine.letters.dead_letter_index import Wanted
+    from headrace.engine.letters.dead_letter_index import LetterFilter
 
     _, book, flow = _opened(names, project, profile, overrides)
-    wanted = Wanted(flow, stream, reason, moment(since), None if status == "all" else status)
+    wanted = LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
     print_counts(wanted.of(book.shelf(flow).index), by, json)
 
 
@@ -214,7 +214,9 @@ def replay(
     _report(plan, outcomes, dry_run, json)
 
 
-def _planned(project: Project, shelf: Shelf, chosen: pa.Table, ids: list[str] | None, flow: str | None) -> ReplayPlan:
+def _planned(
+    project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
+) -> ReplayPlan:
     from headrace.engine.replay.replay import Begun
     from headrace.engine.replay.replay_plan import ReplayPlanner
 
@@ -227,8 +229,8 @@ def _planned(project: Project, shelf: Shelf, chosen: pa.Table, ids: list[str] | 
     return ReplayPlanner(project, state, shelf).plan(wanted, begun)
 
 
-def _carry_out(project: Project, plan: ReplayPlan, shelf: Shelf, yes: bool) -> list[Outcome]:
-    from headrace.engine.replay.replay import Replayer, alone
+def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
+    from headrace.engine.replay.replay import DeadLetterReplayer, alone
     from headrace.engine.spark.session import start_session
 
     confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
@@ -240,7 +242,7 @@ def _carry_out(project: Project, plan: ReplayPlan, shelf: Shelf, yes: bool) -> l
         name, store = f"{project.spec.project} replay", project.context.state_store
         spark = start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
-            replayer = Replayer(project, state, spark)
+            replayer = DeadLetterReplayer(project, state, spark)
             return [replayer.run(one, shelf) for one in plan.replays]
         finally:
             for one in plan.replays:
@@ -258,7 +260,7 @@ def _check_sinks(project: Project, plan: ReplayPlan) -> None:
                 raise error.at(project.origin("flows", one.flow.name, "sinks", index)) from None
 
 
-def _report(plan: ReplayPlan, outcomes: list[Outcome], dry_run: bool, json: bool) -> None:
+def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json: bool) -> None:
     if json:
         printer.document(replay_document(plan, outcomes, dry_run))
     else:
@@ -302,12 +304,14 @@ def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str
         raise usage_error("ids, --all and a choice by flow or reason exclude each other", "use one of them")
 
 
-def _chosen(book: LetterBook, shelf: Shelf, ids: list[str] | None, flow: str | None, reason: str | None) -> pa.Table:
-    from headrace.engine.letters.dead_letter_index import Wanted
+def _chosen(
+    book: LetterBook, shelf: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
+) -> pa.Table:
+    from headrace.engine.letters.dead_letter_index import LetterFilter
 
     if ids:
         return book.find(shelf, ids)
-    return Wanted(flow=flow, reason=reason, status=None).of(shelf.index)
+    return LetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
 
 
 def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:

@@ -11,7 +11,7 @@ from headrace.cli.terminal.output import printer
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 
 if TYPE_CHECKING:
-    from headrace.engine.state.orders import Order, Want
+    from headrace.engine.state.orders import FlowOrder, Want
     from headrace.engine.state.state import StateDir
 
 Flow = dict[str, Any]
@@ -81,7 +81,7 @@ class Clerk:
             self.stop(running)
         return self.start(names)
 
-    def _order(self, names: Sequence[str], want: Want, done: Callable[[Flow, Order], bool]) -> list[Flow]:
+    def _order(self, names: Sequence[str], want: Want, done: Callable[[Flow, FlowOrder], bool]) -> list[Flow]:
         from headrace.engine.state.orders import give_order
 
         orders = {name: give_order(self.state, name, want) for name in names}
@@ -96,11 +96,11 @@ class Clerk:
         time.sleep(_LOOK_SECONDS)  # the engine tells by its status file
 
 
-def _has_stopped(flow: Flow, order: Order) -> bool:
+def _has_stopped(flow: Flow, order: FlowOrder) -> bool:
     return flow["state"] == "stopped" and (flow.get("stop") or {}).get("at") == order.at
 
 
-def _has_started(flow: Flow, order: Order) -> bool:
+def _has_started(flow: Flow, order: FlowOrder) -> bool:
     """Also one that failed, or was done, again since."""
     return flow.get("stop") is None and (flow["state"] not in _ENDED or flow["since"] > order.at)
 

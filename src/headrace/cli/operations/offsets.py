@@ -97,7 +97,7 @@ def reset(
 
     The flow gets a new generation that begins there, without state; the old one is kept and can be gone back to.
     """
-    from headrace.core.positions import AtOffset, Current, Earliest, Latest, Scope, ShiftBy, parse_scope
+    from headrace.core.positions import AtOffset, Current, Earliest, Latest, ShiftBy, SplitScope, parse_scope
     from headrace.engine.positions.rewind import stopped
 
     if dry_run and execute:
@@ -119,7 +119,7 @@ def reset(
             "--from-file",
         )
     try:
-        scope = parse_scope(topic or []) if topic else Scope()
+        scope = parse_scope(topic or []) if topic else SplitScope()
     except ValueError as error:
         raise usage_error(f"--topic: {error}") from None
     loaded, state, named = opened(names, project, profile, overrides)

@@ -41,7 +41,7 @@ def rewind(
 
     A position brings records again, with empty state; a savepoint or a generation brings the state back too.
     """
-    from headrace.core.positions import Scope
+    from headrace.core.positions import SplitScope
     from headrace.engine.positions.rewind import Copy, finish_take_back, stopped
 
     loaded, state, named = opened(names, project, profile, overrides)
@@ -51,7 +51,9 @@ def rewind(
         if current is not None and not dry_run:
             finish_take_back(who.flow, current, who.context)
         target = parse_target(to, who)
-        plan = who.to_copy(target, replace) if isinstance(target, Copy) else who.to_position(target, Scope(), replace)
+        plan = (
+            who.to_copy(target, replace) if isinstance(target, Copy) else who.to_position(target, SplitScope(), replace)
+        )
         carry_out(who, plan, dry_run=dry_run, yes=yes, json=json)
 
 

@@ -17,7 +17,7 @@ from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headrace.engine.state.status_file import Seen
+    from headrace.engine.state.status_file import StatusReading
 
 _COLUMNS = ("flow", "state", "rows in", "rows/s", "lag", "watermark", "load", "late", "dead", "restarts")
 _STYLES = {"running": "green", "degraded": "yellow", "failed": "bold red", "starting": "cyan", "waiting": "cyan"}
@@ -61,12 +61,12 @@ def status(
         time.sleep(pause)
 
 
-def _document(seen: Seen, beside: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
+def _document(seen: StatusReading, beside: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
     document = seen.to_json()
     return {**document, "flow_list": flows_of(document, flows), **beside}
 
 
-def _print(seen: Seen, beside: dict[str, Any], flows: Sequence[str], json: bool) -> None:
+def _print(seen: StatusReading, beside: dict[str, Any], flows: Sequence[str], json: bool) -> None:
     document = printer.clean(_document(seen, beside, flows))
     if json:
         printer.document(document)
@@ -87,7 +87,7 @@ def _print(seen: Seen, beside: dict[str, Any], flows: Sequence[str], json: bool)
         printer.note(f"note: {note['about']}: {note['text']}")
 
 
-def _headline(seen: Seen) -> str:
+def _headline(seen: StatusReading) -> str:
     document = seen.document
     if document is None:
         return "no engine runs, and none ever did" if seen.freshness == "no-engine" else "an engine is starting"

@@ -6,21 +6,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.projects._child_processes import Kept
+from headrace.cli.projects._child_processes import SupervisedChild
 from headrace.cli.terminal.output import printer
 
 if TYPE_CHECKING:
     from headrace.project.loader import Project
-    from headrace.project.project_ref import Given
+    from headrace.project.project_ref import ProjectRef
 
 
-class Capturing(Kept):
+class Capturing(SupervisedChild):
     """Keeps the capture of a project's tables alive, and says so when a table is away."""
 
     about, name, module = "tables", "capture", "headrace.capture"
     trouble, mended = "tables are not followed", "tables are followed again"
 
-    def __init__(self, given: Given, project: Project, logs: Path) -> None:
+    def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
         from headrace.log.tablestatus import tables_folder
 
         super().__init__(given.environment(), logs / "capture.log")

@@ -18,7 +18,7 @@ _END_SECONDS = 15.0
 _SAID_BYTES = 2000
 
 
-class Kept:
+class SupervisedChild:
     """Keeps a process alive from `with` until its end."""
 
     about: ClassVar[str]

@@ -10,7 +10,7 @@ from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import ProjectErrors, unknown_flow
 
 if TYPE_CHECKING:
-    from headrace.engine.positions.upgrade import Change, From
+    from headrace.engine.positions.upgrade import FlowChange, From
     from headrace.engine.state.state import StateDir
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
@@ -49,7 +49,7 @@ class Anew:
             )
 
 
-def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, Change]:
+def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Every flow of a plan against its generation, or against the one that is built for it."""
     from headrace.engine.positions.upgrade import change_of
     from headrace.engine.supervise.candidate import candidate_change
@@ -57,7 +57,7 @@ def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, Chang
     return {flow.name: candidate_change(project, state, flow) or change_of(project, state, flow) for flow in plan.flows}
 
 
-def require_safe(project: Project, changes: Sequence[Change]) -> None:
+def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
     """Refuse, all at once, the flows that cannot go on as they are."""
     from headrace.engine.positions.upgrade import refusal
     from headrace.engine.supervise.candidate import other_than_candidate
@@ -87,7 +87,7 @@ def settle_changes(project: Project, state: StateDir, plan: Plan, anew: Anew, un
             _tell(state, change, until_caught_up)
 
 
-def _tell(state: StateDir, change: Change, until_caught_up: bool) -> None:
+def _tell(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
     name = change.flow.name
     candidate = state.generations(name).candidate()
     if candidate is not None and until_caught_up:
@@ -98,7 +98,7 @@ def _tell(state: StateDir, change: Change, until_caught_up: bool) -> None:
         printer.note(f"{name}: {reason}")
 
 
-def _begin_anew(project: Project, state: StateDir, change: Change, begin: From) -> None:
+def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From) -> None:
     from headrace.engine.positions.upgrade import begin_anew, effects
 
     if change.generation is None:
@@ -112,7 +112,7 @@ def _begin_anew(project: Project, state: StateDir, change: Change, begin: From) 
     printer.note(f"{change.flow.name}: new generation {made.id}, {place}; {change.generation.id} is kept")
 
 
-def _begin_beside(project: Project, state: StateDir, plan: Plan, change: Change) -> None:
+def _begin_beside(project: Project, state: StateDir, plan: Plan, change: FlowChange) -> None:
     from headrace.engine.supervise.candidate import begin_beside, effects, warnings
 
     current = state.generations(change.flow.name).current()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.projects._child_processes import Kept
+from headrace.cli.projects._child_processes import SupervisedChild
 
 if TYPE_CHECKING:
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
-    from headrace.project.project_ref import Given
+    from headrace.project.project_ref import ProjectRef
 
 
 def wants_serving(project: Project, plan: Plan) -> bool:
@@ -23,13 +23,13 @@ def wants_serving(project: Project, plan: Plan) -> bool:
     return project.spec.serve.enabled and asked
 
 
-class Serving(Kept):
+class Serving(SupervisedChild):
     """Keeps a node alive."""
 
     about, name, module = "serve", "serve node", "headrace.serve.node"
     trouble, mended = "endpoints are not served", "endpoints are served again"
 
-    def __init__(self, given: Given, project: Project, logs: Path) -> None:
+    def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
         from headrace.serve.base.settings import Settings
 
         super().__init__(given.environment(), logs / "serve.log")

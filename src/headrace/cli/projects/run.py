@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.projects._capturing import Capturing
-from headrace.cli.projects._child_processes import Kept
+from headrace.cli.projects._child_processes import SupervisedChild
 from headrace.cli.projects._serving import Serving, wants_serving
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.engine.supervise.schema_watch import SchemaWatch
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
-    from headrace.project.project_ref import Given
+    from headrace.project.project_ref import ProjectRef
     from headrace.project.tables import TableSpec
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -79,14 +79,14 @@ def run(
     from headrace.cli.projects._generation_changes import Anew, settle_changes
     from headrace.engine.flows.checks import check_services
     from headrace.engine.state.state import StateDir
-    from headrace.project.project_ref import Given
+    from headrace.project.project_ref import ProjectRef
 
     state = StateDir.of(loaded.context)
     with state.lock(), stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
         check_services(loaded, plan)
-        given = Given(path, profile, tuple(overrides or ()))
+        given = ProjectRef(path, profile, tuple(overrides or ()))
         with ExitStack() as stack:
             kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
             runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
@@ -95,7 +95,9 @@ def run(
         raise typer.Exit(int(Exit.INTERRUPTED))
 
 
-def _kept(project: Project, plan: Plan, state: StateDir, given: Given, until_caught_up: bool) -> Iterator[Kept]:
+def _kept(
+    project: Project, plan: Plan, state: StateDir, given: ProjectRef, until_caught_up: bool
+) -> Iterator[SupervisedChild]:
     if project.spec.tables:
         yield Capturing(given, project, state.logs)
     if not until_caught_up and wants_serving(project, plan):
@@ -127,7 +129,7 @@ def _run(
     seconds: float | None,
     patience: float,
     json: bool,
-    kept: Sequence[Kept] = (),
+    kept: Sequence[SupervisedChild] = (),
     scheduled: bool = True,
 ) -> list[FlowRun]:
     from headrace.engine.flows.flow import FlowStarter
@@ -172,7 +174,9 @@ def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
 class _Reporter:
     """Says every few seconds how far each flow is, and at once when one fails or is degraded."""
 
-    def __init__(self, json: bool, changed: Callable[[Sequence[FlowRun]], None], kept: Sequence[Kept] = ()) -> None:
+    def __init__(
+        self, json: bool, changed: Callable[[Sequence[FlowRun]], None], kept: Sequence[SupervisedChild] = ()
+    ) -> None:
         self._json = json
         self._changed = changed
         self._kept = kept

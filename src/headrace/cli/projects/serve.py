@@ -34,12 +34,12 @@ def serve(
     snapshot. It needs no Spark and no engine. Ctrl-C lets requests under way finish. With --json, the addresses are
     printed as one line when it answers.
     """
-    from headrace.serve.base.settings import Given, Settings
+    from headrace.serve.base.settings import ServeProjectRef, Settings
     from headrace.serve.node import Node
 
     path = only_project(name, project)
     seconds = None if for_ is None else seconds_of("--for", for_)
-    given = Given(path, profile, tuple(overrides or ()))
+    given = ServeProjectRef(path, profile, tuple(overrides or ()))
     if port is not None:
         given = given.over(port=port)
     settings = Settings.of(load_project(path, profile, given.overrides))

@@ -14,7 +14,7 @@ from headrace.core.errors import Exit
 
 if TYPE_CHECKING:
     from headrace.project.loader import Project
-    from headrace.testing.cases import Outcome
+    from headrace.testing.cases import CaseOutcome
 
 
 def test(
@@ -37,7 +37,7 @@ def test(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _run(project: Project, json: bool) -> list[Outcome]:
+def _run(project: Project, json: bool) -> list[CaseOutcome]:
     from headrace.engine.spark.session import start_session
     from headrace.testing.cases import find_cases, load_case, run_case
 

@@ -12,7 +12,7 @@ from headrace.core.errors import unknown_flow
 
 if TYPE_CHECKING:
     from headrace.engine.state.state import StateDir
-    from headrace.project.place import Place
+    from headrace.project.place import ProjectOutline
 
 
 def state_of(path: Path, profile: str | None, overrides: Sequence[str] | None, flows: Sequence[str] = ()) -> StateDir:
@@ -22,7 +22,9 @@ def state_of(path: Path, profile: str | None, overrides: Sequence[str] | None, f
     return StateDir.of(place_of(path, profile, overrides, flows).context)
 
 
-def place_of(path: Path, profile: str | None, overrides: Sequence[str] | None, flows: Sequence[str] = ()) -> Place:
+def place_of(
+    path: Path, profile: str | None, overrides: Sequence[str] | None, flows: Sequence[str] = ()
+) -> ProjectOutline:
     """Where a project keeps what it has; the flows named must be its own."""
     from headrace.project.place import locate
 

@@ -18,7 +18,7 @@ from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
-from headrace.sinks.influxdb.lines import InfluxWrite, Shape, as_lines, cannot_hold
+from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -111,7 +111,7 @@ class InfluxDBSink(HttpOptions, Sink):
         if schema is not None:
             self._check_types(shape, schema)
 
-    def _check_types(self, shape: Shape, schema: pa.Schema) -> None:
+    def _check_types(self, shape: LineShape, schema: pa.Schema) -> None:
         for name in (*shape.tags, *shape.fields):
             kind = ddl_type(schema.field(name).type)
             if cannot_hold(kind):
@@ -151,8 +151,8 @@ class InfluxDBSink(HttpOptions, Sink):
         cannot = "; points written since stay" if replace else ""
         return f"{rewind.words}: their points are written again and replace those with the same tags and time{cannot}"
 
-    def _shape(self, columns: Sequence[str]) -> Shape:
-        return Shape.of(list(columns), self.measurement, self.time, self.tags)
+    def _shape(self, columns: Sequence[str]) -> LineShape:
+        return LineShape.of(list(columns), self.measurement, self.time, self.tags)
 
 
 def _query(client: HttpClient, text: str) -> dict[str, Any]:

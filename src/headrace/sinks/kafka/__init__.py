@@ -14,7 +14,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf, kinds
-from headrace.core.places import ANY, Place
+from headrace.core.places import ANY, Location
 from headrace.core.processor import ArrowRows
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
 from headrace.sinks._views import refuse_options, view_key
@@ -146,10 +146,10 @@ class KafkaSink(KafkaConnection, StreamingSink):
         """Topic and cluster."""
         return f"kafka {self.topic} at {self.cluster}"
 
-    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
         """The topic, and those that the column may name."""
         named = () if self.topic_column is None else texts.get(self.topic_column, (ANY,))
-        return tuple(Place(f"kafka {self.cluster}", topic) for topic in (self.topic, *named))
+        return tuple(Location(f"kafka {self.cluster}", topic) for topic in (self.topic, *named))
 
     @property
     def key_columns(self) -> list[str]:

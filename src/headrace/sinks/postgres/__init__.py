@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.sinks.postgres.server import PgServer
-    from headrace.sinks.postgres.table import Table
+    from headrace.sinks.postgres.table import ServerTable
     from headrace.sinks.postgres.write import BatchWrite
 
 
@@ -305,12 +305,12 @@ class PostgresSink(Sink):
         """The columns that are part of the table."""
         return pa.schema([field for field in schema if field.name != self.delete])
 
-    def _found(self, connection: Any) -> Table | None:
+    def _found(self, connection: Any) -> ServerTable | None:
         from headrace.sinks.postgres.table import find_table
 
         return find_table(connection, self.table)
 
-    def _made(self, connection: Any, schema: pa.Schema) -> Table:
+    def _made(self, connection: Any, schema: pa.Schema) -> ServerTable:
         from headrace.sinks.postgres.candidate import make_like
         from headrace.sinks.postgres.table import create_statement, split_name
 
@@ -342,7 +342,7 @@ class PostgresSink(Sink):
         if table is not None:
             require_fit(table, self._held(schema), self.key)
 
-    def _check_rights(self, connection: Any, table: Table | None, further: Sequence[str] = ()) -> None:
+    def _check_rights(self, connection: Any, table: ServerTable | None, further: Sequence[str] = ()) -> None:
         """What the user lacks, in the words of GRANT."""
         place = table.schema if table else connection.execute("SELECT current_schema()").fetchone()[0]
         work = self.work_schema or place
