@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import all_commands
 from headrace.core.errors import Exit
 from headrace.reference.commands import command_pages
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", all_commands())
 def test_every_command_has_a_page_with_all_its_options(name: str) -> None:
     page = command_pages()[f"cli/{name}.md"]
     assert f"[{name}]({name}.md)" in command_pages()["cli/index.md"]
-    command = COMMANDS[name].load(name)
+    command = all_commands()[name].load()
     for each in (command, *getattr(command, "commands", {}).values()):
         for param in each.params:
             shown = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper()

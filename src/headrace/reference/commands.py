@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli.main import SECTIONS, app
+from headrace.cli.main import SECTIONS, app, commands
 from headrace.core.errors import Exit
 from headrace.reference.markdown import page, table
 
@@ -34,9 +34,9 @@ def _root() -> Any:
 def _index(root: Any) -> str:
     about = "Every command has `--help`. The [exit codes](exit-codes.md) are the same for all commands."
     lines = ["# Command line", "", *_text(root.command.help), "", about]
-    for title, commands in SECTIONS.items():
-        rows = [(f"[{name}]({name}.md)", _plain(command.help)) for name, command in commands.items()]
-        lines += ["", f"## {title}", "", *table(("command", "description"), rows)]
+    for section in SECTIONS:
+        rows = [(f"[{name}]({name}.md)", _plain(command.help)) for name, command in commands(section).items()]
+        lines += ["", f"## {section}", "", *table(("command", "description"), rows)]
     return page(_ORIGIN, *lines, "", "## Global options", "", *_options(root, root.command.get_params(root)))
 
 
