@@ -9,7 +9,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from headrace.capture.group import Capture, Progress
 from headrace.core.backoff import Backoff
 from headrace.core.context import Context
+from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
 from headrace.log.tables import LogMovedError, group_id
 from headrace.log.tablestatus import write_group
@@ -42,7 +42,7 @@ class CaptureWorker:
     progress: Progress = field(default_factory=Progress, init=False)
     state: State = field(default="starting", init=False)
     reason: dict[str, Any] | None = field(default=None, init=False)
-    _since: str = field(default_factory=lambda: _now(), init=False)
+    _since: str = field(default_factory=utc_now, init=False)
     _restarts: int = field(default=0, init=False)
     _rates: deque[tuple[float, int]] = field(default_factory=deque, init=False)
     _stopping: Event = field(default_factory=Event, init=False)
@@ -100,7 +100,7 @@ class CaptureWorker:
 
     def _be(self, state: State, reason: dict[str, Any] | None) -> None:
         if (state, reason) != (self.state, self.reason):
-            self.state, self.reason, self._since = state, reason, _now()
+            self.state, self.reason, self._since = state, reason, utc_now()
 
     def _tell(self, worker: Thread) -> None:
         """Write it down once a second, and at the end."""
@@ -145,10 +145,6 @@ class CaptureWorker:
             self._rates.popleft()
         began, before = self._rates[0]
         return round((self.progress.changes - before) / (now - began), 1) if now > began else None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _unexpected(error: Exception) -> ProjectError:

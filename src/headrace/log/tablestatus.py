@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.context import Context
+from headrace.core.encoding.timestamps import utc_text
 from headrace.core.files.lock import lock_holder
 from headrace.core.files.state_files import write_atomically
 from headrace.log.groups import group_id
@@ -28,7 +29,7 @@ def tables_folder(context: Context) -> Path:
 def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
     """Say how a group is. Not durable: after a crash of the machine nothing of it holds."""
     now = time.time()
-    as_of = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    as_of = utc_text(datetime.fromtimestamp(now, UTC), "milliseconds")
     document = {"group": group, "as_of": as_of, "written": now, **said}
     write_atomically(folder / f"{group_id(group)}{_ENDING}", json.dumps(document).encode(), durable=False)
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.encoding.descriptors import find_message, merged_sets
+from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.systems.http.client import HttpReply
@@ -217,8 +218,7 @@ class AcceptedDescriptors:
 
     def refusing(self, other: AcceptedDescriptors, reason: str) -> AcceptedDescriptors:
         """The same, which remembers that another set was offered and refused."""
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, at))
+        return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, utc_now()))
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""

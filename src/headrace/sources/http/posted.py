@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from headrace.core.context import ReadContext
+from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.log.inbox import Inbox, count
 from headrace.log.log import Segment
 from headrace.sources.http.positions import inbox_errors, inbox_of, lost
@@ -29,7 +30,7 @@ _SCHEMA = pa.schema(
         ("value", pa.binary()),
         ("_commit", pa.int64()),
         ("_number", pa.int32()),
-        ("_timestamp", pa.timestamp("us", tz="UTC")),
+        ("_timestamp", TIMESTAMP),
     ]
 )
 Offset = dict[str, dict[str, int]]
@@ -115,7 +116,7 @@ def _batch(values: pa.Array, segment: Segment, first: int) -> pa.RecordBatch:
         values,
         pa.repeat(pa.scalar(segment.position, pa.int64()), count),
         pa.array(range(first, first + count), pa.int32()),
-        pa.repeat(pa.scalar(segment.at, pa.timestamp("us", tz="UTC")), count),
+        pa.repeat(pa.scalar(segment.at, TIMESTAMP), count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
@@ -127,7 +128,7 @@ class PostedRecords(DataSource):
 
     def schema(self) -> str:
         """The record and where it is."""
-        return "value binary, _commit bigint, _number int, _timestamp timestamp"
+        return to_ddl(_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is there."""

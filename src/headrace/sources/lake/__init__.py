@@ -114,6 +114,5 @@ class LakeSource(RowSource):
 
 _INSERTED = (
     "'insert' as _change_type",
-    "cast(null as bigint) as _commit_version",
-    "cast(null as timestamp) as _commit_timestamp",
+    *(f"cast(null as {kind}) as {name}" for name, kind in LakeSource.metadata.items() if name != "_change_type"),
 )
