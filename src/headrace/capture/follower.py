@@ -116,7 +116,6 @@ class CaptureWorker:
             print(f"{self.group}: its status cannot be written: {error}", file=sys.stderr, flush=True)
 
     def document(self) -> dict[str, Any]:
-        """How it is."""
         progress = self.progress
         tables = {
             name: {"rows": progress.counts.get(name), "complete": name in progress.complete} for name in self.tables

@@ -47,7 +47,6 @@ class Version:
 
     @property
     def number(self) -> int:
-        """The first is 1."""
         return self.endpoint.version
 
     def to_bytes(self) -> bytes:
@@ -57,7 +56,6 @@ class Version:
 
     @staticmethod
     def from_bytes(content: bytes) -> Version:
-        """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
         about = {name: document[name] for name in ("builder", "ready", "id", "kafka")}
         return Version(Endpoint.from_json(document), **about)

@@ -33,13 +33,11 @@ class MySqlAddress:
 
     @property
     def host_port(self) -> str:
-        """`host:port`, for messages."""
         parts = urlsplit(self.url)
         return f"{parts.hostname}:{parts.port or _PORT}"
 
     @property
     def database(self) -> str:
-        """The database in the URL."""
         return unquote(urlsplit(self.url).path.strip("/"))
 
     @property

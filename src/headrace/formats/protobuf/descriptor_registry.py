@@ -71,7 +71,6 @@ class DescriptorRegistry(Options):
 
     @property
     def urls(self) -> list[str]:
-        """All addresses."""
         return [self.url] if isinstance(self.url, str) else list(self.url)
 
     def key(self, message: str) -> str:
@@ -221,13 +220,11 @@ class AcceptedDescriptors:
         return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, utc_now()))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
         parts = [{**asdict(part), "content": base64.b64encode(part.content).decode()} for part in self.parts]
         return {"parts": parts, "asked_at": self.asked_at, "refused": self.refused and asdict(self.refused)}
 
     @staticmethod
     def of_json(said: Mapping[str, Any]) -> AcceptedDescriptors:
-        """As it was kept."""
         parts = tuple(RegistryPart(**{**part, "content": base64.b64decode(part["content"])}) for part in said["parts"])
         return AcceptedDescriptors(
             parts, float(said["asked_at"]), Refused(**said["refused"]) if said["refused"] else None
@@ -244,7 +241,6 @@ def _unreachable(address: str, reason: str) -> ProjectError:
 
 
 def listed(value: str | Sequence[str]) -> list[str]:
-    """One or several, as a list."""
     return [value] if isinstance(value, str) else list(value)
 
 

@@ -97,7 +97,6 @@ class FilesSource(RecordSource, RowSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"files {self.path}"
 
     @property

@@ -52,7 +52,6 @@ class GenerateSource(GenerateOptions, RowSource):
 
     @property
     def label(self) -> str:
-        """What and how much."""
         return f"generate {self.rate} rows/s" + ("" if self.count is None else f", {self.count} rows")
 
     @property
@@ -66,7 +65,6 @@ class GenerateSource(GenerateOptions, RowSource):
         return self.bad_records > 0
 
     def row_schema(self, context: Context) -> pa.Schema:
-        """The generated columns."""
         return row_schema(self.fields)
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:

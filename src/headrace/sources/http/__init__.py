@@ -110,7 +110,6 @@ class HttpSource(RecordSource):
 
     @property
     def label(self) -> str:
-        """Where it is posted to."""
         return f"http POST {self.path}"
 
     @property

@@ -50,11 +50,9 @@ class HttpPositions(Positions):
         self._retention = retention
 
     def of_checkpoint(self, end: Any) -> Position | None:
-        """Offsets are positions."""
         return {self._path: end[self._path]} if isinstance(end, dict) and self._path in end else None
 
     def reached(self, end: Any) -> Reached | None:
-        """The commit."""
         at = self.of_checkpoint(end)
         return None if at is None else {self._path: (at[self._path]["0"],)}
 
@@ -103,7 +101,6 @@ class HttpPositions(Positions):
             self._inbox.release(min(*known, self._inbox.end()), self._retention)
 
     def _segments(self, first: int) -> Iterator[Segment]:
-        """The segments from one on."""
         after = first - 1
         with inbox_errors(self._path):
             while segments := self._inbox.segments(after):

@@ -127,11 +127,9 @@ class PostedRecords(DataSource):
     posts: ClassVar[Posts]
 
     def schema(self) -> str:
-        """The record and where it is."""
         return to_ddl(_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """All that is there."""
         return _PostedBatchReader(self.posts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

@@ -131,7 +131,6 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     @property
     def label(self) -> str:
-        """Topics and cluster."""
         return f"kafka {self.pattern or ', '.join(self.topics)} at {self.cluster}"
 
     @property

@@ -51,7 +51,6 @@ class LakeSource(RowSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property

@@ -170,7 +170,6 @@ class AsyncHttpClient:
         return handle
 
     def _identity(self) -> dict[int, Any]:
-        """TLS and login."""
         options: dict[int, Any] = {}
         if self.login is not None:
             options |= {pycurl.HTTPAUTH: pycurl.HTTPAUTH_BASIC}

@@ -49,7 +49,6 @@ class HttpLogin(Options):
 
     @property
     def login(self) -> tuple[str, str] | None:
-        """User and password."""
         if self.username is None or self.password is None:
             return None
         return self.username, self.password.get_secret_value()

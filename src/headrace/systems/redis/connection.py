@@ -63,7 +63,6 @@ class RedisConnection(Options):
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return urlsplit(self.url).netloc
 
     def server(self, label: str, context: Context) -> RedisServer:

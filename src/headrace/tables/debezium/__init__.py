@@ -89,12 +89,10 @@ class DebeziumTable(KafkaConnection, TableSource):
 
     @property
     def label(self) -> str:
-        """Topic and cluster."""
         return f"debezium {self.topic} at {self.cluster}"
 
     @property
     def group(self) -> str:
-        """The cluster."""
         return f"debezium {','.join(sorted(self.brokers))}"
 
     @property

@@ -69,7 +69,6 @@ class FilesTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"files {self.path}"
 
     @property
@@ -78,7 +77,6 @@ class FilesTable(TableSource):
         return f"files {self.path}"
 
     def folder(self, context: Context) -> Path:
-        """Where the files are."""
         found = Path(context.path(self.path))
         if not found.is_dir():
             names = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []

@@ -39,7 +39,6 @@ class LakeTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property

@@ -86,7 +86,6 @@ class MyServer:
 
     @property
     def database(self) -> str:
-        """The database in the URL."""
         return self._at.database
 
     @property
@@ -167,7 +166,6 @@ class Session:
 
     @property
     def is_mariadb(self) -> bool:
-        """Which of the two it is."""
         return "MariaDB" in str(self._connection.get_server_info())
 
     def identity(self) -> str:
@@ -187,7 +185,6 @@ class Session:
         self.end()  # the question needs the privilege that reading does
 
     def end(self) -> BinlogPosition:
-        """The end of the binlog."""
         try:
             (found,) = self.ask("SHOW MASTER STATUS")
         except pymysql.err.ProgrammingError:  # MySQL 8.4 and later

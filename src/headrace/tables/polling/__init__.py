@@ -113,7 +113,6 @@ class PollingTable(TableSource):
 
     @property
     def scheme(self) -> str:
-        """Which database it is."""
         return urlsplit(self.url.get_secret_value()).scheme
 
     @property
@@ -124,16 +123,13 @@ class PollingTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is asked, and where."""
         return f"polling {self.table or 'a query'} at {self.place}"
 
     @property
     def group(self) -> str:
-        """The database."""
         return f"polling {self.place}"
 
     def connect(self, context: Context) -> Database:
-        """The database."""
         match self.scheme:
             case "sqlite":
                 return sqlite.SqliteDatabase(self, context)

@@ -115,7 +115,6 @@ class PostgresDatabase(Database):
             raise value_unfit(self._label, str(error)) from error  # such as an infinite date: Python has none
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     @contextmanager

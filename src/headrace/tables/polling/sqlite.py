@@ -96,7 +96,6 @@ class SqliteDatabase(Database):
         return said
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager

@@ -98,7 +98,6 @@ class PostgresTable(PostgresConnection, TableSource):
         return f"headrace_{database}_{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
     def server(self, context: Context, label: str | None = None) -> TableServer:
-        """How to connect."""
         return pg_tables.TableServer(label or self.label, **self.server_parameters(context, self.timeout))
 
     def check(self, context: Context) -> None:

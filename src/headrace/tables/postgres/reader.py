@@ -55,7 +55,6 @@ class WalPosition:
 
     @property
     def position(self) -> Position:
-        """As JSON."""
         made: dict[str, Any] = {
             "system": self.system,
             "lsn": None if self.lsn is None else lsn_text(self.lsn),
@@ -67,7 +66,6 @@ class WalPosition:
 
     @classmethod
     def of(cls, position: Position) -> WalPosition:
-        """From JSON."""
         lsn, within = position["lsn"], position.get("within")
         return cls(
             position["system"],
@@ -149,7 +147,6 @@ class PostgresReader(TableReader):
         return None
 
     def close(self) -> None:
-        """Close all connections."""
         for one in (self._stream, self._snapshot, self._export, self._side):
             if one is not None:
                 one.close()

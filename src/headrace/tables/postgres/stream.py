@@ -34,7 +34,6 @@ def lsn_text(lsn: int) -> str:
 
 
 def lsn_number(text: str) -> int:
-    """As it is counted."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 
