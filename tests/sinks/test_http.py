@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from headrace.sinks._chunks import chunks
 from headrace.sinks._refused import Report
 from headrace.sinks.http import HttpSink
 from headrace.sinks.http.requests import HttpWrite, request_key
-from headrace.systems.http.client import retry_after
 
 HERE = Context(Path("/project"), "state")
 
@@ -107,15 +104,6 @@ def test_chunks_hold_all_in_order_and_keep_to_their_limits(sizes: list[int], mos
     made = list(chunks(sizes, lambda size: size, most, most_bytes))
     assert [size for chunk in made for size in chunk] == sizes
     assert all(1 <= len(chunk) <= most and (len(chunk) == 1 or sum(chunk) <= most_bytes) for chunk in made)
-
-
-def test_what_a_server_asks_for() -> None:
-    assert retry_after(None) is None
-    assert retry_after("soon") is None
-    assert retry_after("1.5") == 1.5
-    assert retry_after("86400") == 30.0
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=25), usegmt=True)
-    assert 0 < (retry_after(later) or 0) <= 25
 
 
 @pytest.mark.parametrize(
