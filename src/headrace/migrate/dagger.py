@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.migrate.draft import PLACE, Draft, hidden, literal, milliseconds, name_of
+from headrace.migrate.draft import DESCRIPTORS_PATH, Draft, duration, escape_variables, header_value, valid_name
 from headrace.migrate.processors import after, before
 from headrace.migrate.properties import read_properties
 from headrace.migrate.report import report
@@ -58,7 +58,7 @@ def migrate(file: Path, descriptors: Path | None = None) -> Draft:
     query = draft.take("FLINK_SQL_QUERY")
     if not query:
         raise ProjectError("migrate-unreadable", f"{file} has no FLINK_SQL_QUERY", hint="is it the file of a job?")
-    name = name_of(draft.take("FLINK_JOB_ID") or draft.take("JOB_NAME") or file.stem.split(".")[0], "job")
+    name = valid_name(draft.take("FLINK_JOB_ID") or draft.take("JOB_NAME") or file.stem.split(".")[0], "job")
     draft.document["project"] = name
     tables = streams(draft)
     _flow(draft, name, tables, _renamed(draft, query.strip(), tables))
@@ -79,13 +79,13 @@ def _schemas(draft: Draft, file: Path, given: Path | None) -> None:
     if found:
         # descriptor sets one after the other are a descriptor set
         draft.descriptors = b"".join(path.read_bytes() for path in found)
-        draft.files[PLACE] = draft.descriptors
+        draft.files[DESCRIPTORS_PATH] = draft.descriptors
     elif urls:
         draft.schemas = _registry(draft, urls) if len(local) < len(urls) else urls[0]
         message = "messages and field numbers could not be looked up: give a descriptor set with --descriptors"
         draft.note("check", "SCHEMA_REGISTRY_STENCIL_URLS", message)
     elif "PROTO" in str(draft.settings.get("STREAMS", "")):
-        message = f"put the descriptor set at {PLACE}; protoc --include_imports --descriptor_set_out makes one"
+        message = f"put the descriptor set at {DESCRIPTORS_PATH} (protoc --include_imports --descriptor_set_out)"
         draft.note("check", "SCHEMA_REGISTRY_STENCIL_ENABLE", message)
 
 
@@ -94,13 +94,15 @@ def _registry(draft: Draft, urls: list[str]) -> dict[str, Any]:
     made: dict[str, Any] = {"url": urls[0] if len(urls) == 1 else urls}
     given = draft.json(f"{_STENCIL}FETCH_HEADERS", [])
     pairs = given.items() if isinstance(given, dict) else [(one["name"], one["value"]) for one in given]
-    headers = {str(k): hidden(draft, str(k), literal(str(v)), f"{_STENCIL}FETCH_HEADERS") for k, v in pairs}
+    headers = {
+        str(k): header_value(draft, str(k), escape_variables(str(v)), f"{_STENCIL}FETCH_HEADERS") for k, v in pairs
+    }
     if headers:
         made["headers"] = headers
     for key, option in (("FETCH_TIMEOUT_MS", "timeout"), ("CACHE_TTL_MS", "refresh")):
         value = draft.take(_STENCIL + key)
         if value:
-            made[option] = milliseconds(value)
+            made[option] = duration(value)
     if draft.take(f"{_STENCIL}REFRESH_STRATEGY") == "VERSION_BASED_REFRESH":
         made["version"] = "newest"
     return made

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from headrace.core.errors import ProjectError
 
-PLACE = "schemas/messages.desc"
+DESCRIPTORS_PATH = "schemas/messages.desc"
 """Where a project made here has its descriptor set."""
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
@@ -43,7 +43,7 @@ class Draft:
     """Names of secrets, and the settings they were in."""
     descriptors: bytes | None = None
     """The descriptor set, when one is at hand."""
-    schemas: str | dict[str, Any] = PLACE
+    schemas: str | dict[str, Any] = DESCRIPTORS_PATH
     """Where the project finds it."""
     seen: set[str] = field(default_factory=set)
 
@@ -88,25 +88,25 @@ class Draft:
         return Draft(settings, self.document, self.files, self.notes, self.secrets, self.descriptors, self.schemas)
 
 
-def literal(text: str) -> str:
+def escape_variables(text: str) -> str:
     """A text in which nothing is taken for a variable of the project."""
     return text.replace("$$", "$$$$").replace("${", "$${")
 
 
-def name_of(text: str, fallback: str) -> str:
+def valid_name(text: str, fallback: str) -> str:
     """A name that a stream, flow or project can have."""
     words = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return (words if words[:1].isalpha() else f"{fallback}_{words}".rstrip("_"))[:60]
 
 
-def hidden(draft: Draft, name: str, value: str, place: str) -> str:
+def header_value(draft: Draft, name: str, value: str, place: str) -> str:
     """The value of a header, or a reference when it lets someone in."""
     if name.lower() in _SECRET_HEADERS or "token" in name.lower():
         return draft.secret(f"header_{name}", f"{place}.{name}")
     return value
 
 
-def milliseconds(text: str) -> str:
+def duration(text: str) -> str:
     """A number of milliseconds as a duration."""
     number = int(text)
     return f"{number // 1000}s" if number % 1000 == 0 and number else f"{number}ms"

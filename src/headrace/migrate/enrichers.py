@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.core.errors import ProjectError
-from headrace.migrate.draft import PLACE, Draft, hidden, literal, milliseconds
+from headrace.migrate.draft import DESCRIPTORS_PATH, Draft, duration, escape_variables, header_value
 from headrace.migrate.messages import message_of
 from headrace.migrate.patterns import json_template, parameters, template
 
@@ -21,15 +21,17 @@ def http(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     url = template(str(one["endpoint"]), str(one.get("endpoint_variables", "")), f"{place}.endpoint")
     make = template if verb == "GET" else json_template
     request = make(str(one.get("request_pattern", "")), str(one.get("request_variables", "")), place)
-    headers = {str(name): literal(str(value)) for name, value in (one.get("headers") or {}).items()}
+    headers = {str(name): escape_variables(str(value)) for name, value in (one.get("headers") or {}).items()}
     if one.get("header_pattern"):
         made = template(str(one["header_pattern"]), str(one.get("header_variables", "")), place)
         headers |= _header_lines(made)
-    step: Step = {"type": "http", "method": verb, "url": literal(url + request if verb == "GET" else url)}
+    step: Step = {"type": "http", "method": verb, "url": escape_variables(url + request if verb == "GET" else url)}
     if verb != "GET" and request:
-        step["body"] = literal(request)
+        step["body"] = escape_variables(request)
     if headers:
-        step["headers"] = {name: hidden(draft, name, value, f"{place}.headers") for name, value in headers.items()}
+        step["headers"] = {
+            name: header_value(draft, name, value, f"{place}.headers") for name, value in headers.items()
+        }
     excluded = one.get("exclude_fail_on_errors_code_range")
     if excluded:
         step["exclude"] = str(excluded)
@@ -53,7 +55,7 @@ def elasticsearch(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     parts = [part for part in path.split("/") if part]
     if len(parts) not in (2, 3) or "?" in path or parts[-1].startswith("_"):
         raise ProjectError("migrate-unknown", f"'{one['endpoint_pattern']}' is not the address of a document")
-    step: Step = {"type": "elasticsearch", "url": literal(address), "index": parts[0], "id": parts[-1]}
+    step: Step = {"type": "elasticsearch", "url": escape_variables(address), "index": parts[0], "id": parts[-1]}
     step |= _login(draft, one, place) | _common(draft, one, place)
     for name, column in step["columns"].items():
         # the fields of the document itself are what a path begins at here
@@ -68,8 +70,8 @@ def postgres(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     host, database = str(one["host"]), str(one.get("database", ""))
     step: Step = {
         "type": "postgres",
-        "url": literal(f"postgresql://{host}:{one.get('port') or 5432}/{database}"),
-        "query": literal(parameters(str(one["query_pattern"]), str(one.get("query_variables", "")), place)),
+        "url": escape_variables(f"postgresql://{host}:{one.get('port') or 5432}/{database}"),
+        "query": escape_variables(parameters(str(one["query_pattern"]), str(one.get("query_variables", "")), place)),
     }
     return step | _login(draft, one, place) | _common(draft, one, place)
 
@@ -79,27 +81,31 @@ def grpc(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     request = json_template(
         str(one["request_pattern"]), str(one.get("request_variables", "")), f"{place}.request_pattern"
     )
-    headers = {str(name): literal(str(value)) for name, value in (one.get("headers") or {}).items()}
+    headers = {str(name): escape_variables(str(value)) for name, value in (one.get("headers") or {}).items()}
     step: Step = {
         "type": "grpc",
         "url": f"{one['endpoint']}:{one['service_port']}",
         "method": str(one["grpc_method_url"]),
-        "descriptors": PLACE,
-        "request": literal(request),
+        "descriptors": DESCRIPTORS_PATH,
+        "request": escape_variables(request),
     }
     if draft.descriptors is None:
         draft.note(
-            "check", f"{place}.grpc_stencil_url", f"the messages must be in {PLACE}: put the descriptor set there"
+            "check",
+            f"{place}.grpc_stencil_url",
+            f"put the descriptor set of the messages at {DESCRIPTORS_PATH}",
         )
     if headers:
-        step["metadata"] = {name: hidden(draft, name, value, f"{place}.headers") for name, value in headers.items()}
+        step["metadata"] = {
+            name: header_value(draft, name, value, f"{place}.headers") for name, value in headers.items()
+        }
     return step | _common(draft, one, place)
 
 
 def _login(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     made: Step = {}
     if one.get("user"):
-        made["username"] = literal(str(one["user"]))
+        made["username"] = escape_variables(str(one["user"]))
     if one.get("password"):
         kind = place.rpartition(".")[2]
         made["password"] = draft.secret(f"{kind}_password", f"{place}.password")
@@ -108,7 +114,7 @@ def _login(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
 
 def _common(draft: Draft, one: Mapping[str, Any], place: str) -> Step:
     """What all enrichers share."""
-    made: Step = {"timeout": milliseconds(str(one.get("stream_timeout") or _TIMEOUT))}
+    made: Step = {"timeout": duration(str(one.get("stream_timeout") or _TIMEOUT))}
     if one.get("capacity"):
         made["capacity"] = int(one["capacity"])
     made["on_error"] = "fail" if str(one.get("fail_on_errors", "")).lower() == "true" else "null"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from headrace.migrate.draft import Draft, literal
+from headrace.migrate.draft import Draft, escape_variables
 
 _JAAS = re.compile(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"")
 _SECRET = re.compile(r"password|secret|token|credential|jaas", re.IGNORECASE)
@@ -51,7 +51,7 @@ def options(draft: Draft, given: dict[str, str], prefix: str, owner: str) -> dic
         if name in _OURS:
             draft.note("not_needed", key, _OURS[name])
         else:
-            rest[name] = draft.secret(f"{owner}_{name}", key) if _SECRET.search(name) else literal(value)
+            rest[name] = draft.secret(f"{owner}_{name}", key) if _SECRET.search(name) else escape_variables(value)
     if rest:
         made["options"] = rest
     return made
@@ -66,7 +66,7 @@ def _security(draft: Draft, given: dict[str, str], prefix: str, owner: str) -> d
     if protocol.startswith("SASL"):
         made = {
             "sasl": mechanism,
-            "username": literal(jaas.get("username", "")) or draft.secret(f"{owner}_kafka_username", prefix),
+            "username": escape_variables(jaas.get("username", "")) or draft.secret(f"{owner}_kafka_username", prefix),
             "password": draft.secret(f"{owner}_kafka_password", f"{prefix}SASL_JAAS_CONFIG"),
         }
     if protocol.endswith("SSL"):
@@ -87,7 +87,7 @@ def _tls(draft: Draft, given: dict[str, str], prefix: str, owner: str) -> dict[s
         location = given.pop(f"ssl.{name}.location", None)
         password = given.pop(f"ssl.{name}.password", None)
         if location is not None:
-            made[name] = literal(location)
+            made[name] = escape_variables(location)
             draft.note("check", f"{prefix}SSL_{name.upper()}_LOCATION", f"the file {location} must be where flows run")
         if password is not None:
             made[f"{name}_password"] = draft.secret(f"{owner}_{name}_password", f"{prefix}SSL_{name.upper()}_PASSWORD")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.migrate.draft import Draft, literal
+from headrace.migrate.draft import Draft, escape_variables
 from headrace.migrate.enrichers import ENRICHERS
 from headrace.migrate.messages import protobuf
 from headrace.sql.edits import apply
@@ -68,7 +68,7 @@ def _internal(draft: Draft, one: dict[str, Any]) -> Iterator[Step]:
     kind, target, value = (str(one.get(key, "")) for key in ("type", "output_field", "value"))
     match kind.lower(), value.upper():
         case "constant", _:
-            yield {"type": "constant", "values": {target: literal(value)}}
+            yield {"type": "constant", "values": {target: escape_variables(value)}}
         case "function", "CURRENT_TIMESTAMP":
             yield {"type": "now", "column": target}
         case "function", "JSON_PAYLOAD":

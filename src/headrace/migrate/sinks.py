@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from headrace.migrate import kafka
-from headrace.migrate.draft import Draft, literal, milliseconds
+from headrace.migrate.draft import Draft, duration, escape_variables
 from headrace.migrate.messages import message_of, protobuf
 
 _PRODUCER = "SINK_KAFKA_PRODUCER_CONFIG_"
@@ -34,24 +34,24 @@ def sink(draft: Draft, flow: dict[str, Any], name: str, columns: list[str]) -> d
 def _influx(draft: Draft, flow: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "type": "influxdb",
-        "url": literal(draft.take("SINK_INFLUX_URL", "http://localhost:8086")),
-        "database": literal(draft.take("SINK_INFLUX_DB_NAME")),
-        "measurement": literal(draft.take("SINK_INFLUX_MEASUREMENT_NAME")),
+        "url": escape_variables(draft.take("SINK_INFLUX_URL", "http://localhost:8086")),
+        "database": escape_variables(draft.take("SINK_INFLUX_DB_NAME")),
+        "measurement": escape_variables(draft.take("SINK_INFLUX_MEASUREMENT_NAME")),
     }
     user, password = draft.take("SINK_INFLUX_USERNAME"), draft.take("SINK_INFLUX_PASSWORD")
     if user:
-        made["username"] = literal(user)
+        made["username"] = escape_variables(user)
     if password:
         made["password"] = draft.secret("influx_password", "SINK_INFLUX_PASSWORD")
     policy = draft.take("SINK_INFLUX_RETENTION_POLICY")
     if policy:
-        made["retention_policy"] = literal(policy)
+        made["retention_policy"] = escape_variables(policy)
     size = draft.take("SINK_INFLUX_BATCH_SIZE")
     if size and int(size) > 0:
         made["batch_size"] = int(size)
     flush = draft.take("SINK_INFLUX_FLUSH_DURATION_MS")
     if flush and int(flush) > 0:
-        flow["trigger"] = milliseconds(flush)
+        flow["trigger"] = duration(flush)
     return made
 
 

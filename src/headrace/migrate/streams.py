@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
 from headrace.migrate import kafka
-from headrace.migrate.draft import Draft, literal, milliseconds, name_of
+from headrace.migrate.draft import Draft, duration, escape_variables, valid_name
 from headrace.migrate.messages import field_name, message_of, protobuf
 from headrace.project.model import BackfillSpec
 
@@ -27,13 +27,13 @@ def streams(draft: Draft) -> dict[str, str]:
         raise ProjectError(
             "migrate-unreadable", "STREAMS names no stream", hint='expected a JSON list: [{"INPUT_SCHEMA_TABLE": …}]'
         )
-    delay = milliseconds(draft.take("FLINK_WATERMARK_DELAY_MS", "10000"))
+    delay = duration(draft.take("FLINK_WATERMARK_DELAY_MS", "10000"))
     alias = draft.take("FLINK_ROWTIME_ATTRIBUTE_NAME", "rowtime")
     names: dict[str, str] = {}
     for number, one in enumerate(given):
         part = draft.part(one)
         table = part.take("INPUT_SCHEMA_TABLE", f"stream_{number + 1}")
-        names[table] = name_of(table, "stream")
+        names[table] = valid_name(table, "stream")
         draft.document.setdefault("streams", {})[names[table]] = _stream(part, names[table], delay, alias)
         for key in one:
             if key not in part.seen:
@@ -105,7 +105,11 @@ def _backfill(part: Draft) -> dict[str, Any]:
     paths, dates = part.json("SOURCE_PARQUET_FILE_PATHS", []), part.take("SOURCE_PARQUET_FILE_DATE_RANGE")
     part.take("SOURCE_PARQUET_READ_ORDER_STRATEGY")
     part.take("SOURCE_PARQUET_SCHEMA_MATCH_STRATEGY")
-    made = {"files": [literal(one) for one in paths], "dates": dates, "until": _end(dates.rpartition(",")[2].strip())}
+    made = {
+        "files": [escape_variables(one) for one in paths],
+        "dates": dates,
+        "until": _end(dates.rpartition(",")[2].strip()),
+    }
     try:
         BackfillSpec.model_validate(made)
     except (ValidationError, ProjectError):
@@ -135,7 +139,12 @@ def _parquet(part: Draft) -> dict[str, Any]:
         if part.take(key):
             part.note("not_carried", key, "files are read as they are found; filter on the event time in the SQL")
     part.take("SOURCE_PARQUET_SCHEMA_MATCH_STRATEGY")
-    return {"type": "files", "contains": "parquet", "path": literal(paths[0] if paths else ""), "recursive": True}
+    return {
+        "type": "files",
+        "contains": "parquet",
+        "path": escape_variables(paths[0] if paths else ""),
+        "recursive": True,
+    }
 
 
 def _kafka(part: Draft, name: str) -> dict[str, Any]:
@@ -148,12 +157,12 @@ def _kafka(part: Draft, name: str) -> dict[str, Any]:
         found = topics.split("|")
         made["topic"] = found[0] if len(found) == 1 else found
     else:
-        made["pattern"] = literal(topics)
+        made["pattern"] = escape_variables(topics)
     # Dagger's own default
     made["start"] = given.pop("auto.offset.reset", "latest").lower()
     group = given.pop("group.id", None)
     if group:
-        made["group_prefix"] = literal(group)
+        made["group_prefix"] = escape_variables(group)
         message = (
             "positions are kept in checkpoints and only told to groups of that prefix; to go on where Dagger is, write "
             f"its offsets as streams.{name}.source.start"

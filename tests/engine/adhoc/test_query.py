@@ -16,7 +16,7 @@ import pytest
 from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import ProjectError
 from headrace.engine.adhoc.answers import to_document
-from headrace.engine.adhoc.query import AdHoc, split_statements
+from headrace.engine.adhoc.query import AdHocSession, split_statements
 from headrace.engine.letters.dead_letters import LetterBox
 from headrace.engine.letters.late_rows import LateBox
 from headrace.engine.state.batch_clock import BatchTimes
@@ -47,7 +47,7 @@ def test_statements_are_cut_at_semicolons(text: str, expected: list[str]) -> Non
 
 
 @pytest.fixture
-def asked(tmp_path: Path, spark: SparkSession) -> AdHoc:
+def asked(tmp_path: Path, spark: SparkSession) -> AdHocSession:
     (tmp_path / "data").mkdir()
     lines = [json.dumps({"id": n, "name": f"n{n}"}) for n in range(5)] + ["bad"]
     (tmp_path / "data" / "a.json").write_text("\n".join(lines) + "\n")
@@ -62,11 +62,11 @@ def asked(tmp_path: Path, spark: SparkSession) -> AdHoc:
         "  gone: {sql: SELECT id FROM things, sinks: [noop]}\n"
     )
     project = load(tmp_path)
-    return AdHoc(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
+    return AdHocSession(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
 
 
 @pytest.mark.spark
-def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: AdHoc) -> None:
+def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: AdHocSession) -> None:
     found = to_document(asked.run("SELECT count(*) AS n, max(name) AS m FROM things"))
     assert found == {"columns": ["n", "m"], "rows": [[5, "n4"]]}
     assert asked.undecoded() == {"things": 1}
@@ -77,7 +77,7 @@ def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(asked: Ad
 
 
 @pytest.mark.spark
-def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHoc) -> None:
+def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHocSession) -> None:
     box = LetterBox(asked.state.dead_letters, "kept", "things", "g1")
     box.add("malformed", "no JSON", {"row": 5}, b"bad")
     box.flush()
@@ -106,7 +106,7 @@ def test_dead_letters_and_late_rows_of_flows_can_be_asked(asked: AdHoc) -> None:
         ("SELECT * FROM kept", "lake-missing", "headrace run kept"),
     ],
 )
-def test_errors_have_codes(asked: AdHoc, statement: str, code: str, hint: str) -> None:
+def test_errors_have_codes(asked: AdHocSession, statement: str, code: str, hint: str) -> None:
     with pytest.raises(ProjectError) as found:
         asked.run(statement)
     assert found.value.code == code
@@ -116,7 +116,7 @@ def test_errors_have_codes(asked: AdHoc, statement: str, code: str, hint: str) -
 
 
 @pytest.mark.spark
-def test_ctrl_c_ends_a_long_question_at_once(asked: AdHoc) -> None:
+def test_ctrl_c_ends_a_long_question_at_once(asked: AdHocSession) -> None:
     spark = asked.spark.sparkContext
 
     def interrupt_when_it_runs() -> None:
@@ -133,7 +133,7 @@ def test_ctrl_c_ends_a_long_question_at_once(asked: AdHoc) -> None:
 
 
 @pytest.mark.spark
-def test_questions_may_be_written_as_for_dagger(asked: AdHoc) -> None:
+def test_questions_may_be_written_as_for_dagger(asked: AdHocSession) -> None:
     sql = """
       SELECT TUMBLE_START(at, INTERVAL '1' MINUTE) AS since, COUNT(*) AS n
       FROM (SELECT id, timestamp_seconds(id * 30) AS at FROM things)

@@ -27,8 +27,8 @@ from headrace.engine.inputs.heartbeat import heartbeat_file
 from headrace.engine.letters.dead_letter_audit import AuditLog
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter, Measured
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter, MeasuredLag
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.positions.lag import FlowLag, Pace
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.background import Notes
@@ -89,19 +89,19 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def board(project: Project) -> Board:
+def board(project: Project) -> EngineStatus:
     """Two flows: one with everything, one of which nothing is known yet."""
     state = StateDir(Path(project.context.state))
     runs = [FlowRun(flow) for flow in make_plan(project, []).flows]
     notes = Notes()
     lags = LagMeter("shop", project.context, state, runs, notes)
     letters, late = FileCounter(state.dead_letters, "reason"), FileCounter(state.root / "late")
-    board = Board("shop", 1, runs, notes, lags, letters, ClosedLetters(state.dead_letters), late)
+    board = EngineStatus("shop", 1, runs, notes, lags, letters, ClosedLetterCounter(state.dead_letters), late)
     counted = next(run for run in runs if run.plan.name == "counted")
-    counted.works()
-    counted.numbers.take(report())
+    counted.mark_running()
+    counted.counters.take(report())
     splits = {"orders": [Split("orders", 0, 0, 12, 10, 1.5)], "visits": [Split("visits", 0, 0, 5, 5, 0.0)]}
-    lags.measured["counted"] = Measured(FlowLag("counted", "g1", splits, Pace("growing"), {}), NOW)
+    lags.measured["counted"] = MeasuredLag(FlowLag("counted", "g1", splits, Pace("growing"), {}), NOW)
     _write_letters(state, "counted", {"malformed": 2, "no-event-time": 1})
     closed = pa.table({"flow": ["counted"], "generation": ["g1"], "id": ["a"]})
     for _ in range(2):  # marked twice, closed once
@@ -118,7 +118,7 @@ def _write_letters(state: StateDir, flow: str, reasons: dict[str, int]) -> None:
 
 
 @pytest.fixture
-def server(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServer]:
+def server(board: EngineStatus, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServer]:
     metrics = Metrics(board)
     metrics.batch_done(SimpleNamespace(name="counted"), report())  # type: ignore[arg-type]
     monkeypatch.setattr("headrace.engine.observe.metrics.ENGINE", tally := Tally())
@@ -195,14 +195,14 @@ def test_status_has_null_for_the_unknown_and_names_who_holds_the_watermark(serve
     assert plain["late_rows"] is None, "a flow without windows has no late rows"
 
 
-def test_an_idle_report_repeats_no_late_rows(board: Board) -> None:
+def test_an_idle_report_repeats_no_late_rows(board: EngineStatus) -> None:
     counted = next(run for run in board.runs if run.plan.name == "counted")
-    counted.numbers.take(report(1, rows=0))
-    assert counted.numbers.late_rows == 3
-    assert counted.numbers.rows_in == 100
+    counted.counters.take(report(1, rows=0))
+    assert counted.counters.late_rows == 3
+    assert counted.counters.rows_in == 100
 
 
-def test_ready_only_when_every_required_flow_runs(server: StatusServer, board: Board) -> None:
+def test_ready_only_when_every_required_flow_runs(server: StatusServer, board: EngineStatus) -> None:
     assert get(server, "/health/live")[0] == 200
     assert get(server, "/health/ready")[0] == 200, "plain is starting, but not required"
     counted = next(run for run in board.runs if run.plan.name == "counted")
@@ -214,7 +214,7 @@ def test_ready_only_when_every_required_flow_runs(server: StatusServer, board: B
     assert board.document()["problems"][0]["code"] == "broker-unreachable"
 
 
-def test_secrets_in_reasons_are_hidden(board: Board) -> None:
+def test_secrets_in_reasons_are_hidden(board: EngineStatus) -> None:
     board.redact = lambda text: text.replace("hunter2", "****")
     board.runs[0].degrade(ProjectError("broker-unreachable", "login hunter2 refused"))
     assert "hunter2" not in json.dumps(board.document()) + json.dumps(board.not_ready())
@@ -230,7 +230,7 @@ def test_unknown_paths_and_methods_are_refused(server: StatusServer) -> None:
     assert connection.getresponse().status == 403
 
 
-def test_a_busy_port_gives_a_note_and_a_free_one(board: Board) -> None:
+def test_a_busy_port_gives_a_note_and_a_free_one(board: EngineStatus) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = StatusServer(HttpSpec(port=port), board, Metrics(board))
@@ -248,7 +248,7 @@ def test_only_this_machine_may_ask(tmp_path: Path, host: str) -> None:
     assert refused.value.code == "not-loopback"
 
 
-def test_letters_are_counted_once_per_file(board: Board) -> None:
+def test_letters_are_counted_once_per_file(board: EngineStatus) -> None:
     folder = board.letters._folder / "counted" / "orders"
     board.letters.measure()
     assert board.letters.of("counted") == 3
@@ -267,7 +267,7 @@ def test_a_stream_that_is_idle_and_read_to_its_end_gets_a_heartbeat(tmp_path: Pa
     project = load(tmp_path)
     state = StateDir(Path(project.context.state))
     run = FlowRun(make_plan(project, ["counted"]).flows[0])
-    run.works()
+    run.mark_running()
     meter = LagMeter("shop", project.context, state, [run], Notes())
     run.caught_up, run.since = True, datetime.now(UTC) - timedelta(seconds=10)
     meter.measure()

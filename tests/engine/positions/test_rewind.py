@@ -20,8 +20,15 @@ from headrace.core.positions import AtOffset, Earliest, Latest, Position, Positi
 from headrace.core.sink import Rewind, Sink
 from headrace.core.source import RowSource
 from headrace.engine.positions.lag import LagProbe, pace
-from headrace.engine.positions.positions import Moment, PositionLog, lag_of, log_file, read_log, thinned
-from headrace.engine.positions.rewind import Copy, Rewinder, stopped
+from headrace.engine.positions.positions import (
+    PositionEntry,
+    PositionLog,
+    log_file,
+    read_log,
+    thin_entries,
+    unread_records,
+)
+from headrace.engine.positions.rewind import CheckpointCopy, Rewinder, while_stopped
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.topics import check_topics
 from headrace.engine.state.state import StateDir
@@ -117,7 +124,7 @@ def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_pa
     assert second.manifest.start == {"books": {"shelf": {"0": 30}}}
     assert second.manifest.base == {"generation": first.id, "batch": 0}
     assert first.checkpoint.committed() is not None
-    third = place.rewinder.execute(place.rewinder.to_copy(Copy("g", first)))
+    third = place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("g", first)))
     committed = third.checkpoint.committed()
     assert committed is not None
     assert (committed.batch_id, committed.ends) == (1, ({"shelf": {"0": 60}},))
@@ -169,7 +176,7 @@ def test_a_lake_table_goes_back_to_the_version_of_a_batch(tmp_path: Path) -> Non
     second = place.rewinder.execute(plan)
     assert lake_rows(tmp_path / "t") == [0, 1]
     append(tmp_path / "t", 7, f"headrace.reads.{second.id}.0-lake", 0)
-    place.rewinder.execute(place.rewinder.to_copy(Copy("g", first), replace=True))
+    place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("g", first), replace=True))
     assert lake_rows(tmp_path / "t") == [0, 1, 2], "the first life as it was"
     place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
     assert lake_rows(tmp_path / "t") == []
@@ -233,7 +240,7 @@ class Stubborn(NoopSink):
 
 
 def test_an_interrupted_rewind_is_finished_before_the_flow_starts(tmp_path: Path) -> None:
-    from headrace.engine.positions.rewind import finish_take_back
+    from headrace.engine.positions.rewind import finish_row_removal
 
     place = Place(tmp_path, Stubborn())
     place.batches(20)
@@ -242,7 +249,7 @@ def test_an_interrupted_rewind_is_finished_before_the_flow_starts(tmp_path: Path
     current = place.state.current("reads")
     assert current.manifest.reason == "rewind to earliest"
     for _ in range(2):
-        finish_take_back(place.flow, current, place.context)
+        finish_row_removal(place.flow, current, place.context)
     assert (tmp_path / "done").exists()
     assert not list(current.folder.glob("take_back*"))
 
@@ -261,7 +268,7 @@ def test_a_savepoint_is_a_copy_that_later_batches_do_not_touch(tmp_path: Path) -
     assert made.note.positions == {"books": {"shelf": {"0": 40}}}
     original = place.state.current("reads").checkpoint_folder / "offsets" / "0"
     assert original.samefile(made.folder / "checkpoint" / "offsets" / "0"), "a link costs no room"
-    generation = place.rewinder.execute(place.rewinder.to_copy(Copy("savepoint here", made.generation)))
+    generation = place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("savepoint here", made.generation)))
     savepoints.delete("here")
     assert savepoints.all() == []
     assert generation.checkpoint.committed() == committed
@@ -301,10 +308,10 @@ def test_no_savepoint_while_a_batch_is_half_done_and_a_rewind_says_so(tmp_path: 
 
 def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    with place.state.lock(), pytest.raises(ProjectError) as refused, stopped(place.state, "reads"):
+    with place.state.lock(), pytest.raises(ProjectError) as refused, while_stopped(place.state, "reads"):
         pass
     assert (refused.value.code, refused.value.exit_code) == ("flow-running", Exit.CONFLICT)
-    with stopped(place.state, "reads"):
+    with while_stopped(place.state, "reads"):
         pass
 
 
@@ -339,7 +346,7 @@ def test_the_log_of_positions_is_kept_by_time_and_bounded(tmp_path: Path) -> Non
     log.batch_done(place.flow, PROGRESS)
     log.batch_done(place.flow, PROGRESS)
     generation = place.state.current("reads")
-    assert read_log(generation) == [Moment(1_000_000.0, 0, ({"shelf": {"0": 20}},), 30)], "once a second at most"
+    assert read_log(generation) == [PositionEntry(1_000_000.0, 0, ({"shelf": {"0": 20}},), 30)], "once a second at most"
     with log_file(generation).open("a") as file:
         file.write('{"t": 1')  # a crash while writing
     for _ in range(2000):
@@ -350,12 +357,12 @@ def test_the_log_of_positions_is_kept_by_time_and_bounded(tmp_path: Path) -> Non
     assert moments[-1].time == now[0]
     assert moments[0].time < now[0] - 3600
     now[0] += 8 * 86_400
-    assert thinned(moments, now[0], timedelta(days=7).total_seconds()) == []
+    assert thin_entries(moments, now[0], timedelta(days=7).total_seconds()) == []
 
 
 def test_positions_are_thinner_the_older_they_are() -> None:
-    moments = [Moment(float(t), t, (), None) for t in range(0, 200_000, 10)]
-    kept = thinned(moments, 200_000.0, 7 * 86_400.0)
+    moments = [PositionEntry(float(t), t, (), None) for t in range(0, 200_000, 10)]
+    kept = thin_entries(moments, 200_000.0, 7 * 86_400.0)
     recent = [m for m in kept if m.time >= 200_000 - 3600]
     assert len(recent) == 360
     assert 1300 < len([m for m in kept if 200_000 - 86_400 <= m.time < 200_000 - 3600]) < 1400
@@ -363,8 +370,8 @@ def test_positions_are_thinner_the_older_they_are() -> None:
 
 
 def test_lag_is_taken_from_reports_where_they_have_it() -> None:
-    assert lag_of(PROGRESS) == 30
-    assert lag_of({"sources": [{"endOffset": "7", "latestOffset": None}]}) is None
+    assert unread_records(PROGRESS) == 30
+    assert unread_records({"sources": [{"endOffset": "7", "latestOffset": None}]}) is None
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_one_flow_is_stopped_and_started_again_and_the_other_is_untouched(engine
     order = give_order(engine.starter.state, "first", "stopped")
     engine.until_state("first", "stopped")
     assert not query.isActive
-    assert engine.run("first").stop == order
+    assert engine.run("first").stop_order == order
     document = board(engine, project).document()
     assert document["ready"], "it is stopped because somebody wants it so"
     assert document["flow_list"][0]["stop"] == {"by": order.by, "at": order.at}
@@ -53,7 +53,7 @@ def test_one_flow_is_stopped_and_started_again_and_the_other_is_untouched(engine
     give_order(engine.starter.state, "first", "running")
     engine.until_state("first", "running")
     assert len(engine.starter.queries["first"]) == 2
-    assert engine.run("first").stop is None
+    assert engine.run("first").stop_order is None
     assert engine.run("first").restarts == 0, "that was no failure"
     assert engine.query("second").isActive
 
@@ -83,7 +83,7 @@ def test_a_flow_that_waits_for_something_can_be_stopped(engine: Engine) -> None:
     engine.until_state("first", "degraded")
     give_order(engine.starter.state, "first", "stopped")
     engine.until_state("first", "stopped")
-    assert engine.run("first").trouble is None
+    assert engine.run("first").pending_restart is None
 
 
 def test_the_order_holds_for_the_next_engine(project: Project, quick: None) -> None:
@@ -119,7 +119,7 @@ def test_a_change_of_mind_while_it_stops(engine: Engine, monkeypatch: pytest.Mon
     give_order(engine.starter.state, "first", "stopped")
     assert told.wait(10)
     give_order(engine.starter.state, "first", "running")
-    engine.until(lambda: engine.run("first").renewal is not None)
+    engine.until(lambda: engine.run("first").new_plan is not None)
     stops.set()
     engine.until(lambda: len(engine.starter.queries["first"]) == 2)
     engine.until_state("first", "running")

@@ -12,12 +12,12 @@ import pytest
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise import runner as supervisor
 from headrace.engine.supervise import stopping
-from headrace.engine.supervise.health import Health, unwritable
+from headrace.engine.supervise.health import Health, check_writable
 from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
@@ -120,7 +120,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(supervisor, "_LONGEST_POLL", 0.01)
     monkeypatch.setattr(supervisor, "_BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(supervisor, "_LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(supervisor, "_RECHECK_SECONDS", 0.02)
 
 
 class Engine:
@@ -165,11 +165,11 @@ def engine(project: Project, quick: None) -> Iterator[Engine]:
     assert not one.thread.is_alive()
 
 
-def board(engine: Engine, project: Project) -> Board:
+def board(engine: Engine, project: Project) -> EngineStatus:
     notes, state = engine.runner.notes, engine.starter.state
     lags = LagMeter("two", project.context, state, engine.runner.runs, notes)
-    letters, closed = FileCounter(state.dead_letters), ClosedLetters(state.dead_letters)
-    return Board("two", 1, engine.runner.runs, notes, lags, letters, closed, FileCounter(state.root))
+    letters, closed = FileCounter(state.dead_letters), ClosedLetterCounter(state.dead_letters)
+    return EngineStatus("two", 1, engine.runner.runs, notes, lags, letters, closed, FileCounter(state.root))
 
 
 def test_a_fault_of_the_project_is_final_and_touches_no_other_flow(engine: Engine) -> None:
@@ -343,9 +343,9 @@ def test_a_state_folder_that_was_taken_away_is_not_begun_anew(project: Project, 
 
 
 def test_a_folder_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    assert unwritable(tmp_path) is None
+    assert check_writable(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
-    found = unwritable(tmp_path / "none")
+    found = check_writable(tmp_path / "none")
     assert found is not None
     assert found.code == "state-unwritable"
 
@@ -414,11 +414,11 @@ def test_numbers_of_a_real_flow(spark: SparkSession, tmp_path: Path) -> None:
     thread.start()
     run = runner.runs[0]
     deadline = time.monotonic() + 600
-    while (run.numbers.rows_out or 0) < 2 and time.monotonic() < deadline:
+    while (run.counters.rows_out or 0) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     runner.stopping.set()
     thread.join(300)
-    numbers = run.numbers
+    numbers = run.counters
     assert numbers.rows_in > 0
     assert (numbers.rows_out or 0) >= 2
     assert numbers.state_rows is not None

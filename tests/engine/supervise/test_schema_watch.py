@@ -19,8 +19,8 @@ from headrace.core.encoding.descriptors import find_message
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
 from headrace.engine.supervise.schema_watch import SchemaWatch
@@ -98,10 +98,10 @@ def due(made: Project) -> None:
 def begun(made: Project) -> None:
     """Let every flow have a generation with a batch."""
     state = StateDir.of(made.context)
-    from headrace.engine.positions.upgrade import settle
+    from headrace.engine.positions.upgrade import resolve_generation
 
     for flow in make_plan(made).flows:
-        offsets = settle(made, state, flow).checkpoint_folder / "offsets"
+        offsets = resolve_generation(made, state, flow).checkpoint_folder / "offsets"
         offsets.mkdir(parents=True)
         said = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
         (offsets / "0").write_text(f"v1\n{json.dumps(said)}\n" + '{"t":{"0":5}}')
@@ -195,16 +195,16 @@ def test_a_registry_that_is_away_is_only_a_warning(tmp_path: Path, server: Descr
     due(made)
     (warning,) = watch.look()
     assert warning.code == "descriptors-unreachable"
-    assert "goes on with the schema that is kept" in warning.message
+    assert "continues with the stored schema" in warning.message
     assert watch.counts == {("orders", "unreachable"): 1}
 
 
-def _board(runner: Runner, made: Project, state: StateDir) -> Board:
+def _board(runner: Runner, made: Project, state: StateDir) -> EngineStatus:
     empty = FileCounter(state.dead_letters)
     lags = LagMeter("shop", made.context, state, runner.runs, runner.notes)
     counts = runner.schemas.counts if runner.schemas else {}
-    closed = ClosedLetters(state.replays)
-    return Board("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
+    closed = ClosedLetterCounter(state.replays)
+    return EngineStatus("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
 
 
 def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: float = 600.0) -> None:
@@ -325,7 +325,7 @@ def test_the_schema_of_a_sink_grows_too(tmp_path: Path, server: DescriptorServer
         made = project(tmp_path, server, copies=f"{{sql: 'SELECT id, sum FROM orders', sinks: [{sink}]}}")
         watch = watch_of(made)
         make_plan(made)
-        (written,) = watch._written().values()
+        (written,) = watch._sink_formats().values()
         assert written.record_schema(made.context).names == ["id", "sum"]
         other.versions.append(ADDED)
         due(made)

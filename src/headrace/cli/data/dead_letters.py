@@ -217,11 +217,11 @@ def replay(
 def _planned(
     project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
-    from headrace.engine.replay.replay import Begun
+    from headrace.engine.replay.replay import UnfinishedReplays
     from headrace.engine.replay.replay_plan import ReplayPlanner
 
     state = _state(project)
-    begun = Begun(state.replays).flows()
+    begun = UnfinishedReplays(state.replays).flows()
     if ids or flow:
         begun &= {flow, *chosen["flow"].unique().to_pylist()}
     # a letter that was discarded can still be replayed, by its name
@@ -230,12 +230,12 @@ def _planned(
 
 
 def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
-    from headrace.engine.replay.replay import DeadLetterReplayer, alone
+    from headrace.engine.replay.replay import DeadLetterReplayer, single_writer_lock
     from headrace.engine.spark.session import start_session
 
     confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
     state = _state(project)
-    with alone(state, plan.replays):
+    with single_writer_lock(state, plan.replays):
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
         # a log of its own: an engine may be writing to the other
@@ -323,9 +323,9 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
-    from headrace.engine.replay.replay import Begun
+    from headrace.engine.replay.replay import UnfinishedReplays
 
-    begun = Begun(book.folder.parent / "replays")
+    begun = UnfinishedReplays(book.folder.parent / "replays")
     for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
         if begun.holds(flow, chosen):
             raise ProjectError(

@@ -78,7 +78,7 @@ def drop(
     json: Json = False,
 ) -> None:
     """Delete a generation that is kept: FLOW, then GENERATION. There is no way back to it then."""
-    from headrace.engine.supervise.candidate import drop as drop_generation
+    from headrace.engine.supervise.candidate import delete_generation
 
     loaded, state, named = opened(names, project, profile, overrides)
     if len(named) != 2:
@@ -96,7 +96,7 @@ def drop(
     _require_unused(flow, generations, found)
     if not dry_run:
         confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
-        drop_generation(loaded, state, flow, found)
+        delete_generation(loaded, state, flow, found)
     if json:
         printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
     else:
@@ -131,13 +131,12 @@ def abandon(
     json: Json = False,
 ) -> None:
     """Give up the generation that is built beside the current one: FLOW. What it wrote beside is removed."""
-    from headrace.engine.positions.rewind import stopped
-    from headrace.engine.supervise.candidate import abandon as abandon_candidate
-    from headrace.engine.supervise.candidate import require_abandonable
+    from headrace.engine.positions.rewind import while_stopped
+    from headrace.engine.supervise.candidate import abandon_candidate, require_abandonable
 
     loaded, state, named = opened(names, project, profile, overrides)
     flow = known_flow(loaded, one_flow(named, "generations abandon"))
-    with stopped(state, flow, building=True):
+    with while_stopped(state, flow, building=True):
         candidate = require_abandonable(state, flow)
         if not dry_run:
             confirm(f"Give up generation {candidate.id} of flow '{flow}' and what it has written beside?", yes)

@@ -98,7 +98,7 @@ def reset(
     The flow gets a new generation that begins there, without state; the old one is kept and can be gone back to.
     """
     from headrace.core.positions import AtOffset, Current, Earliest, Latest, ShiftBy, SplitScope, parse_scope
-    from headrace.engine.positions.rewind import stopped
+    from headrace.engine.positions.rewind import while_stopped
 
     if dry_run and execute:
         raise usage_error("--dry-run and --execute exclude each other", "leave one of them out")
@@ -124,7 +124,7 @@ def reset(
         raise usage_error(f"--topic: {error}") from None
     loaded, state, named = opened(names, project, profile, overrides)
     who = rewinder(loaded, state, one_flow(named, "offsets reset"))
-    with stopped(state, who.flow.name):
+    with while_stopped(state, who.flow.name):
         plan = who.to_position(given[0], scope)
         carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
 

@@ -14,7 +14,7 @@ from headrace.core.errors import Exit, ProjectError, did_you_mean
 
 if TYPE_CHECKING:
     from headrace.core.positions import Target
-    from headrace.engine.positions.rewind import Copy, Rewinder
+    from headrace.engine.positions.rewind import CheckpointCopy, Rewinder
 
 
 def rewind(
@@ -42,25 +42,27 @@ def rewind(
     A position brings records again, with empty state; a savepoint or a generation brings the state back too.
     """
     from headrace.core.positions import SplitScope
-    from headrace.engine.positions.rewind import Copy, finish_take_back, stopped
+    from headrace.engine.positions.rewind import CheckpointCopy, finish_row_removal, while_stopped
 
     loaded, state, named = opened(names, project, profile, overrides)
     who = rewinder(loaded, state, one_flow(named, "rewind"))
-    with stopped(state, who.flow.name):
+    with while_stopped(state, who.flow.name):
         current = who.generations.current()
         if current is not None and not dry_run:
-            finish_take_back(who.flow, current, who.context)
+            finish_row_removal(who.flow, current, who.context)
         target = parse_target(to, who)
         plan = (
-            who.to_copy(target, replace) if isinstance(target, Copy) else who.to_position(target, SplitScope(), replace)
+            who.to_copy(target, replace)
+            if isinstance(target, CheckpointCopy)
+            else who.to_position(target, SplitScope(), replace)
         )
         carry_out(who, plan, dry_run=dry_run, yes=yes, json=json)
 
 
-def parse_target(text: str, who: Rewinder) -> Target | Copy:
+def parse_target(text: str, who: Rewinder) -> Target | CheckpointCopy:
     """What `--to` means: words first, then names, then files, then times."""
     from headrace.core.positions import AtTime, Earliest, Latest, parse_time
-    from headrace.engine.positions.rewind import Copy
+    from headrace.engine.positions.rewind import CheckpointCopy
     from headrace.engine.positions.savepoints import Savepoints
 
     if text in ("earliest", "latest"):
@@ -68,9 +70,9 @@ def parse_target(text: str, who: Rewinder) -> Target | Copy:
     savepoints = Savepoints(who.state, who.flow.name)
     savepoint, generation = savepoints.find(text), who.generations.find(text)
     if savepoint is not None:
-        return Copy(f"savepoint {text}", savepoint.generation)
+        return CheckpointCopy(f"savepoint {text}", savepoint.generation)
     if generation is not None:
-        return Copy(f"generation {text}", generation)
+        return CheckpointCopy(f"generation {text}", generation)
     if text.endswith((".json", ".csv")):
         return offsets_in(Path(text))
     try:

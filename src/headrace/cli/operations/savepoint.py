@@ -24,7 +24,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a savepoint of a flow that is not running: FLOW, then a NAME (made from the time otherwise)."""
-    from headrace.engine.positions.rewind import stopped
+    from headrace.engine.positions.rewind import while_stopped
     from headrace.engine.positions.savepoints import Savepoints
     from headrace.plan.planner import make_plan
 
@@ -32,7 +32,7 @@ def create(
     name = named[1] if len(named) == 2 else None
     asked = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
     flow = make_plan(loaded, (asked,)).flow(asked)
-    with stopped(state, flow.name):
+    with while_stopped(state, flow.name):
         made = Savepoints(state, flow.name).create(flow, loaded.context, name)
     if json:
         printer.document(asdict(made.note))

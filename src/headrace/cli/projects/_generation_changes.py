@@ -10,7 +10,7 @@ from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import ProjectErrors, unknown_flow
 
 if TYPE_CHECKING:
-    from headrace.engine.positions.upgrade import FlowChange, From
+    from headrace.engine.positions.upgrade import FlowChange, StartFrom
     from headrace.engine.state.state import StateDir
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
@@ -51,18 +51,20 @@ class Anew:
 
 def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Every flow of a plan against its generation, or against the one that is built for it."""
-    from headrace.engine.positions.upgrade import change_of
+    from headrace.engine.positions.upgrade import detect_change
     from headrace.engine.supervise.candidate import candidate_change
 
-    return {flow.name: candidate_change(project, state, flow) or change_of(project, state, flow) for flow in plan.flows}
+    return {
+        flow.name: candidate_change(project, state, flow) or detect_change(project, state, flow) for flow in plan.flows
+    }
 
 
 def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
     """Refuse, all at once, the flows that cannot go on as they are."""
-    from headrace.engine.positions.upgrade import refusal
-    from headrace.engine.supervise.candidate import other_than_candidate
+    from headrace.engine.positions.upgrade import change_error
+    from headrace.engine.supervise.candidate import candidate_mismatch
 
-    judged = (other_than_candidate(project, change) or refusal(project, change) for change in changes)
+    judged = (candidate_mismatch(project, change) or change_error(project, change) for change in changes)
     errors = [error for error in judged if error is not None]
     if errors:
         raise ProjectErrors(errors) if len(errors) > 1 else errors[0]
@@ -98,30 +100,30 @@ def _tell(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
         printer.note(f"{name}: {reason}")
 
 
-def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From) -> None:
-    from headrace.engine.positions.upgrade import begin_anew, effects
+def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: StartFrom) -> None:
+    from headrace.engine.positions.upgrade import new_generation_effects, start_new_generation
 
     if change.generation is None:
         return  # its first start is a new generation
-    for sink, effect in effects(project, change, begin):
+    for sink, effect in new_generation_effects(project, change, begin):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
     if begin == "current" and change.flow.state:
         printer.note(f"{change.flow.name}: what was kept is left behind: windows and joins that were open begin empty")
-    made = begin_anew(project, state, change, begin)
+    made = start_new_generation(project, state, change, begin)
     place = "where the old one is" if begin == "current" else "from the start of its sources"
     printer.note(f"{change.flow.name}: new generation {made.id}, {place}; {change.generation.id} is kept")
 
 
 def _begin_beside(project: Project, state: StateDir, plan: Plan, change: FlowChange) -> None:
-    from headrace.engine.supervise.candidate import begin_beside, effects, warnings
+    from headrace.engine.supervise.candidate import candidate_effects, candidate_warnings, start_candidate
 
     current = state.generations(change.flow.name).current()
     if current is None or not current.checkpoint.begun():
         _begin_anew(project, state, change, "start")  # there is nothing that could go on meanwhile
         return
-    for sink, effect in effects(project, state, change):
+    for sink, effect in candidate_effects(project, state, change):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
-    for warning in warnings(project, plan, change.flow):
+    for warning in candidate_warnings(project, plan, change.flow):
         printer.note(f"{change.flow.name}: warning: {warning}")
-    made = begin_beside(project, state, change)
+    made = start_candidate(project, state, change)
     printer.note(f"{change.flow.name}: {made.id} is built beside {current.id}, and switched to when it has caught up")

@@ -116,7 +116,7 @@ def _project(option: Path | None, profile: str | None, overrides: list[str] | No
 
 
 def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Project | None) -> bool:
-    from headrace.engine.adhoc.query import AdHoc
+    from headrace.engine.adhoc.query import AdHocSession
     from headrace.engine.spark.session import is_lost, start_session, stop_session
     from headrace.engine.state.state import StateDir
     from headrace.project.model import SparkSpec
@@ -127,7 +127,7 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
         logs = _logs(state, Path(scratch))
         spark = start_session(spec, "sql", logs)
         try:
-            session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
+            session = AdHocSession(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
             with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
                 for statement in script:
@@ -175,14 +175,14 @@ def _one(session: Any, statement: _Statement, form: str, interrupted: threading.
 
 
 def _print(table: pa.Table, form: str) -> None:
-    from headrace.engine.adhoc.answers import in_one_cell, to_document
+    from headrace.engine.adhoc.answers import cell_text, to_document
 
     document = to_document(table)
     if form == "json":
         printer.line(document)
         return
     columns = printer.clean(document["columns"])
-    rows = [[in_one_cell(value) for value in row] for row in printer.clean(document["rows"])]
+    rows = [[cell_text(value) for value in row] for row in printer.clean(document["rows"])]
     if form == "csv":
         import csv
 

@@ -26,7 +26,7 @@ def to_document(table: pa.Table) -> dict[str, Any]:
     return {"columns": table.column_names, "rows": rows}
 
 
-def in_one_cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value of a document as CSV and tables show it: a text as it is, null as nothing, all else as JSON."""
     if value is None:
         return ""
@@ -64,7 +64,7 @@ def _made(kind: pa.DataType) -> Convert:
         return lambda value: {name: convert(value[name]) for name, convert in fields.items()}
     if types.is_map(kind):
         key, value_of = _convert(kind.key_type), _convert(kind.item_type)
-        return lambda pairs: {in_one_cell(key(name)): value_of(value) for name, value in pairs}
+        return lambda pairs: {cell_text(key(name)): value_of(value) for name, value in pairs}
     return lambda value: value
 
 

@@ -62,7 +62,7 @@ def split_statements(text: str) -> list[str]:
 
 
 @dataclass
-class AdHoc:
+class AdHocSession:
     """A session for questions. Outside a project it is plain Spark with our settings."""
 
     spark: SparkSession

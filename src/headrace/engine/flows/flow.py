@@ -17,14 +17,14 @@ from headrace.core.sink import Side, StreamingSink
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows import crash_points
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
-from headrace.engine.flows.reports import ReportWriter, runs_of
-from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
+from headrace.engine.flows.reports import ReportWriter, report_runs
+from headrace.engine.flows.view_flow import ViewWriter, view_feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
 from headrace.engine.inputs.inputs import Reading, register, to_last_work
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch
-from headrace.engine.positions.rewind import finish_take_back
+from headrace.engine.positions.rewind import finish_row_removal
 from headrace.engine.positions.topics import check_topics
-from headrace.engine.positions.upgrade import began, settle
+from headrace.engine.positions.upgrade import record_query_id, resolve_generation
 from headrace.engine.spark.arrow_batches import batch_limits, largest_record
 from headrace.engine.spark.failures import from_query
 from headrace.engine.spark.functions import register_for
@@ -59,9 +59,9 @@ class FlowStarter:
     until_caught_up: bool = False
     one_batch: bool = False
     """Run only the batch that was begun and not committed."""
-    beside: bool = False
+    is_candidate: bool = False
     """Start candidates: they write beside the sinks, or nothing. `state` is looked at from them then."""
-    careful: set[str] = field(default_factory=set)
+    out_of_memory: set[str] = field(default_factory=set)
     """Flows of which a batch did not fit into memory: they keep to Spark's own limit."""
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
@@ -69,15 +69,15 @@ class FlowStarter:
         from pyspark.errors import AnalysisException, PySparkException
 
         check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
-        generation = settle(self.project, self.state, flow)
-        finish_take_back(flow, generation, self.project.context)
+        generation = resolve_generation(self.project, self.state, flow)
+        finish_row_removal(flow, generation, self.project.context)
         prepare(self.project, self.state, flow, generation)
         check_topics(flow, generation, self.project.context)
         self._forget_batch_in_flight(flow.name, generation)
         try:
             make = self._report if flow.is_report else self._view if flow.tables() else self._flow
             query = self._start(flow, make(flow, generation))
-            began(generation, query.id)
+            record_query_id(generation, query.id)
             return query
         except AnalysisException as refusal:
             raise self._of_sql(flow, refusal) from refusal
@@ -99,11 +99,11 @@ class FlowStarter:
     def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
         register_for(session, flow, self.project)
-        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        tally, check = Tally() if self.is_candidate else ENGINE, self.state.fence.check
         context, written = self.project.context, self._written(flow, generation)
         writer = ViewWriter(written, generation, session, context, check, tally)
         check_schema(self.project, written, writer.maintained.schema)
-        return feed(session, flow, context).writeStream.foreachBatch(writer)
+        return view_feed(session, flow, context).writeStream.foreachBatch(writer)
 
     def _report(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
@@ -111,7 +111,7 @@ class FlowStarter:
         context = self.project.context
         writer = ReportWriter(flow, generation, session, context, self.state.fence.check)
         check_schema(self.project, flow, spark_schema(writer.now()), "append")
-        return runs_of(session, flow, context).writeStream.foreachBatch(writer)
+        return report_runs(session, flow, context).writeStream.foreachBatch(writer)
 
     def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:
         writer = self._triggered(writer, flow).queryName(flow.name)
@@ -176,7 +176,7 @@ class FlowStarter:
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
         """Asked once per start: it reads a sample of every stream."""
-        if flow.name in self.careful or flow.spec.mode == "realtime":
+        if flow.name in self.out_of_memory or flow.spec.mode == "realtime":
             return {}
         sizes = [largest_record(stream, self.project.context) for stream in flow.streams()]
         known = [size for size in sizes if size]
@@ -190,7 +190,7 @@ class FlowStarter:
             return sink.writer(rows.done(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
-        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        tally, check = Tally() if self.is_candidate else ENGINE, self.state.fence.check
         left = rows if _does_last_work(written, rows) else None
         write = batch_writer(written, generation.id, self.project.context, check, tally, left)
         given = _counted(rows.done()) if left is None else left.frame
@@ -198,7 +198,7 @@ class FlowStarter:
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
         """The flow with the sinks that it really writes to."""
-        return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
+        return with_candidate_sinks(flow, generation.id, self.project.context) if self.is_candidate else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
         if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
@@ -216,7 +216,7 @@ def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, b
     return Side(flow.name, step.id, generation, context, batch)
 
 
-def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
+def with_candidate_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
     """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
     found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
     return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))

@@ -24,19 +24,19 @@ from headrace.views.maintain.keyed import key_conflicts, keyed_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Pinned = Mapping[str, Any]
+RunVersions = Mapping[str, Any]
 """What a run reads: `at`, and the versions of `lake` tables and of the logs of `tables`."""
 
 
-def runs_of(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+def report_runs(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
     """What drives the query: one batch for every start."""
     from headrace.engine.flows.report_feed import register_runs
 
-    lakes = {one.name: one.path for one in standing(flow) if one.path is not None}
+    lakes = {one.name: one.path for one in report_inputs(flow) if one.path is not None}
     return session.readStream.format(register_runs(session, FlowTables.of(flow, context), lakes)).load()
 
 
-def standing(flow: FlowPlan) -> list[StandingInput]:
+def report_inputs(flow: FlowPlan) -> list[StandingInput]:
     """What a report reads."""
     return [one for one in flow.inputs if isinstance(one, StandingInput)]
 
@@ -68,7 +68,7 @@ class ReportWriter:
 
     def now(self) -> DataFrame:
         """What a run would give now; for its columns."""
-        lakes = {one.name: newest_version(one.path) for one in standing(self.flow) if one.path is not None}
+        lakes = {one.name: newest_version(one.path) for one in report_inputs(self.flow) if one.path is not None}
         tables = FlowTables.of(self.flow, self.context)
         return self._rows({"at": datetime.now(UTC).timestamp() * 1000, "lake": lakes, "tables": tables.ends()})
 
@@ -81,12 +81,12 @@ class ReportWriter:
             self._rows(record.ends[0]).coalesce(1).write.mode("overwrite").parquet(spark_path(folder))
         return self.session.read.parquet(spark_path(folder))
 
-    def _rows(self, pinned: Pinned) -> DataFrame:
-        for one in standing(self.flow):
+    def _rows(self, pinned: RunVersions) -> DataFrame:
+        for one in report_inputs(self.flow):
             self._read(one, pinned).createOrReplaceTempView(one.name)
         return self.session.sql(at_moment(self.flow.sql, datetime.fromtimestamp(pinned["at"] / 1000, UTC)))
 
-    def _read(self, one: StandingInput, pinned: Pinned) -> DataFrame:
+    def _read(self, one: StandingInput, pinned: RunVersions) -> DataFrame:
         if one.path is not None:
             version = str(pinned["lake"][one.name])
             return self.session.read.format("delta").option("versionAsOf", version).load(one.path)

@@ -33,7 +33,7 @@ def view_session(spark: SparkSession, flow: FlowPlan) -> SparkSession:
     return session
 
 
-def feed(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+def view_feed(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
     """What drives the query: one batch for every stretch of the logs."""
     from headrace.engine.tables.table_feed import register_feed
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headrace.engine.observe.metrics import CONTENT_TYPE, Metrics
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.status import EngineStatus
 from headrace.project.model import HttpSpec, is_loopback
 
 _MOST_AT_ONCE = 16
@@ -23,7 +23,7 @@ Answer = tuple[int, str, bytes]
 class StatusServer:
     """Answers from a few threads of its own until it is closed."""
 
-    def __init__(self, spec: HttpSpec, board: Board, metrics: Metrics) -> None:
+    def __init__(self, spec: HttpSpec, board: EngineStatus, metrics: Metrics) -> None:
         self._board, self._metrics = board, metrics
         self.note: str | None = None
         """What the user should know about the port."""

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from headrace import __version__
 from headrace.core.tallies.tally import ENGINE
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.observe.table_metrics import table_families
 from headrace.engine.observe.volumes import bytes_in, bytes_out
@@ -39,7 +39,7 @@ _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """Observer of batches, and the answer to `GET /metrics`."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: EngineStatus) -> None:
         self._registry = CollectorRegistry()
         self._rows_in = Counter("headrace_rows_in", "Rows read from the inputs.", ["flow"], registry=self._registry)
         self._rows_out = Counter(
@@ -77,7 +77,7 @@ class Metrics:
 class _Snapshot(Collector):
     """Metrics that are known at the moment of the question. What is not known is left out."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: EngineStatus) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Any]:

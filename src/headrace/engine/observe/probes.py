@@ -29,7 +29,7 @@ _MINUTE_OF_LOOKS = 13
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLag:
     """How far a flow was behind the end of what it reads, and when."""
 
     lag: FlowLag
@@ -49,12 +49,12 @@ class LagMeter:
         self._project, self._context, self._state = project, context, state
         self._runs, self._notes = runs, notes
         self._probes: dict[str, tuple[FlowPlan, LagProbe]] = {}
-        self.measured: dict[str, Measured] = {}
+        self.measured: dict[str, MeasuredLag] = {}
         """By the name of the run: a candidate is measured too."""
 
     def measure(self) -> None:
         """Measure all flows once. What cannot be measured is not known: an old lag is no lag."""
-        candidates = [run.building.candidate for run in list(self._runs) if run.building is not None]
+        candidates = [run.switch.candidate for run in list(self._runs) if run.switch is not None]
         for run in [*self._runs, *candidates]:
             found = None if run.done else self._measured(run)
             if found is None:
@@ -71,7 +71,7 @@ class LagMeter:
         for _plan, probe in self._probes.values():
             probe.close()
 
-    def _measured(self, run: FlowRun) -> Measured | None:
+    def _measured(self, run: FlowRun) -> MeasuredLag | None:
         name, state = run.name, run.starter.state if run.starter else self._state
         try:
             found = self._probe(run).measure(state.generations(run.plan.name).current())
@@ -81,7 +81,7 @@ class LagMeter:
             if name in self._probes:
                 self._probes.pop(name)[1].close()  # a client may not recover from what it met
             return None
-        return Measured(found, datetime.now(UTC))
+        return MeasuredLag(found, datetime.now(UTC))
 
     def _probe(self, run: FlowRun) -> LagProbe:
         plan, probe = self._probes.get(run.name, (None, None))
@@ -92,14 +92,14 @@ class LagMeter:
             self._probes[run.name] = run.plan, probe
         return probe
 
-    def _beat(self, run: FlowRun, measured: Measured | None) -> None:
+    def _beat(self, run: FlowRun, measured: MeasuredLag | None) -> None:
         """Move on the watermark of streams that have been idle for as long as their `idle` says."""
         if run.is_candidate or is_pending(self._state.generations(run.plan.name).current()):
             return  # what is still to come from the history is old
         now = datetime.now(UTC)
         for stream in run.plan.streams():
             idle = stream.event_time.idle if stream.event_time else None
-            numbers = run.numbers.streams.get(stream.name)
+            numbers = run.counters.streams.get(stream.name)
             if idle is None or numbers is None:
                 continue
             unread = measured.of_stream(stream.name) if measured else None
@@ -109,7 +109,7 @@ class LagMeter:
                 write_heartbeat(self._state, run.plan.name, stream.name, time_ms)
 
 
-class ClosedLetters:
+class ClosedLetterCounter:
     """Counts the dead letters of each flow that were replayed or discarded; the history is read when it has grown."""
 
     def __init__(self, folder: StatePath) -> None:

@@ -9,15 +9,15 @@ from types import TracebackType
 from headrace.engine.observe.housekeeping import Housekeeper
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.observe.table_folding import TableFolder
 from headrace.engine.positions.consumer_groups import GroupCommitter
 from headrace.engine.positions.positions import PositionLog
-from headrace.engine.positions.release_positions import Releaser
+from headrace.engine.positions.release_positions import PositionReleaser
 from headrace.engine.state.state import StateDir
 from headrace.engine.state.status_file import write_status
-from headrace.engine.supervise.background import Periodic
+from headrace.engine.supervise.background import PeriodicTask
 from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.log.tablestatus import read_groups, tables_folder
 from headrace.project.loader import Project
@@ -33,8 +33,8 @@ class Reporting:
         notes, name = runner.notes, project.spec.project
         self._lags = LagMeter(name, project.context, state, runner.runs, notes)
         letters = FileCounter(state.dead_letters, "reason")
-        closed, late = ClosedLetters(state.dead_letters), FileCounter(state.late)
-        self.board = Board(
+        closed, late = ClosedLetterCounter(state.dead_letters), FileCounter(state.late)
+        self.board = EngineStatus(
             name, os.getpid(), runner.runs, notes, self._lags, letters, closed, late, redact=project.secrets.redact
         )
         if project.spec.tables:
@@ -46,8 +46,8 @@ class Reporting:
         runner.observers = [*runner.observers, self._metrics, PositionLog(state), groups, Housekeeper(state)]
         if project.spec.tables:
             runner.observers = [*runner.observers, TableFolder(runner.starter.spark, state, project)]
-        if Releaser.wanted(project):
-            runner.observers = [*runner.observers, Releaser(project, state)]
+        if PositionReleaser.is_needed(project):
+            runner.observers = [*runner.observers, PositionReleaser(project, state)]
         self._states: list[str] = []
 
     def __enter__(self) -> Reporting:
@@ -55,11 +55,11 @@ class Reporting:
         self.board.http = self.server.address if self.server else None
         notes = self._runner.notes
         self._work = [
-            Periodic("status file", _STATUS_SECONDS, self._write, notes),
-            Periodic("lag", _METER_SECONDS, self._lags.measure, notes),
-            Periodic("dead letters", _METER_SECONDS, self.board.letters.measure, notes),
-            Periodic("closed dead letters", _METER_SECONDS, self.board.closed.measure, notes),
-            Periodic("late rows", _METER_SECONDS, self.board.late.measure, notes),
+            PeriodicTask("status file", _STATUS_SECONDS, self._write, notes),
+            PeriodicTask("lag", _METER_SECONDS, self._lags.measure, notes),
+            PeriodicTask("dead letters", _METER_SECONDS, self.board.letters.measure, notes),
+            PeriodicTask("closed dead letters", _METER_SECONDS, self.board.closed.measure, notes),
+            PeriodicTask("late rows", _METER_SECONDS, self.board.late.measure, notes),
         ]
         return self
 
@@ -83,10 +83,10 @@ class Reporting:
 
     def changed(self, runs: Sequence[FlowRun]) -> None:
         """Write the status at once when a flow is in another state."""
-        states = [f"{run.state} {run.reason.code if run.reason else ''} {run.stop}" for run in runs]
+        states = [f"{run.state} {run.reason.code if run.reason else ''} {run.stop_order}" for run in runs]
         if states != self._states:
             self._states = states
-            self._work[0].soon()
+            self._work[0].run_now()
 
     def _write(self) -> None:
         write_status(self._state, self.board.document())

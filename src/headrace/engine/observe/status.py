@@ -10,12 +10,12 @@ from typing import Any
 
 from headrace import __version__
 from headrace.core.errors import ProjectError
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
 from headrace.engine.observe.volumes import bytes_in, bytes_out
 from headrace.engine.spark.progress import iso
 from headrace.engine.state.status_file import STATES
 from headrace.engine.supervise.background import Notes
-from headrace.engine.supervise.candidate_switch import Building
+from headrace.engine.supervise.candidate_switch import CandidateSwitch
 from headrace.engine.supervise.flow_run import FlowRun
 
 STALE_AFTER_S = 5
@@ -23,7 +23,7 @@ _NOT_READY = ("waiting", "starting", "degraded", "failed")
 
 
 @dataclass
-class Board:
+class EngineStatus:
     """All that is known about one engine, put together when it is asked for. Unknown is null, never 0."""
 
     project: str
@@ -32,7 +32,7 @@ class Board:
     notes: Notes
     lags: LagMeter
     letters: FileCounter
-    closed: ClosedLetters
+    closed: ClosedLetterCounter
     late: FileCounter
     redact: Callable[[str], str] = str
     """Hides secrets: reasons are what other systems said."""
@@ -109,7 +109,7 @@ class Board:
         return max(0, self.letters.of(flow) - self.closed.of(flow))
 
     def _flow(self, run: FlowRun, now: datetime) -> dict[str, Any]:
-        numbers, name = run.numbers, run.plan.name
+        numbers, name = run.counters, run.plan.name
         reason = run.reason
         return {
             "name": name,
@@ -117,12 +117,12 @@ class Board:
             "since": iso(run.since),
             "reason": reason and {"code": reason.code, "text": reason.text, "since": iso(reason.since)},
             "note": run.note and {"code": run.note.code, "text": run.note.text, "since": iso(run.note.since)},
-            "stop": run.stop and {"by": run.stop.by, "at": run.stop.at},
+            "stop": run.stop_order and {"by": run.stop_order.by, "at": run.stop_order.at},
             "required": run.plan.spec.required,
             "mode": run.plan.spec.mode,
             "schedule": run.schedule,
             "generation": run.generation,
-            "candidate": None if run.building is None else self._candidate(run.building),
+            "candidate": None if run.switch is None else self._candidate(run.switch),
             "rows_in": numbers.rows_in if run.has_run else None,
             "rows_out": numbers.rows_out,
             "rows_per_s": _rounded(numbers.rows_per_s()),
@@ -149,17 +149,17 @@ class Board:
             "last_error": None if run.last_error is None else _error(run.last_error),
         }
 
-    def _candidate(self, building: Building) -> dict[str, Any]:
+    def _candidate(self, building: CandidateSwitch) -> dict[str, Any]:
         """The generation that is built beside the one that runs."""
         run = building.candidate
         return {
             "generation": run.generation,
             "phase": building.phase,
             "state": run.state,
-            "text": building.words,
+            "text": building.text,
             "rows_in": run.rows_in,
             "batches": run.batches,
-            "rows_per_s": _rounded(run.numbers.rows_per_s()),
+            "rows_per_s": _rounded(run.counters.rows_per_s()),
             "lag": self._lag(run.name),
             "last_error": None if run.last_error is None else _error(run.last_error),
         }
@@ -174,7 +174,7 @@ class Board:
                 "watermark_gap_s": _gap(now, one.watermark),
                 "lag_records": measured.of_stream(name) if measured else None,
             }
-            for name, one in run.numbers.streams.items()
+            for name, one in run.counters.streams.items()
         ]
 
     def _lag(self, name: str) -> dict[str, Any] | None:

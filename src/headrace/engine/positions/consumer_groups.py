@@ -14,7 +14,7 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Positions
-from headrace.engine.positions.positions import ByInput, committed_positions, input_positions
+from headrace.engine.positions.positions import PositionsByInput, committed_positions, input_positions
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan
 
@@ -97,7 +97,9 @@ class GroupCommitter:
         if name not in self._inputs:
             self._inputs[name] = input_positions(self._flows[name], self._context)
         try:
-            publish(self._project, name, self._inputs[name], committed_positions(self._inputs[name], generation))
+            publish_positions(
+                self._project, name, self._inputs[name], committed_positions(self._inputs[name], generation)
+            )
         except ProjectError as error:
             _LOG.warning("the consumer group of flow %s is not up to date: %s", name, error.message)
             # a client that has lost its coordinator does not find it again, even when the broker is back
@@ -113,7 +115,7 @@ class GroupCommitter:
             known.close()
 
 
-def publish(project: str, flow: str, inputs: Mapping[str, Positions], at: ByInput) -> list[str]:
+def publish_positions(project: str, flow: str, inputs: Mapping[str, Positions], at: PositionsByInput) -> list[str]:
     """Make positions known to the groups of the systems that have such; the names of the groups."""
     groups = []
     for name, position in at.items():

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.core.context import Context
 from headrace.core.positions import Positions, Split
 from headrace.engine.positions.positions import (
-    Moment,
+    PositionEntry,
     committed_positions,
     input_positions,
     positions_at,
@@ -122,14 +122,14 @@ class LagProbe:
         if generation is None or not counted or any(split.position is None for split in counted):
             return Pace()
         now = time.time()
-        before = then(read_log(generation, _NEWEST_BYTES), now - _WINDOW_SECONDS)
+        before = entry_at(read_log(generation, _NEWEST_BYTES), now - _WINDOW_SECONDS)
         if before is None:
             return Pace()
         read = sum(split.position or 0 for split in counted) - self._read_by(before)
         lag = sum(split.lag or 0 for split in counted)
         return pace(read, before.lag, lag, now - before.time)
 
-    def _read_by(self, moment: Moment) -> int:
+    def _read_by(self, moment: PositionEntry) -> int:
         """The sum of all offsets at a moment."""
         at = positions_at(self._inputs, moment.ends)
         found = 0
@@ -144,7 +144,7 @@ class LagProbe:
             known.close()
 
 
-def then(log: Sequence[Moment], since: float) -> Moment | None:
+def entry_at(log: Sequence[PositionEntry], since: float) -> PositionEntry | None:
     """The last entry by that time, or else the first after it."""
     earlier = [moment for moment in log if moment.time <= since]
     return earlier[-1] if earlier else log[0] if log else None

@@ -33,7 +33,7 @@ _LEAST_SECONDS_APART, _MAX_OBJECT_BYTES = 10.0, 400_000
 # entries this old are thinned to one in so many seconds
 _THINNING = ((86_400, 600), (3_600, 60))
 
-ByInput = dict[str, Position | None]
+PositionsByInput = dict[str, Position | None]
 
 
 def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
@@ -52,13 +52,13 @@ def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
     return found
 
 
-def positions_at(inputs: Mapping[str, Positions], ends: Sequence[Any]) -> ByInput:
+def positions_at(inputs: Mapping[str, Positions], ends: Sequence[Any]) -> PositionsByInput:
     """The position of each input in one of Spark's records.
 
     Spark writes ends without names: a source knows its own by what is in it. When a flow reads one topic twice, the
     one that is behind counts, so that nothing is left out.
     """
-    found: ByInput = {}
+    found: PositionsByInput = {}
     for name, known in inputs.items():
         mine = [position for end in ends if end is not None and (position := known.of_checkpoint(end)) is not None]
         found[name] = _behind(mine) if mine else None
@@ -78,7 +78,7 @@ def _lowest(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {p: min(part[p] for part in parts if p in part) for p in {p for part in parts for p in part}}
 
 
-def committed_positions(inputs: Mapping[str, Positions], generation: Generation) -> ByInput:
+def committed_positions(inputs: Mapping[str, Positions], generation: Generation) -> PositionsByInput:
     """Where a generation is: after its last committed batch, or where it is going to begin; None when unknown."""
     record = generation.checkpoint.committed()
     start = generation.manifest.start
@@ -89,7 +89,7 @@ def committed_positions(inputs: Mapping[str, Positions], generation: Generation)
 
 
 @dataclass(frozen=True)
-class Moment:
+class PositionEntry:
     """One entry of a log of positions."""
 
     time: float
@@ -105,7 +105,7 @@ def log_file(generation: Generation) -> StatePath:
     return generation.folder / "positions.jsonl"
 
 
-def read_log(generation: Generation, newest_bytes: int | None = None) -> list[Moment]:
+def read_log(generation: Generation, newest_bytes: int | None = None) -> list[PositionEntry]:
     """The entries, oldest first, or those in the last part of the file; lines that are cut off are left out."""
     try:
         with log_file(generation).open("rb") as file:
@@ -117,16 +117,16 @@ def read_log(generation: Generation, newest_bytes: int | None = None) -> list[Mo
     return list(_moments(text))
 
 
-def _moments(text: str) -> Iterator[Moment]:
+def _moments(text: str) -> Iterator[PositionEntry]:
     for line in text.splitlines():
         try:
             said = json.loads(line)
-            yield Moment(said["t"], said["batch"], tuple(said["ends"]), said["lag"])
+            yield PositionEntry(said["t"], said["batch"], tuple(said["ends"]), said["lag"])
         except (ValueError, KeyError, TypeError):
             continue
 
 
-def known_batches(generation: Generation) -> dict[int, tuple[Any, ...]]:
+def known_batch_ends(generation: Generation) -> dict[int, tuple[Any, ...]]:
     """The ends of all committed batches of a generation that are still known."""
     found = {moment.batch: moment.ends for moment in read_log(generation)}
     last = generation.checkpoint.committed()
@@ -160,7 +160,12 @@ class PositionLog:
         if generation is None or record is None or now - self._last.get(generation.id, 0.0) < self._least_seconds:
             return
         self._last[generation.id] = now
-        entry = {"t": round(now, 3), "batch": record.batch_id, "ends": list(record.ends), "lag": lag_of(progress)}
+        entry = {
+            "t": round(now, 3),
+            "batch": record.batch_id,
+            "ends": list(record.ends),
+            "lag": unread_records(progress),
+        }
         if _append(log_file(generation), json.dumps(entry, separators=(",", ":")) + "\n") > self._max_bytes:
             self._shrink(generation, now)
 
@@ -176,7 +181,7 @@ class PositionLog:
         return min(self.max_bytes, _MAX_OBJECT_BYTES) if isinstance(self.state.root, ObjectPath) else self.max_bytes
 
     def _shrink(self, generation: Generation, now: float) -> None:
-        kept = thinned(read_log(generation), now, self.keep.total_seconds())
+        kept = thin_entries(read_log(generation), now, self.keep.total_seconds())
         lines = [json.dumps({"t": m.time, "batch": m.batch, "ends": m.ends, "lag": m.lag}) for m in kept]
         # half of the room, so that this is not done again at once
         while len(lines) > 1 and sum(map(len, lines)) > self._max_bytes // 2:
@@ -184,9 +189,9 @@ class PositionLog:
         write_atomically(log_file(generation), "".join(f"{line}\n" for line in lines).encode())
 
 
-def thinned(moments: Sequence[Moment], now: float, keep_seconds: float) -> list[Moment]:
+def thin_entries(moments: Sequence[PositionEntry], now: float, keep_seconds: float) -> list[PositionEntry]:
     """The entries that are worth keeping: none older than that, and fewer the older they are."""
-    kept: list[Moment] = []
+    kept: list[PositionEntry] = []
     for moment in moments:
         age = now - moment.time
         if age > keep_seconds:
@@ -197,7 +202,7 @@ def thinned(moments: Sequence[Moment], now: float, keep_seconds: float) -> list[
     return kept
 
 
-def lag_of(progress: Mapping[str, Any]) -> int | None:
+def unread_records(progress: Mapping[str, Any]) -> int | None:
     """How many records the sources had that were not read, as its report of a batch says; None when unknown."""
     total, known = 0, False
     for source in progress["sources"]:

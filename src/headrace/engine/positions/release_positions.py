@@ -19,7 +19,7 @@ _EVERY_SECONDS = 5.0
 
 
 @dataclass
-class Releaser:
+class PositionReleaser:
     """Observer that tells such sources, every few seconds in which a flow did something, how far all of them are.
 
     All flows of the project count, also those that do not run now: what one has not read yet is kept for it.
@@ -32,7 +32,7 @@ class Releaser:
     _flows: list[FlowPlan] = field(default_factory=list)
 
     @staticmethod
-    def wanted(project: Project) -> bool:
+    def is_needed(project: Project) -> bool:
         """Whether a stream of the project has such a source."""
         return any(stream.source.positions(project.context).releases for stream in project.spec.streams.values())
 

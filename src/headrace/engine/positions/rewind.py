@@ -16,12 +16,12 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import copy_tree, write_atomically
 from headrace.core.positions import Earliest, Explicit, Position, Positions, Split, SplitScope, Target
 from headrace.core.sink import Rewind
-from headrace.engine.positions.consumer_groups import publish
+from headrace.engine.positions.consumer_groups import publish_positions
 from headrace.engine.positions.positions import (
-    ByInput,
+    PositionsByInput,
     committed_positions,
     input_positions,
-    known_batches,
+    known_batch_ends,
     positions_at,
 )
 from headrace.engine.state.generations import Generation, Generations
@@ -32,7 +32,7 @@ _PENDING = "take_back.json"
 
 
 @dataclass(frozen=True)
-class Move:
+class PositionChange:
     """One split of an input and where it is moved."""
 
     stream: str
@@ -62,7 +62,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Copy:
+class CheckpointCopy:
     """A checkpoint to go back to: that of a savepoint or of an earlier generation."""
 
     name: str
@@ -82,14 +82,14 @@ class RewindPlan:
     flow: FlowPlan
     to: str
     current: Generation | None
-    moves: tuple[Move, ...]
+    moves: tuple[PositionChange, ...]
     effects: tuple[tuple[str, str], ...]
     """What happens to each sink, by its label."""
     warnings: tuple[str, ...]
     start: Mapping[str, Position]
     kept: tuple[str, int] | None
     replace: bool
-    copy: Copy | None = None
+    copy: CheckpointCopy | None = None
 
     @property
     def again(self) -> int | None:
@@ -119,7 +119,7 @@ class RewindPlan:
 
 
 @contextmanager
-def stopped(state: StateDir, flow: str, *, building: bool = False) -> Iterator[None]:
+def while_stopped(state: StateDir, flow: str, *, building: bool = False) -> Iterator[None]:
     """Hold the state folder while a flow is changed; refused while an engine has it, and while a candidate is built
     unless that is what it is about."""
     lock = state.lock()
@@ -161,7 +161,7 @@ class Rewinder:
         current = self.generations.current()
         inputs = input_positions(self.flow, self.context)
         try:
-            at: ByInput = committed_positions(inputs, current) if current else dict.fromkeys(inputs)
+            at: PositionsByInput = committed_positions(inputs, current) if current else dict.fromkeys(inputs)
             splits = {name: known.measure(at[name]) for name, known in inputs.items()}
             _require_known(target, scope, [split for parts in splits.values() for split in parts])
             start = {name: known.resolve(target, at[name], scope) for name, known in inputs.items()}
@@ -173,12 +173,12 @@ class Rewinder:
             _close(inputs)
         return self._plan(str(target), at, start, splits, kept, replace, None)
 
-    def to_copy(self, copy: Copy, replace: bool = False) -> RewindPlan:
+    def to_copy(self, copy: CheckpointCopy, replace: bool = False) -> RewindPlan:
         """A plan to go on from a savepoint or an earlier generation, with its state."""
         current = self.generations.current()
         inputs = input_positions(self.flow, self.context)
         try:
-            at: ByInput = committed_positions(inputs, current) if current else dict.fromkeys(inputs)
+            at: PositionsByInput = committed_positions(inputs, current) if current else dict.fromkeys(inputs)
             to = committed_positions(inputs, copy.source)
             splits = {name: known.measure(to[name]) for name, known in inputs.items()}
         finally:
@@ -201,7 +201,7 @@ class Rewinder:
         if plan.replace:
             write_atomically(made.folder / _PENDING, json.dumps({"kept": plan.kept}).encode())
         self.generations.switch(made)
-        finish_take_back(self.flow, made, self.context)
+        finish_row_removal(self.flow, made, self.context)
         return made
 
     def announce(self) -> list[str]:
@@ -210,19 +210,19 @@ class Rewinder:
         try:
             current = self.generations.current()
             at = committed_positions(inputs, current) if current else {}
-            return publish(self.project.project, self.flow.name, inputs, at)
+            return publish_positions(self.project.project, self.flow.name, inputs, at)
         finally:
             _close(inputs)
 
     def _plan(
         self,
         to: str,
-        at: ByInput,
-        start: ByInput,
+        at: PositionsByInput,
+        start: PositionsByInput,
         splits: Mapping[str, Sequence[Split]],
         kept: tuple[str, int] | None,
         replace: bool,
-        copy: Copy | None,
+        copy: CheckpointCopy | None,
     ) -> RewindPlan:
         draft = RewindPlan(
             flow=self.flow,
@@ -243,19 +243,19 @@ class Rewinder:
         warnings = (*self._warnings(draft, splits), *self._readers(draft))
         return RewindPlan(**{**draft.__dict__, "effects": tuple(effects), "warnings": warnings})
 
-    def _boundary(self, inputs: Mapping[str, Positions], start: ByInput) -> tuple[str, int] | None:
+    def _boundary(self, inputs: Mapping[str, Positions], start: PositionsByInput) -> tuple[str, int] | None:
         """The last batch of the flow that ended at or before a position."""
         if any(position is None for position in start.values()):
             return None
         for generation, last in self.generations.lineage():
-            for number, ends in sorted(known_batches(generation).items(), reverse=True):
+            for number, ends in sorted(known_batch_ends(generation).items(), reverse=True):
                 if (last is None or number <= last) and _is_before(positions_at(inputs, ends), start):
                     return generation.id, number
         return None
 
     def _aligned(
         self, inputs: Mapping[str, Positions], kept: tuple[str, int] | None
-    ) -> tuple[tuple[str, int], ByInput]:
+    ) -> tuple[tuple[str, int], PositionsByInput]:
         """The last batch that stays, and where it ended: its rows can only be kept or taken back together."""
         generation = None if kept is None else self.generations.find(kept[0])
         if kept is None or generation is None:
@@ -265,7 +265,7 @@ class Rewinder:
                 hint="--to earliest --replace takes all rows back; without --replace any position will do",
                 exit_code=Exit.CONFLICT,
             )
-        return kept, positions_at(inputs, known_batches(generation)[kept[1]])
+        return kept, positions_at(inputs, known_batch_ends(generation)[kept[1]])
 
     def _warnings(self, plan: RewindPlan, splits: Mapping[str, Sequence[Split]]) -> Iterator[str]:
         current = plan.current
@@ -299,7 +299,7 @@ class Rewinder:
                 yield f"flow '{flow.name}' reads the table of this one: rewind it to earliest too"
 
 
-def finish_take_back(flow: FlowPlan, generation: Generation, context: Context) -> None:
+def finish_row_removal(flow: FlowPlan, generation: Generation, context: Context) -> None:
     """Take back what a rewind promised to, also when it was interrupted: called again before the flow starts."""
     pending = generation.folder / _PENDING
     if not pending.exists():
@@ -318,14 +318,18 @@ def _require_known(target: Target, scope: SplitScope, splits: Sequence[Split]) -
         SplitScope({topic: frozenset(parts) for topic, parts in target.offsets.items()}).require(splits)
 
 
-def _moves(at: ByInput, start: ByInput, splits: Mapping[str, Sequence[Split]]) -> Iterator[Move]:
+def _moves(
+    at: PositionsByInput, start: PositionsByInput, splits: Mapping[str, Sequence[Split]]
+) -> Iterator[PositionChange]:
     for name, position in start.items():
         before, after = _flat(at[name]), _flat(position)
         for split in splits[name]:
             key = (split.topic, split.partition) if split.counts_records else ("version", 0)
-            yield Move(name, split.topic, split.partition, before.get(key), after.get(key), split.counts_records)
+            yield PositionChange(
+                name, split.topic, split.partition, before.get(key), after.get(key), split.counts_records
+            )
         if not splits[name]:
-            yield Move(name, "", 0, None, None, counts_records=False)
+            yield PositionChange(name, "", 0, None, None, counts_records=False)
 
 
 def _flat(position: Position | None) -> dict[tuple[str, int], int | None]:
@@ -339,7 +343,7 @@ def _flat(position: Position | None) -> dict[tuple[str, int], int | None]:
     return found
 
 
-def _is_before(ends: ByInput, start: ByInput) -> bool:
+def _is_before(ends: PositionsByInput, start: PositionsByInput) -> bool:
     """Whether a batch that ended there has read nothing from the new position on."""
     for name, position in start.items():
         ended, begins = _flat(ends.get(name)), _flat(position)

@@ -22,7 +22,7 @@ from headrace.plan.settings import PARTITIONS, pins
 from headrace.plan.shape import shape_of
 from headrace.project.loader import Project
 
-From = Literal["start", "current"]
+StartFrom = Literal["start", "current"]
 # how the reason of a generation begins that was made for a change
 _CHANGED = "changed: "
 
@@ -36,7 +36,7 @@ class FlowChange:
     generation: Generation | None
     shape: Mapping[str, Any]
     pins: Mapping[str, str]
-    beside: str | None = None
+    running: str | None = None
     """The generation that runs, where this is about one that is built beside it."""
 
     def to_json(self) -> dict[str, Any]:
@@ -45,11 +45,11 @@ class FlowChange:
             "verdict": self.verdict.kind,
             "reasons": list(self.verdict.reasons),
             "generation": None if self.generation is None else self.generation.id,
-            "beside": self.beside,
+            "beside": self.running,
         }
 
 
-def change_of(project: Project, state: StateDir, flow: FlowPlan) -> FlowChange:
+def detect_change(project: Project, state: StateDir, flow: FlowPlan) -> FlowChange:
     """What has changed since the flow's generation began. Nothing is written, Spark and services are not asked."""
     settings = {**project.spec.spark.conf, **flow.spec.spark}
     shape = shape_of(flow, settings)
@@ -80,7 +80,7 @@ def _verdict(generation: Generation, shape: Mapping[str, Any], pinned: Mapping[s
     return verdict
 
 
-def refusal(project: Project, change: FlowChange) -> ProjectError | None:
+def change_error(project: Project, change: FlowChange) -> ProjectError | None:
     """The error of a flow that may not go on as it is, None when it may."""
     flow, generation = change.flow.name, change.generation
     if generation is None or change.verdict.kind in ("first", "safe"):
@@ -96,16 +96,16 @@ def refusal(project: Project, change: FlowChange) -> ProjectError | None:
     return ProjectError("needs-new-generation", message, where=where, hint=hint, exit_code=Exit.CONFLICT)
 
 
-def settle(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
+def resolve_generation(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
     """The generation a flow goes on with, which then says what the flow is now; refused when it cannot go on."""
-    change = change_of(project, state, flow)
-    error = refusal(project, change)
+    change = detect_change(project, state, flow)
+    error = change_error(project, change)
     if error is not None:
         raise error
     if change.generation is None:
         generations = state.generations(flow.name)
         made = generations.make(shape=change.shape, pins=change.pins)
-        define(made, project)
+        save_definition(made, project)
         generations.switch(made)
         return made
     check_checkpoint(project, flow, change.generation)
@@ -120,18 +120,18 @@ def settle(project: Project, state: StateDir, flow: FlowPlan) -> Generation:
         now = replace(now, pins=change.pins, query=None)
     if now != manifest:
         change.generation.describe(now)
-    define(change.generation, project)
+    save_definition(change.generation, project)
     return change.generation
 
 
-def define(generation: Generation, project: Project) -> None:
+def save_definition(generation: Generation, project: Project) -> None:
     """Keep what a generation is run as."""
     definition = project.definition()
     if definition is not None:
         generation.define(definition)
 
 
-def effects(project: Project, change: FlowChange, begin: From) -> list[tuple[str, str]]:
+def new_generation_effects(project: Project, change: FlowChange, begin: StartFrom) -> list[tuple[str, str]]:
     """What a new generation does to what each sink holds."""
     kept = _last_batch(change.generation) if begin == "current" and change.generation is not None else None
     again = 0 if begin == "current" else None
@@ -147,7 +147,9 @@ def _last_batch(generation: Generation) -> tuple[str, int] | None:
     return None if done is None else (generation.id, done.batch_id)
 
 
-def begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From = "start") -> Generation:
+def start_new_generation(
+    project: Project, state: StateDir, change: FlowChange, begin: StartFrom = "start"
+) -> Generation:
     """A new generation of a flow, from the start of its sources or where the old one is. The old one is kept."""
     flow = change.flow
     old = change.generation
@@ -166,12 +168,12 @@ def begin_anew(project: Project, state: StateDir, change: FlowChange, begin: Fro
         last = _last_batch(old)
         base = {} if last is None else {"generation": last[0], "batch": last[1]}
     generations = state.generations(flow.name)
-    made = generations.make(reason_of(change), shape=change.shape, pins=change.pins, start=start, base=base)
+    made = generations.make(generation_reason(change), shape=change.shape, pins=change.pins, start=start, base=base)
     generations.switch(made)
     return made
 
 
-def reason_of(change: FlowChange) -> str:
+def generation_reason(change: FlowChange) -> str:
     """Why a new generation is made."""
     reasons = "; ".join(change.verdict.reasons) if change.verdict.kind != "safe" else ""
     return f"{_CHANGED}{reasons}" if reasons else "asked for"
@@ -227,7 +229,7 @@ def check_checkpoint(project: Project, flow: FlowPlan, generation: Generation) -
     )
 
 
-def began(generation: Generation, query: str) -> None:
+def record_query_id(generation: Generation, query: str) -> None:
     """Remember which query the generation belongs to."""
     manifest = generation.manifest
     if manifest.query != query:

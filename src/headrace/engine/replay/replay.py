@@ -89,7 +89,7 @@ class ReplayOutcome:
 
 
 @dataclass(frozen=True)
-class Begun:
+class UnfinishedReplays:
     """Replays that were begun and not finished."""
 
     folder: StatePath
@@ -150,7 +150,7 @@ def replay_id(letters: pa.Table) -> str:
 
 
 @contextmanager
-def alone(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
+def single_writer_lock(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
     """Keep the engine away while a sink is written that takes one writer at a time; else it may run."""
     single = [(one.flow.name, step.sink) for one in replays for step in one.flow.sinks if step.sink.one_writer]
     with ExitStack() as held:
@@ -183,11 +183,11 @@ class DeadLetterReplayer:
         return LetterBook(self.state.dead_letters)
 
     @property
-    def _begun(self) -> Begun:
-        return Begun(self.state.replays)
+    def _begun(self) -> UnfinishedReplays:
+        return UnfinishedReplays(self.state.replays)
 
     def run(self, replay: FlowReplay, shelf: DeadLetterStore) -> ReplayOutcome:
-        """Bring a replay to its end, from wherever it is. Needs the lock of the history, and `alone`."""
+        """Bring a replay to its end, from wherever it is. Needs the lock of the history, and `single_writer_lock`."""
         if replay.chosen is not None:
             self._begun.begin(replay, shelf)
             self._book.history.append("replay-begun", replay.chosen, replay=replay.id)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.sink import Sink
 from headrace.engine.letters.dead_letter_index import DeadLetterStore
-from headrace.engine.replay.replay import Begun, FlowReplay, replay_id
+from headrace.engine.replay.replay import FlowReplay, UnfinishedReplays, replay_id
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowInput, FlowPlan, StreamInput
@@ -55,7 +55,7 @@ class ReplayPlanner:
         What was begun before comes first, and is done as it was begun: all of it that belongs to the flows of the
         letters and to `flows`.
         """
-        begun = Begun(self.state.replays)
+        begun = UnfinishedReplays(self.state.replays)
         replays: list[FlowReplay] = []
         for name in sorted({*pc.unique(chosen["flow"]).to_pylist(), *flows}):
             mine = chosen.filter(pc.equal(chosen["flow"], name))
