@@ -287,7 +287,7 @@ def test_sinks_may_come_go_and_change_places_with_a_batch_in_flight(
     sinks("new", "b", "a")
     change = flow.change()
     assert change.verdict.kind == "safe"
-    assert change.verdict.reasons[-1] == "batch 0 was begun before the change and is finished after it"
+    assert change.verdict.reasons[-1] == "batch 0 was started before the change and is finished after it"
     flow.feed("2", SECOND)
     flow.run_project(flow.folder)
     everything = [*FIRST, *SECOND]

@@ -24,7 +24,8 @@ from headrace.core.files.objects import ObjectPath
 from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.late_rows import read_late
 from headrace.engine.observe.housekeeping import remove_old_generations
-from headrace.engine.positions.rewind import CheckpointCopy, Rewinder, while_stopped
+from headrace.engine.positions.rewind import Rewinder, while_stopped
+from headrace.engine.positions.rewind_plan import CheckpointCopy
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.upgrade import detect_change
 from headrace.engine.replay.replay import DeadLetterReplayer, UnfinishedReplays
@@ -168,7 +169,7 @@ def _rewind(shop: Shop, run_project: RunProject) -> None:
     before = state.current("counts").id
     with while_stopped(state, "counts"):
         rewinder = Rewinder(flow, plan, state, project.context)
-        rewinder.execute(rewinder.to_copy(CheckpointCopy("before", saved.generation), replace=True))
+        rewinder.execute(rewinder.to_checkpoint(CheckpointCopy("before", saved.generation), replace=True))
     assert shop.counted() == [shop.windows(3), shop.windows(3)]
     run_project(shop.folder)
     assert shop.counted() == [shop.windows(4), shop.windows(4)]

@@ -28,7 +28,8 @@ from headrace.engine.positions.positions import (
     thin_entries,
     unread_records,
 )
-from headrace.engine.positions.rewind import CheckpointCopy, Rewinder, while_stopped
+from headrace.engine.positions.rewind import Rewinder, while_stopped
+from headrace.engine.positions.rewind_plan import CheckpointCopy
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.topics import check_topics
 from headrace.engine.state.state import StateDir
@@ -110,7 +111,7 @@ def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
         "30 records are read again: their rows replace those of the same key",
         "30 records are read again: nothing is kept here",
     ]
-    assert "state (group) begins empty" in " ".join(plan.warnings)
+    assert "state (group) starts empty" in " ".join(plan.warnings)
     assert plan.kept == (place.state.current("reads").id, 0)
     assert place.rewinder.to_position(Latest(), SplitScope()).skipped == 40
 
@@ -124,7 +125,7 @@ def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_pa
     assert second.manifest.start == {"books": {"shelf": {"0": 30}}}
     assert second.manifest.base == {"generation": first.id, "batch": 0}
     assert first.checkpoint.committed() is not None
-    third = place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("g", first)))
+    third = place.rewinder.execute(place.rewinder.to_checkpoint(CheckpointCopy("g", first)))
     committed = third.checkpoint.committed()
     assert committed is not None
     assert (committed.batch_id, committed.ends) == (1, ({"shelf": {"0": 60}},))
@@ -142,7 +143,7 @@ def test_replacing_begins_where_a_batch_ended(tmp_path: Path) -> None:
     assert refused.value.code == "rewind-no-boundary"
     everything = place.rewinder.to_position(Earliest(), SplitScope(), replace=True)
     assert everything.kept is None
-    assert "records before 10 are no longer there" in " ".join(everything.warnings)
+    assert "records before 10 have expired" in " ".join(everything.warnings)
 
 
 def test_batches_of_earlier_generations_count_as_far_as_they_were_kept(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_lake_table_goes_back_to_the_version_of_a_batch(tmp_path: Path) -> Non
     second = place.rewinder.execute(plan)
     assert lake_rows(tmp_path / "t") == [0, 1]
     append(tmp_path / "t", 7, f"headrace.reads.{second.id}.0-lake", 0)
-    place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("g", first), replace=True))
+    place.rewinder.execute(place.rewinder.to_checkpoint(CheckpointCopy("g", first), replace=True))
     assert lake_rows(tmp_path / "t") == [0, 1, 2], "the first life as it was"
     place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
     assert lake_rows(tmp_path / "t") == []
@@ -257,18 +258,18 @@ def test_an_interrupted_rewind_is_finished_before_the_flow_starts(tmp_path: Path
 def test_a_savepoint_is_a_copy_that_later_batches_do_not_touch(tmp_path: Path) -> None:
     place = Place(tmp_path)
     savepoints = Savepoints(place.state, "reads")
-    with pytest.raises(ProjectError, match="no batch yet"):
+    with pytest.raises(ProjectError, match="no committed batch"):
         savepoints.create(place.flow, place.context)
     place.batches(20, 40)
     made = savepoints.create(place.flow, place.context, "here")
     place.batches(60)
     committed = made.generation.checkpoint.committed()
     assert committed is not None
-    assert committed.batch_id == made.note.batch == 1
-    assert made.note.positions == {"books": {"shelf": {"0": 40}}}
+    assert committed.batch_id == made.info.batch == 1
+    assert made.info.positions == {"books": {"shelf": {"0": 40}}}
     original = place.state.current("reads").checkpoint_folder / "offsets" / "0"
     assert original.samefile(made.folder / "checkpoint" / "offsets" / "0"), "a link costs no room"
-    generation = place.rewinder.execute(place.rewinder.to_copy(CheckpointCopy("savepoint here", made.generation)))
+    generation = place.rewinder.execute(place.rewinder.to_checkpoint(CheckpointCopy("savepoint here", made.generation)))
     savepoints.delete("here")
     assert savepoints.all() == []
     assert generation.checkpoint.committed() == committed
@@ -303,7 +304,7 @@ def test_no_savepoint_while_a_batch_is_half_done_and_a_rewind_says_so(tmp_path: 
     with pytest.raises(ProjectError) as refused:
         Savepoints(place.state, "reads").create(place.flow, place.context)
     assert (refused.value.code, refused.value.exit_code) == ("batch-in-flight", Exit.CONFLICT)
-    assert "not finished" in place.rewinder.to_position(Earliest(), SplitScope()).warnings[0]
+    assert "unfinished" in place.rewinder.to_position(Earliest(), SplitScope()).warnings[0]
 
 
 def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:

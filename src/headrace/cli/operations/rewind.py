@@ -14,7 +14,8 @@ from headrace.core.errors import Exit, ProjectError, did_you_mean
 
 if TYPE_CHECKING:
     from headrace.core.positions import Target
-    from headrace.engine.positions.rewind import CheckpointCopy, Rewinder
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import CheckpointCopy
 
 
 def rewind(
@@ -42,7 +43,8 @@ def rewind(
     A position brings records again, with empty state; a savepoint or a generation brings the state back too.
     """
     from headrace.core.positions import SplitScope
-    from headrace.engine.positions.rewind import CheckpointCopy, finish_row_removal, while_stopped
+    from headrace.engine.positions.rewind import finish_row_removal, while_stopped
+    from headrace.engine.positions.rewind_plan import CheckpointCopy
 
     loaded, state, named = opened(names, project, profile, overrides)
     who = rewinder(loaded, state, one_flow(named, "rewind"))
@@ -52,7 +54,7 @@ def rewind(
             finish_row_removal(who.flow, current, who.context)
         target = parse_target(to, who)
         plan = (
-            who.to_copy(target, replace)
+            who.to_checkpoint(target, replace)
             if isinstance(target, CheckpointCopy)
             else who.to_position(target, SplitScope(), replace)
         )
@@ -62,7 +64,7 @@ def rewind(
 def parse_target(text: str, who: Rewinder) -> Target | CheckpointCopy:
     """What `--to` means: words first, then names, then files, then times."""
     from headrace.core.positions import AtTime, Earliest, Latest, parse_time
-    from headrace.engine.positions.rewind import CheckpointCopy
+    from headrace.engine.positions.rewind_plan import CheckpointCopy
     from headrace.engine.positions.savepoints import Savepoints
 
     if text in ("earliest", "latest"):
@@ -78,7 +80,7 @@ def parse_target(text: str, who: Rewinder) -> Target | CheckpointCopy:
     try:
         return AtTime(parse_time(text))
     except ValueError:
-        known = [one.note.name for one in savepoints.all()] + [one.id for one in who.generations.all()]
+        known = [one.info.name for one in savepoints.all()] + [one.id for one in who.generations.all()]
         raise ProjectError(
             "unknown-target",
             f"'{text}' is neither earliest nor latest, a time, a file with offsets, a savepoint or a generation",

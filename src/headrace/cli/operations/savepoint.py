@@ -35,10 +35,10 @@ def create(
     with while_stopped(state, flow.name):
         made = Savepoints(state, flow.name).create(flow, loaded.context, name)
     if json:
-        printer.document(asdict(made.note))
+        printer.document(asdict(made.info))
     else:
-        printer.data(made.note.name)
-        printer.note(f"go back to it with: headrace rewind {flow.name} --to {made.note.name}")
+        printer.data(made.info.name)
+        printer.note(f"go back to it with: headrace rewind {flow.name} --to {made.info.name}")
 
 
 @app.command("list")
@@ -54,7 +54,7 @@ def list_(
 
     loaded, state, flows = opened(names, project, profile, overrides)
     chosen = known_flows(loaded, flows)
-    notes = [savepoint.note for flow in chosen for savepoint in Savepoints(state, flow).all()]
+    notes = [savepoint.info for flow in chosen for savepoint in Savepoints(state, flow).all()]
     if json:
         printer.document([asdict(note) for note in notes])
         return

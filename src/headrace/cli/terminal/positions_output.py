@@ -14,7 +14,8 @@ from headrace.cli.terminal.project_args import load_project, split
 from headrace.core.errors import ProjectError, unknown_flow
 
 if TYPE_CHECKING:
-    from headrace.engine.positions.rewind import Rewinder, RewindPlan
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import RewindPlan
     from headrace.engine.state.state import StateDir
     from headrace.project.loader import Project
 
