@@ -19,7 +19,7 @@ import pytest
 from headrace.engine.letters.dead_letter_index import LetterBook
 from headrace.engine.letters.dead_letters import SCHEMA, LetterBox
 from headrace.engine.letters.late_rows import SCHEMA as LATE
-from headrace.engine.replay.replay import FlowReplay, UnfinishedReplays
+from headrace.engine.replay.replay_folders import FlowReplay, UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load

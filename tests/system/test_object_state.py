@@ -28,7 +28,8 @@ from headrace.engine.positions.rewind import Rewinder, while_stopped
 from headrace.engine.positions.rewind_plan import CheckpointCopy
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.upgrade import detect_change
-from headrace.engine.replay.replay import DeadLetterReplayer, UnfinishedReplays
+from headrace.engine.replay.replay import DeadLetterReplayer
+from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.spark.session import reach
 from headrace.engine.state.lease import Owner

@@ -21,7 +21,8 @@ from tests.system.conftest import RunProject, consume
 from headrace.core.errors import ProjectError
 from headrace.core.rows import drain
 from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome, UnfinishedReplays
+from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome
+from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlan, ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load

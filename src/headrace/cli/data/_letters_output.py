@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.engine.letters.dead_letter_index import By
-    from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
+    from headrace.engine.replay.replay import ReplayOutcome
+    from headrace.engine.replay.replay_folders import FlowReplay
     from headrace.engine.replay.replay_plan import ReplayPlan
 
 _DUMP_WIDTH = 16

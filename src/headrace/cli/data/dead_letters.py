@@ -217,7 +217,7 @@ def replay(
 def _planned(
     project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
-    from headrace.engine.replay.replay import UnfinishedReplays
+    from headrace.engine.replay.replay_folders import UnfinishedReplays
     from headrace.engine.replay.replay_plan import ReplayPlanner
 
     state = _state(project)
@@ -323,7 +323,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
-    from headrace.engine.replay.replay import UnfinishedReplays
+    from headrace.engine.replay.replay_folders import UnfinishedReplays
 
     begun = UnfinishedReplays(book.folder.parent / "replays")
     for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
