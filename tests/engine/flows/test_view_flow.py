@@ -13,7 +13,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError, ProjectErrors
 from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.observe.table_folding import TableFolder
+from headrace.engine.observe.table_compaction import TableCompactor
 from headrace.engine.positions.lag import input_positions
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.upgrade import detect_change, start_new_generation
@@ -160,19 +160,19 @@ def test_folded_tables_give_the_same(shop: Shop, spark: SparkSession) -> None:
     for number in range(50):
         shop.commit(orders=[(number, 1, 1, -1)])
     shop.run("revenue")
-    folder = TableFolder(spark, shop.state, shop.project, least=10)
-    assert folder.look() == ["orders", "customers"]
+    compactor = TableCompactor(spark, shop.state, shop.project, min_files=10)
+    assert compactor.compact() == ["orders", "customers"]
     assert len(shop.log.state("orders", shop.log.end())) <= 2
     shop.commit(orders=[(99, 1, 1, -1), (99, 3, 1, 1)], customers=[(1, "EU", -1), (1, "US", 1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (50, 50)}
     assert shop.log.begin() == 1, "a batch that was under way may still read it"
-    assert folder.look() == []
+    assert compactor.compact() == []
     assert shop.log.begin() == 52, "what nobody needs any more is gone"
     for number in range(12):
         shop.commit(orders=[(number + 200, 3, 1, 1)])
     shop.run("revenue")
-    assert folder.look() == ["orders", "customers"]
+    assert compactor.compact() == ["orders", "customers"]
     shop.commit(orders=[(99, 3, 1, -1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (61, 61)}

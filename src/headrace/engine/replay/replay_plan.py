@@ -146,8 +146,8 @@ class ReplayPlanner:
         positions = (json.loads(text) for part in parts for text in part["position"].to_pylist())
         return ProjectError(
             "replay-stateful",
-            f"flow '{flow.name}' keeps state ({', '.join(flow.state) or 'a subquery'}): the window of a replayed record "
-            "may already be closed",
+            f"flow '{flow.name}' keeps state ({', '.join(flow.state) or 'a subquery'}): the window of a replayed "
+            "record may already be closed",
             hint=f"rewind the flow to the oldest letter instead: {rewind_command(flow.name, positions)}",
             exit_code=Exit.CONFLICT,
         )
