@@ -26,7 +26,7 @@ def _lines(draft: Draft, origin: str) -> Iterator[str]:
     yield "    headrace run"
     if draft.secrets:
         yield from ("", "## Secrets", "")
-        yield "Set these in the environment, or list files for them under `secrets:`. The project does not contain them."
+        yield "Set these in the environment, or list files for them under `secrets:`. The project has no values."
         yield ""
         yield from (f"* `{name}`: was in `{key}`" for name, key in draft.secrets.items())
     for kind, title in _TITLES.items():
