@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.meter import Meter
 from headrace.core.context import Context
-from headrace.core.processor import LakeTable, Processor, StepContext
+from headrace.core.processor import FlowLakeTable, Processor, StepContext
 from headrace.engine.inputs.processing import RowLetters
 from headrace.engine.letters.dead_letters import LetterBox
 from headrace.engine.spark.session import start_session
@@ -55,7 +55,7 @@ class Alone:
 
     context: Context
 
-    def lake_table(self, flow: str) -> LakeTable:
+    def lake_table(self, flow: str) -> FlowLakeTable:
         raise NotImplementedError
 
     def written_out(self, sql: str) -> str:

@@ -29,7 +29,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.engine.spark.session import start_session
 from headrace.project.model import SparkSpec
 from headrace.views.compile.normalise import normalise
-from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.maintained import Maintained, TableDelta
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class Tables:
         self._files: dict[str, list[str]] = {"orders": [], "customers": []}
         self._count = 0
 
-    def everything(self) -> dict[str, TableInput]:
+    def everything(self) -> dict[str, TableDelta]:
         return {name: self._input(name, [_weighted(rows, 1)]) for name, rows in self.rows.items()}
 
-    def changed(self, changes: int, moved: int) -> dict[str, TableInput]:
+    def changed(self, changes: int, moved: int) -> dict[str, TableDelta]:
         old = self.rows["orders"]
         places = np.sort(self._random.choice(old.num_rows, changes - moved, replace=False))
         made = {"orders": self._update("orders", places, _orders(places, self._random))}
@@ -101,20 +101,20 @@ class Tables:
         self.rows[name] = pa.table(columns, schema=self.rows[name].schema)
         return [_weighted(old, -1), _weighted(new, 1)]
 
-    def _input(self, name: str, parts: list[pa.Table]) -> TableInput:
+    def _input(self, name: str, parts: list[pa.Table]) -> TableDelta:
         files = list(self._files[name])
 
         def old() -> DataFrame:
             return self._read(name, files)
 
         if not parts:
-            return TableInput(None, old, 0, self.rows[name].num_rows, tuple(files))
+            return TableDelta(None, old, 0, self.rows[name].num_rows, tuple(files))
         self._count += 1
         file = self._folder / f"{name}-{self._count}.parquet"
         table = pa.concat_tables(parts)
         pq.write_table(table, file)
         self._files[name].append(str(file))
-        return TableInput(self._read(name, [str(file)]), old, table.num_rows, self.rows[name].num_rows, tuple(files))
+        return TableDelta(self._read(name, [str(file)]), old, table.num_rows, self.rows[name].num_rows, tuple(files))
 
     def _read(self, name: str, files: list[str]) -> DataFrame:
         ddl = to_ddl(TABLES[name].weighted)
@@ -155,7 +155,7 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
     return figures
 
 
-def _batch(view: Maintained, number: int, inputs: dict[str, TableInput], result: Counter[tuple[Any, ...]]) -> float:
+def _batch(view: Maintained, number: int, inputs: dict[str, TableDelta], result: Counter[tuple[Any, ...]]) -> float:
     begun = time.perf_counter()
     rows = view.apply(number, inputs).rows()
     taken = time.perf_counter() - begun

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 from headrace.core.context import Context
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl
-from headrace.core.tables import TableReader, TableShape, TableSource, Taken
+from headrace.core.tables import CapturedBatch, TableReader, TableShape, TableSource
 
-Said = Taken | Exception
+Said = CapturedBatch | Exception
 
 
 class TestReader(TableReader):
@@ -25,7 +25,7 @@ class TestReader(TableReader):
         self.closed = False
         self._said = said
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         try:
             said = self._said.get(timeout=seconds) if seconds else self._said.get_nowait()
         except queue.Empty:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.capture.copies import catch_up, open_copy
 from headrace.core.schema import from_ddl
-from headrace.core.tables import UNCHANGED, WEIGHT, Change, TableShape, Taken
+from headrace.core.tables import UNCHANGED, WEIGHT, CapturedBatch, RowChange, TableShape
 from headrace.log.tables import TableLog
 from headrace.store.tables.copy import TableCopy
 
@@ -50,7 +50,7 @@ class Run:
         self.log = TableLog(folder / "log")
         self.copy = open_copy(folder / "copy", self.log)
 
-    def take(self, taken: Taken, shapes: dict[str, TableShape], crash: bool) -> None:
+    def take(self, taken: CapturedBatch, shapes: dict[str, TableShape], crash: bool) -> None:
         changes = self.copy.take(taken, shapes)
         sequence = self.log.commit(changes, taken.position, shapes, None, [], after=self.copy.sequence)
         if not crash:
@@ -106,7 +106,7 @@ def row_of(model: Model, table: str, key: Row, text: str) -> Row:
     return (*row, len(text)) if model.wide else row
 
 
-def changes_of(model: Model, wanted: Sequence[tuple[str, int, str, int, str]]) -> list[Change]:
+def changes_of(model: Model, wanted: Sequence[tuple[str, int, str, int, str]]) -> list[RowChange]:
     """What a source says of changes that it makes; deletes of rows that are not there are said too."""
     said = []
     for table, number, text, other, what in wanted:
@@ -114,26 +114,26 @@ def changes_of(model: Model, wanted: Sequence[tuple[str, int, str, int, str]]) -
         row = row_of(model, table, key, text)
         if what == "delete":
             rows.pop(key, None)
-            said.append(Change(table, None, key))
+            said.append(RowChange(table, None, key))
             continue
         if what == "move" and key in rows:
             target = key_of(table, other)
             row = row_of(model, table, target, text)
             del rows[key]
-            said.append(Change(table, row, key))
+            said.append(RowChange(table, row, key))
             rows[target] = row
             continue
         if what == "part" and key in rows:
             place = 1 if table == "a" else 2
             row = (*rows[key][: place + 1], *row[place + 1 :])
-            said.append(Change(table, (*row[:place], UNCHANGED, *row[place + 1 :])))
+            said.append(RowChange(table, (*row[:place], UNCHANGED, *row[place + 1 :])))
         else:
-            said.append(Change(table, row))
+            said.append(RowChange(table, row))
         rows[key] = row
     return said
 
 
-def snapshot(model: Model, table: str, pieces: int, bulk: bool) -> list[Taken]:
+def snapshot(model: Model, table: str, pieces: int, bulk: bool) -> list[CapturedBatch]:
     """All rows of a table in some pieces, between a begin and an end."""
     rows, shape = list(model.tables[table].values()), model.shapes[table]
     taken = []
@@ -142,9 +142,9 @@ def snapshot(model: Model, table: str, pieces: int, bulk: bool) -> list[Taken]:
         columns = [pa.array([row[at] for row in piece], kind.type) for at, kind in enumerate(shape.columns)]
         name = frozenset({table})
         taken.append(
-            Taken(
+            CapturedBatch(
                 {"piece": number},
-                changes=[] if bulk else [Change(table, row) for row in piece],
+                changes=[] if bulk else [RowChange(table, row) for row in piece],
                 rows={table: pa.Table.from_arrays(columns, schema=shape.columns)} if bulk else {},
                 begins=name if number == 0 else frozenset(),
                 ends=name if number == pieces - 1 else frozenset(),
@@ -162,7 +162,7 @@ def test_the_log_always_adds_up_to_the_tables(plan: list[tuple[Any, ...]]) -> No
             match step:
                 case ("change", wanted):
                     # a source that could not tell loses changes and sends all rows in a snapshot
-                    run.take(Taken({}, changes_of(model, wanted)), model.shapes, crash)
+                    run.take(CapturedBatch({}, changes_of(model, wanted)), model.shapes, crash)
                 case ("snapshot", table, pieces, bulk):
                     crash = perform(run, model, snapshot(model, table, pieces, bulk), crash)
                 case ("restart", lost):
@@ -172,7 +172,7 @@ def test_the_log_always_adds_up_to_the_tables(plan: list[tuple[Any, ...]]) -> No
                     model.tables = {
                         name: {key: (*row, None) for key, row in rows.items()} for name, rows in model.tables.items()
                     }
-                    run.take(Taken({}), model.shapes, crash)
+                    run.take(CapturedBatch({}), model.shapes, crash)
                 case ("crash",):
                     crash = True
                     continue
@@ -183,7 +183,7 @@ def test_the_log_always_adds_up_to_the_tables(plan: list[tuple[Any, ...]]) -> No
         run.copy.close()
 
 
-def perform(run: Run, model: Model, taken: list[Taken], crash: bool) -> bool:
+def perform(run: Run, model: Model, taken: list[CapturedBatch], crash: bool) -> bool:
     """A snapshot; with a crash before its last piece is in the copy, it begins again."""
     for piece in taken:
         run.take(piece, model.shapes, crash)
@@ -208,7 +208,7 @@ def check(run: Run, model: Model) -> None:
 
 def test_a_copy_of_another_log_is_made_again(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.take(Taken({}, [Change("a", (1, "x", None))]), SHAPES, crash=False)
+    run.take(CapturedBatch({}, [RowChange("a", (1, "x", None))]), SHAPES, crash=False)
     run.copy.close()
     shutil.rmtree(tmp_path / "log")
     log = TableLog(tmp_path / "log")
@@ -225,7 +225,7 @@ def test_a_copy_that_is_behind_what_the_log_keeps_is_made_again(tmp_path: Path) 
     behind = open_copy(tmp_path / "behind", log)
     run = Run(tmp_path)
     for number in range(3):
-        run.take(Taken({}, [Change("a", (number, "x", None))]), SHAPES, crash=False)
+        run.take(CapturedBatch({}, [RowChange("a", (number, "x", None))]), SHAPES, crash=False)
         if number == 0:
             catch_up(behind, log)
     log = TableLog(tmp_path / "log")
@@ -238,7 +238,7 @@ def test_a_copy_that_is_behind_what_the_log_keeps_is_made_again(tmp_path: Path) 
 
 def test_a_damaged_copy_is_made_again(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.take(Taken({}, [Change("a", (1, "x", None))]), SHAPES, crash=False)
+    run.take(CapturedBatch({}, [RowChange("a", (1, "x", None))]), SHAPES, crash=False)
     run.copy.close()
     (tmp_path / "copy" / "data.mdb").write_bytes(b"\x07" * 20_000)
     copy: TableCopy = open_copy(tmp_path / "copy", run.log)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from tests.capture.kit import TestTable
 
-from headrace.capture.follower import Follower
+from headrace.capture.follower import CaptureWorker
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import from_ddl
-from headrace.core.tables import WEIGHT, Change, TableShape, Taken
+from headrace.core.tables import WEIGHT, CapturedBatch, RowChange, TableShape
 from headrace.log.groups import group_id
 from headrace.log.tables import TableLog, table_log
 from headrace.log.tablestatus import read_group, read_groups, tables_folder
@@ -39,12 +39,12 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
 
 
 @pytest.fixture
-def start(context: Context) -> Iterator[Callable[..., Follower]]:
+def start(context: Context) -> Iterator[Callable[..., CaptureWorker]]:
     """Starts followers that are stopped when the test ends."""
-    started: list[Follower] = []
+    started: list[CaptureWorker] = []
 
-    def begin(restart: RestartSpec = QUICK, **tables: TableSpec) -> Follower:
-        made = Follower("told", tables or {"cups": spec()}, context, tables_folder(context), restart, _redact)
+    def begin(restart: RestartSpec = QUICK, **tables: TableSpec) -> CaptureWorker:
+        made = CaptureWorker("told", tables or {"cups": spec()}, context, tables_folder(context), restart, _redact)
         started.append(made)
         made.start()
         return made
@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def say(*taken: Taken | Exception) -> None:
+def say(*taken: CapturedBatch | Exception) -> None:
     for one in taken:
         TestTable.said.put(one)
 
@@ -86,17 +86,17 @@ def rows(log: TableLog) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def first(*names: str) -> Taken:
+def first(*names: str) -> CapturedBatch:
     table = pa.table({"id": list(range(len(names))), "name": list(names)}, schema=from_ddl("id bigint, name string"))
-    return Taken({"at": 1}, rows={"cups": table}, begins=BOTH, ends=BOTH, at=AT)
+    return CapturedBatch({"at": 1}, rows={"cups": table}, begins=BOTH, ends=BOTH, at=AT)
 
 
-def change(number: int, *row: Any) -> Taken:
-    return Taken({"at": number}, [Change("cups", row)])
+def change(number: int, *row: Any) -> CapturedBatch:
+    return CapturedBatch({"at": number}, [RowChange("cups", row)])
 
 
 def test_a_snapshot_and_what_changes_after_it_are_logged_and_confirmed(
-    context: Context, start: Callable[..., Follower]
+    context: Context, start: Callable[..., CaptureWorker]
 ) -> None:
     follower = start()
     log = table_log(context, "told")
@@ -120,7 +120,7 @@ def test_a_snapshot_and_what_changes_after_it_are_logged_and_confirmed(
     assert read_groups(tables_folder(context)) != []
 
 
-def test_it_goes_on_where_the_log_is(context: Context, start: Callable[..., Follower]) -> None:
+def test_it_goes_on_where_the_log_is(context: Context, start: Callable[..., CaptureWorker]) -> None:
     one = start()
     log = table_log(context, "told")
     say(first("mug"))
@@ -135,7 +135,7 @@ def test_it_goes_on_where_the_log_is(context: Context, start: Callable[..., Foll
 
 
 def test_changes_that_come_close_together_are_committed_together(
-    context: Context, start: Callable[..., Follower]
+    context: Context, start: Callable[..., CaptureWorker]
 ) -> None:
     say(first("mug"), *(change(number, 0, f"mug {number}") for number in range(2, 52)))
     start()
@@ -146,7 +146,7 @@ def test_changes_that_come_close_together_are_committed_together(
     assert rows(log)[-1][-1] == (1, 0, "mug 51")
 
 
-def test_a_source_that_is_away_is_waited_for_and_told(context: Context, start: Callable[..., Follower]) -> None:
+def test_a_source_that_is_away_is_waited_for_and_told(context: Context, start: Callable[..., CaptureWorker]) -> None:
     say(first("mug"))
     follower = start()
     log = table_log(context, "told")
@@ -163,7 +163,7 @@ def test_a_source_that_is_away_is_waited_for_and_told(context: Context, start: C
     assert follower.document()["restarts"] == 3
 
 
-def test_what_is_wrong_is_said_without_secrets(context: Context, start: Callable[..., Follower]) -> None:
+def test_what_is_wrong_is_said_without_secrets(context: Context, start: Callable[..., CaptureWorker]) -> None:
     say(RuntimeError("hunter2 is odd"))
     follower = start(RestartSpec())
     until(lambda: follower.reason is not None)
@@ -182,16 +182,16 @@ def test_what_is_wrong_is_said_without_secrets(context: Context, start: Callable
     ],
 )
 def test_a_table_may_only_get_more_columns(
-    context: Context, start: Callable[..., Follower], columns: str, code: str | None
+    context: Context, start: Callable[..., CaptureWorker], columns: str, code: str | None
 ) -> None:
     follower = start()
     log = table_log(context, "told")
     say(first("mug"))
     until(lambda: log.end() == 1)
-    say(Taken({"at": 2}, shapes={"cups": TableShape(from_ddl(columns), ("id",))}))
+    say(CapturedBatch({"at": 2}, shapes={"cups": TableShape(from_ddl(columns), ("id",))}))
     if code is None:
         until(lambda: log.end() == 2)
-        say(Taken({"at": 3}, [Change("cups", (0, "mug", 7))]))
+        say(CapturedBatch({"at": 3}, [RowChange("cups", (0, "mug", 7))]))
         until(lambda: log.end() == 3)
         assert rows(log)[2] == [(-1, 0, "mug", None), (1, 0, "mug", 7)]
     else:
@@ -200,7 +200,7 @@ def test_a_table_may_only_get_more_columns(
         assert follower.document()["restarts"] >= 1
 
 
-def test_a_key_is_needed_and_cannot_change(context: Context, start: Callable[..., Follower]) -> None:
+def test_a_key_is_needed_and_cannot_change(context: Context, start: Callable[..., CaptureWorker]) -> None:
     keyless = start(cups=spec(own_key=()))
     until(lambda: keyless.reason is not None and keyless.reason["code"] == "table-key")
     keyless.stop()
@@ -216,7 +216,7 @@ def test_a_key_is_needed_and_cannot_change(context: Context, start: Callable[...
     until(lambda: other.reason is not None and other.reason["code"] == "table-changed")
 
 
-def test_who_commits_to_the_same_log_is_followed(context: Context, start: Callable[..., Follower]) -> None:
+def test_who_commits_to_the_same_log_is_followed(context: Context, start: Callable[..., CaptureWorker]) -> None:
     start()
     log = table_log(context, "told")
     say(first("mug"))
@@ -233,7 +233,7 @@ def test_who_commits_to_the_same_log_is_followed(context: Context, start: Callab
     assert rows(log)[-1] == [(-1, 0, "pot"), (1, 0, "jug")]
 
 
-def test_a_copy_in_which_damage_is_met_is_made_again(context: Context, start: Callable[..., Follower]) -> None:
+def test_a_copy_in_which_damage_is_met_is_made_again(context: Context, start: Callable[..., CaptureWorker]) -> None:
     follower = start()
     log = table_log(context, "told")
     say(first("mug", "cup"))
@@ -254,10 +254,10 @@ def test_a_copy_in_which_damage_is_met_is_made_again(context: Context, start: Ca
     assert rows(log)[1] == [(-1, 0, "mug"), (1, 0, "Mug")]
 
 
-def test_a_table_that_is_taken_out_stays_as_it_was(context: Context, start: Callable[..., Follower]) -> None:
+def test_a_table_that_is_taken_out_stays_as_it_was(context: Context, start: Callable[..., CaptureWorker]) -> None:
     both = start(cups=spec(), pots=spec())
     log = table_log(context, "told")
-    say(first("mug"), Taken({"at": 2}, [Change("pots", (1, "tea pot"))]))
+    say(first("mug"), CapturedBatch({"at": 2}, [RowChange("pots", (1, "tea pot"))]))
     until(lambda: log.end() == 2)
     both.stop()
     assert both.join(10)

@@ -24,10 +24,10 @@ from headrace.core.errors import ProjectError
 from headrace.core.files.lock import holder
 from headrace.core.processes.children import Child
 from headrace.core.tables import WEIGHT
-from headrace.log.inbox import Entry, Inbox, Pushed
+from headrace.log.inbox import Inbox, InboxEntry, Pushed
 from headrace.log.tables import table_log
 from headrace.log.tablestatus import read_group, tables_folder
-from headrace.project.project_ref import Given
+from headrace.project.project_ref import ProjectRef
 
 pytestmark = pytest.mark.service
 
@@ -57,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def child(root: Path) -> Iterator[Child]:
-    made = Child("capture", "headrace.capture", Given(root).environment(), root / "log.txt")
+    made = Child("capture", "headrace.capture", ProjectRef(root).environment(), root / "log.txt")
     made.start()
     yield made
     made.ask_to_end()
@@ -67,7 +67,7 @@ def child(root: Path) -> Iterator[Child]:
 def push(root: Path, *rows: tuple[int, str]) -> None:
     context = Context(root, str(root / ".headrace"))
     inbox = Inbox(context.log_path, "orders", timedelta(hours=1))
-    entries = [Entry(Op.UPSERT, b'{"id": %d, "state": "%s"}' % (number, state.encode())) for number, state in rows]
+    entries = [InboxEntry(Op.UPSERT, b'{"id": %d, "state": "%s"}' % (number, state.encode())) for number, state in rows]
     inbox.add([Pushed(entries)])
 
 
@@ -127,5 +127,5 @@ def test_there_is_one_per_state_folder(root: Path, child: Child, monkeypatch: py
     until(lambda: holder(root / ".headrace" / "tables" / "capture.lock") == child.pid)
     monkeypatch.setattr("headrace.capture.__main__.STOP_SECONDS", 0.1)
     with pytest.raises(ProjectError) as error:
-        capture(Given(root).project(), threading.Event())
+        capture(ProjectRef(root).project(), threading.Event())
     assert error.value.code == "capture-in-use"

@@ -14,7 +14,7 @@ from tests.system.conftest import consume
 
 from headrace.core.errors import Exit
 from headrace.engine.replay import archive_replay
-from headrace.sinks.archive.files import DataFile, Part, names_in, sorted_out
+from headrace.sinks.archive.files import ArchivePart, DataFile, names_in, sorted_out
 from headrace.sinks.archive.read import coverage, folders, located, read_parts
 from headrace.sinks.archive.upkeep import finish_folder
 from headrace.testing.services import Kafka
@@ -72,7 +72,7 @@ def test_check_finds_what_is_there_twice_and_what_is_broken(headrace: Run, folde
 
 
 def test_positions_are_counted_by_partition() -> None:
-    parts = [Part("a", 1, 6, [[0, 10, 3], [1, 0, 3]]), Part("b", 1, 4, [[0, 12, 2], [0, 20, 2]])]
+    parts = [ArchivePart("a", 1, 6, [[0, 10, 3], [1, 0, 3]]), ArchivePart("b", 1, 4, [[0, 12, 2], [0, 20, 2]])]
     first, second = coverage(parts)
     assert (first.records, first.first, first.last, first.repeated, first.absent) == (7, 10, 21, 1, 6)
     assert (second.records, second.repeated, second.absent) == (3, 0, 0)
@@ -128,7 +128,7 @@ def test_days_are_replayed_into_a_topic_once(
         return sorted(json.loads(message.value())["id"] for message in consume(kafka, into))
 
     # the second of its transactions fails, and the small files are merged before it is tried again
-    send = archive_replay.Replayer._send
+    send = archive_replay.ArchiveReplayer._send
 
     def fail(self: Any, replay: Any, number: int, parts: Any) -> int:
         if number:
@@ -136,7 +136,7 @@ def test_days_are_replayed_into_a_topic_once(
         return send(self, replay, number, parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(archive_replay.Replayer, "_send", fail)
+        patch.setattr(archive_replay.ArchiveReplayer, "_send", fail)
         assert headrace(*wanted, *days).code == Exit.INTERRUPTED
     # a transaction that was committed is marked as such in each partition a little later
     assert await_true(lambda: ids() == list(range(10)), 30)

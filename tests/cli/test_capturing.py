@@ -12,7 +12,7 @@ from tests.serve.nodekit import until
 
 from headrace.cli.projects._capturing import Capturing
 from headrace.project.loader import load
-from headrace.project.project_ref import Given
+from headrace.project.project_ref import ProjectRef
 
 pytestmark = pytest.mark.service
 
@@ -21,7 +21,7 @@ def test_a_capture_that_dies_is_told_and_started_again(tmp_path: Path, capsys: p
     table = "{source: {type: push, columns: 'id bigint', key: [id]}}"
     (tmp_path / "headrace.yaml").write_text(f"project: shop\ntables: {{orders: {table}}}\n")
     notes: list[str] = []
-    with Capturing(Given(tmp_path), load(tmp_path), tmp_path / "logs") as capturing:
+    with Capturing(ProjectRef(tmp_path), load(tmp_path), tmp_path / "logs") as capturing:
         capturing.note = lambda about, text: notes.append(f"{about}: {text}")
 
         def followed() -> bool:

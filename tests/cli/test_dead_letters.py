@@ -19,7 +19,7 @@ import pytest
 from headrace.engine.letters.dead_letter_index import LetterBook
 from headrace.engine.letters.dead_letters import SCHEMA, LetterBox
 from headrace.engine.letters.late_rows import SCHEMA as LATE
-from headrace.engine.replay.replay import Begun, Replay
+from headrace.engine.replay.replay import Begun, FlowReplay
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -257,7 +257,7 @@ def test_what_a_replay_has_begun_with_cannot_be_discarded(headrace: Run, shop: P
         (True, 1, True),
         (False, 1, False),
     ]
-    assert isinstance(plan.replays[0], Replay)
+    assert isinstance(plan.replays[0], FlowReplay)
 
 
 def test_a_sink_for_one_writer_is_not_replayed_into_while_an_engine_runs(headrace: Run, shop: Path) -> None:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
-from headrace.core.filters import Filter, apply_all
+from headrace.core.filters import ColumnFilter, apply_all
 
 NAN = float("nan")
 ROWS = pa.RecordBatch.from_pydict(
@@ -18,11 +18,11 @@ ROWS = pa.RecordBatch.from_pydict(
 )
 
 
-def parsed(condition: str) -> Filter | None:
+def parsed(condition: str) -> ColumnFilter | None:
     tree = sqlglot.parse_one(condition, dialect="spark")
     column = tree.find(sqlglot.exp.Column)
     assert column is not None
-    return Filter.from_sql(tree, ROWS.schema.field(column.name))
+    return ColumnFilter.from_sql(tree, ROWS.schema.field(column.name))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_what_means_something_else_to_spark_makes_no_filter(condition: str) -> N
 
 
 def test_all_filters_must_pass() -> None:
-    both = apply_all([Filter("s", "=", ("a",)), Filter("i", ">", (0,))], ROWS)
+    both = apply_all([ColumnFilter("s", "=", ("a",)), ColumnFilter("i", ">", (0,))], ROWS)
     assert both is not None
     assert both.to_pylist() == [True, False, False, False, False]
     assert apply_all([], ROWS) is None
 
 
 def test_filters_read_like_sql() -> None:
-    made = [Filter("s", "in", ("a", "b")), Filter("i", ">", (0,)), Filter("s", "is not null")]
+    made = [ColumnFilter("s", "in", ("a", "b")), ColumnFilter("i", ">", (0,)), ColumnFilter("s", "is not null")]
     assert [str(one) for one in made] == ["s in ('a', 'b')", "i > 0", "s is not null"]

@@ -14,9 +14,9 @@ from headrace.core.positions import (
     Explicit,
     Latest,
     Positions,
-    Scope,
     ShiftBy,
     Split,
+    SplitScope,
     Target,
     parse_offsets,
     parse_scope,
@@ -49,8 +49,8 @@ def test_a_scope_that_cannot_be_read_is_refused(text: str) -> None:
 
 def test_a_scope_must_be_something_the_flow_reads() -> None:
     splits = [Split("a", p, 0, 10, 5) for p in range(2)]
-    Scope({"a": frozenset({1})}).require(splits)
-    for wrong in (Scope({"b": None}), Scope({"a": frozenset({1, 2})})):
+    SplitScope({"a": frozenset({1})}).require(splits)
+    for wrong in (SplitScope({"b": None}), SplitScope({"a": frozenset({1, 2})})):
         with pytest.raises(ProjectError) as refused:
             wrong.require(splits)
         assert (refused.value.code, refused.value.exit_code) == ("unknown-partition", Exit.NOT_FOUND)
@@ -90,10 +90,10 @@ def test_lag_is_unknown_rather_than_zero() -> None:
 
 def test_a_source_without_positions_can_begin_at_its_beginning_only() -> None:
     known = Positions("files in/*.json")
-    assert known.resolve(Earliest(), None, Scope()) is None
+    assert known.resolve(Earliest(), None, SplitScope()) is None
     for target in (Latest(), Current(), AtOffset(3)):
         with pytest.raises(ProjectError) as refused:
-            known.resolve(target, None, Scope())
+            known.resolve(target, None, SplitScope())
         assert (refused.value.code, refused.value.exit_code) == ("rewind-unsupported", Exit.CONFLICT)
         assert "files in/*.json" in refused.value.message
 

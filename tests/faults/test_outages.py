@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from headrace.core.errors import ProjectError
 from headrace.engine.state.state import StateDir
-from headrace.engine.state.status_file import Seen, look
+from headrace.engine.state.status_file import StatusReading, look
 from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.service
@@ -99,7 +99,7 @@ class Outages:
     copies: list[int] = field(default_factory=list)
     consumer: Any = None
 
-    def seen(self) -> Seen:
+    def seen(self) -> StatusReading:
         return look(self.state)
 
     def flow(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tests.serve.nodekit import ORDERS, PROJECT, Rows, changes, commit, defined,
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.log.log import Log
 from headrace.project.loader import load
-from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.settings import ServeProjectRef, Settings
 from headrace.serve.base.status import read_status
 from headrace.serve.replica.pointers import read_pointer
 from headrace.store.endpoint.writer import StoreWriter
@@ -108,7 +108,7 @@ def expected(log: Log) -> tuple[Rows, int]:
 @contextmanager
 def applier(project: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The applier of a node, as the node starts it."""
-    environment = {**os.environ, **Given(project).environment()}
+    environment = {**os.environ, **ServeProjectRef(project).environment()}
     command = [sys.executable, "-m", "headrace.serve.replica.applier"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         try:

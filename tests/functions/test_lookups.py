@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.functions.families.lookups import Contains, Get, Shelf
+from headrace.functions.families.lookups import Contains, Get, LookupFiles
 
 HOUR = timedelta(hours=1)
 
@@ -89,7 +89,7 @@ def test_a_pattern_that_is_none_is_refused(folder: Path) -> None:
 
 def test_files_are_read_again_when_they_are_old_and_kept_when_they_are_gone(folder: Path) -> None:
     now = [0.0]
-    shelf = Shelf(str(folder), lambda: now[0])
+    shelf = LookupFiles(str(folder), lambda: now[0])
     file = folder / "dart-get" / "cities"
     assert shelf.get("dart-get/cities", 3600)["1"] == "Paris"
     file.write_text('{"1": "Lyon"}')

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.endpoints import Op
-from headrace.log.inbox import Entry, Inbox, Pushed, RepeatedIdError, id_of
+from headrace.log.inbox import Inbox, InboxEntry, Pushed, RepeatedIdError, id_of
 from headrace.log.log import LogDamagedError
 
 DAY = timedelta(days=1)
@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 def request(number: int, key: str | None = None, id: str | None = None) -> Pushed:
     row = b'{"id":%d}' % number
-    entry = Entry(Op.UPSERT, row, None if id is None else id_of(id, row, request=False))
+    entry = InboxEntry(Op.UPSERT, row, None if id is None else id_of(id, row, request=False))
     return Pushed([entry], None if key is None else id_of(key, row, request=True))
 
 

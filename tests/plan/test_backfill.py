@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.context import ReadContext
 from headrace.core.errors import ProjectErrors
-from headrace.core.positions import AtOffset, Earliest, Positions, Scope
+from headrace.core.positions import AtOffset, Earliest, Positions, SplitScope
 from headrace.engine.inputs.backfill import BackfilledPositions
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
@@ -105,10 +105,10 @@ def test_kafka_waits_while_there_is_history() -> None:
 
 def test_the_earliest_position_is_the_beginning_of_the_history() -> None:
     class Inner(Positions):
-        def resolve(self, target: object, current: object, scope: Scope) -> dict[str, int]:
+        def resolve(self, target: object, current: object, scope: SplitScope) -> dict[str, int]:
             return {"at": 7}
 
     positions = BackfilledPositions(Inner("kafka"))
-    assert positions.resolve(Earliest(), None, Scope()) is None
-    assert positions.resolve(AtOffset(7), None, Scope()) == {"at": 7}
-    assert positions.resolve(Earliest(), None, Scope({"t": None})) == {"at": 7}, "a topic is Kafka's"
+    assert positions.resolve(Earliest(), None, SplitScope()) is None
+    assert positions.resolve(AtOffset(7), None, SplitScope()) == {"at": 7}
+    assert positions.resolve(Earliest(), None, SplitScope({"t": None})) == {"at": 7}, "a topic is Kafka's"

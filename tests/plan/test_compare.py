@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.plan.compare import Verdict, compare
+from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.planner import make_plan
 from headrace.plan.settings import PARTITIONS, pins, refused
 from headrace.plan.shape import shape_of
@@ -40,7 +40,7 @@ streams:
     source: {type: files, path: places}
     format: {type: json, columns: 'area string, city string'}
 """
-Compared = Callable[..., Verdict]
+Compared = Callable[..., ChangeVerdict]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def compared(tmp_path: Path) -> Compared:
         keys: tuple[str, str] = ("", ""),
         streams: tuple[str, str] = (STREAMS, STREAMS),
         others: tuple[str, str] = ("", ""),
-    ) -> Verdict:
+    ) -> ChangeVerdict:
         old, old_pins = described(before, keys[0], streams[0], others[0])
         new, new_pins = described(now or before, keys[1], streams[1], others[1])
         return compare(old, new, old_pins, new_pins)
@@ -348,10 +348,10 @@ def test_settings_that_would_break_a_promise_are_named() -> None:
 
 def test_verdicts_have_words() -> None:
     kinds: list[Any] = ["first", "safe", "new_generation", "refused"]
-    assert [Verdict(kind, ("x",)).words for kind in kinds] == [
+    assert [ChangeVerdict(kind, ("x",)).words for kind in kinds] == [
         "first start",
         "safe",
         "needs a new generation",
         "refused",
     ]
-    assert Verdict("safe").words == "unchanged"
+    assert ChangeVerdict("safe").words == "unchanged"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import unknown_flow
-from headrace.core.processor import LakeTable, Processor, StepContext
+from headrace.core.processor import FlowLakeTable, Processor, StepContext
 from headrace.core.schema import from_ddl
 from headrace.engine.inputs.processing import RowLetters
 from headrace.engine.letters.dead_letters import LetterBox, read_letters
@@ -22,14 +22,14 @@ class Around:
     """A project, as far as a step may ask about it."""
 
     root: Path
-    tables: Mapping[str, LakeTable] = field(default_factory=dict)
+    tables: Mapping[str, FlowLakeTable] = field(default_factory=dict)
     mode: str = "micro_batch"
 
     @property
     def context(self) -> Context:
         return Context(self.root, str(self.root / ".headrace"))
 
-    def lake_table(self, flow: str) -> LakeTable:
+    def lake_table(self, flow: str) -> FlowLakeTable:
         if flow not in self.tables:
             raise unknown_flow(flow, self.tables)
         return self.tables[flow]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.processors.memory_state import MemoryHandle, StepClockAt
 
 from headrace.core.errors import ProjectError
-from headrace.core.filters import Filter, apply_all
+from headrace.core.filters import ColumnFilter, apply_all
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.planner import make_plan
 from headrace.plan.shape import shape_of
-from headrace.processors._keyed.dedup_rule import Seen, firsts
+from headrace.processors._keyed.dedup_rule import SeenKeys, firsts
 from headrace.processors._steps.queries import condition, filters_of
 from headrace.processors.deduplicate import Deduplicate
 from headrace.project.loader import load
@@ -51,10 +51,10 @@ flows:
 """
 
 
-def seen(rows: list[tuple[int, int]]) -> Seen:
+def seen(rows: list[tuple[int, int]]) -> SeenKeys:
     """Rows of key and time; keys that are equal in one half only are different keys."""
     keys = np.array([key for key, _ in rows], np.int64)
-    return Seen(keys // 2, keys % 2, np.array([time for _, time in rows], np.int64))
+    return SeenKeys(keys // 2, keys % 2, np.array([time for _, time in rows], np.int64))
 
 
 def model(rows: list[tuple[int, int]], known: list[tuple[int, int]], ttl: int) -> list[int]:
@@ -89,7 +89,7 @@ def test_what_passes_is_what_the_rule_says(rows: list[Any], before: list[Any], t
 
 def test_a_repeat_does_not_prolong_and_a_later_row_begins_anew() -> None:
     rows = [(1, 0), (1, 9), (1, 10), (1, 19), (1, 20), *((2, time) for time in range(0, 200, 10))]
-    passed = firsts(seen(rows), Seen.none(), 10)
+    passed = firsts(seen(rows), SeenKeys.none(), 10)
     assert passed.tolist() == [True, False, True, False, True, *[True] * 20]
 
 
@@ -124,7 +124,7 @@ def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_fo
 def test_what_is_remembered_takes_24_bytes_per_key() -> None:
     kept = seen([(-5, 1), (7, 2)])
     assert len(kept.to_bytes()) == 48
-    again = Seen.from_bytes(kept.to_bytes())
+    again = SeenKeys.from_bytes(kept.to_bytes())
     assert [again.high.tolist(), again.low.tolist(), again.time.tolist()] == [
         kept.high.tolist(), kept.low.tolist(), kept.time.tolist(),
     ]  # fmt: skip
@@ -146,7 +146,7 @@ def test_keys_are_looked_for_and_must_have_a_hash() -> None:
 def test_repeats_may_be_marked_and_some_rows_left_alone() -> None:
     from headrace.processors._keyed.dedup_work import FirstsWork
 
-    work = FirstsWork(10, None, StepClockAt(), (Filter("c", "is true"),), True)
+    work = FirstsWork(10, None, StepClockAt(), (ColumnFilter("c", "is true"),), True)
     work.open(MemoryHandle())  # type: ignore[arg-type]
 
     def marks(keys: list[int], considered: list[bool | None]) -> list[bool | None]:

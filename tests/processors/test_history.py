@@ -19,7 +19,7 @@ from headrace.plan.compare import compare
 from headrace.plan.planner import make_plan
 from headrace.plan.shape import shape_of
 from headrace.processors.history import History
-from headrace.processors.history.window import Range, seen_by
+from headrace.processors.history.window import TimeRanges, seen_by
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness
 
@@ -63,7 +63,7 @@ TIMES = st.lists(st.integers(0, 50), max_size=12).map(sorted)
 @given(TIMES, TIMES, st.integers(0, 50), st.sampled_from([None, 1, 3]), st.booleans())
 def test_an_event_sees_what_came_before_it(past: Any, new: Any, back: int, limit: int | None, own: bool) -> None:
     since, until = [time - back for time in new], new
-    found = seen_by(moments(*past), moments(*new), Range(moments(*since), moments(*until)), limit, own)
+    found = seen_by(moments(*past), moments(*new), TimeRanges(moments(*since), moments(*until)), limit, own)
     assert [one.tolist() for one in found] == model(past, new, since, until, limit, own)
 
 

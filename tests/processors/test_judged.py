@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.processors.memory_state import MemoryHandle
 
-from headrace.processors._keyed.keyed_filter import Verdict, _Fetch, _Judging, _Leave
+from headrace.processors._keyed.keyed_filter import RowVerdict, _Fetch, _Judging, _Leave
 from headrace.processors._keyed.spill import Parking
 from headrace.processors._keyed.state import HIGH
 from headrace.processors._steps.columns import with_type
@@ -45,10 +45,10 @@ class EvenJudge:
     def open(self, handle: Any) -> None:
         """It remembers nothing."""
 
-    def judge(self, rows: pa.Table) -> Verdict:
+    def judge(self, rows: pa.Table) -> RowVerdict:
         n = rows["n"].to_numpy()
         assert len(rows[HIGH]) == len(n)
-        return Verdict(n % 2 == 0, pa.array(n % 4 == 0))
+        return RowVerdict(n % 2 == 0, pa.array(n % 4 == 0))
 
 
 def batch(start: int, count: int) -> pa.RecordBatch:
@@ -134,9 +134,9 @@ def test_a_judge_is_asked_about_rows_in_their_order(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Watches(EvenJudge):
-        def judge(self, rows: pa.Table) -> Verdict:
+        def judge(self, rows: pa.Table) -> RowVerdict:
             seen.extend(rows["n"].to_pylist())
-            return Verdict(np.ones(rows.num_rows, np.bool_))
+            return RowVerdict(np.ones(rows.num_rows, np.bool_))
 
     one = pa.RecordBatch.from_pylist([{"key": "same", "n": n} for n in range(5)], schema=SCHEMA)
     two = pa.RecordBatch.from_pylist([{"key": "same", "n": n} for n in range(5, 9)], schema=SCHEMA)

@@ -10,7 +10,7 @@ from tests.processors.conftest import StepDesk
 
 from headrace.core.errors import ProjectError
 from headrace.processors.elasticsearch import Elasticsearch
-from headrace.processors.opensearch import OpenSearch as Step
+from headrace.processors.opensearch import OpenSearchEnricher as Step
 from headrace.testing.services import OpenSearch
 
 COLUMNS = {"name": "$.name", "n": {"path": "$.stats.n", "type": "int"}}

@@ -11,7 +11,7 @@ import pytest
 from tests.processors.conftest import StepDesk
 
 from headrace.core.errors import ProjectError
-from headrace.processors.postgres import Postgres as Step
+from headrace.processors.postgres import PostgresEnricher as Step
 from headrace.testing.services import Postgres
 
 pytestmark = pytest.mark.service

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.processors.conftest import StepDesk
 
 from headrace.core.errors import ProjectError
-from headrace.processors.redis import Redis as Step
+from headrace.processors.redis import RedisEnricher as Step
 from headrace.testing.services import Redis
 
 NAMES = {"name": "$.name", "n": {"path": "$.stats.n", "type": "int"}}

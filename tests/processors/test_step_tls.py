@@ -21,7 +21,7 @@ from tests.processors.test_grpc import step as grpc_step
 
 from headrace.core.errors import ProjectError
 from headrace.processors.http import Http
-from headrace.processors.redis import Redis as RedisStep
+from headrace.processors.redis import RedisEnricher as RedisStep
 from headrace.testing.services import Redis
 from headrace.testing.services.ports import choose
 

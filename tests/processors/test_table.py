@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import LakeTable
-from headrace.processors._lookup.lookup import Wanted
-from headrace.processors._lookup.tables import Pins, Place, TableAt
+from headrace.core.processor import FlowLakeTable
+from headrace.processors._lookup.lookup import LookupSpec
+from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
 from headrace.processors.table import TableStep
 from headrace.testing.harness import ProjectHarness
 
@@ -40,7 +40,7 @@ flows:
 @pytest.fixture
 def around(tmp_path: Path) -> Around:
     write_deltalake(str(tmp_path / "customers"), CUSTOMERS)
-    return Around(tmp_path, {"people": LakeTable("customers", ("id", "name", "tier"))})
+    return Around(tmp_path, {"people": FlowLakeTable("customers", ("id", "name", "tier"))})
 
 
 def step(**options: Any) -> TableStep:
@@ -96,7 +96,7 @@ def test_files_are_read_again_when_they_changed(tmp_path: Path, form: Any) -> No
 def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
     pins = Pins(around.root / "pins", "g1-aaaaaa")
     place = TableAt(lake="customers").place(around)
-    wanted = Wanted(place, ("id",), pa.schema([("name", pa.string())]))
+    wanted = LookupSpec(place, ("id",), pa.schema([("name", pa.string())]))
     assert pins.version(7, place.version) == "0"
     write_deltalake(place.path, CUSTOMERS.slice(0, 1).set_column(1, "name", pa.array(["new"])), mode="overwrite")
     assert pins.version(8, place.version) == "1"
@@ -111,7 +111,7 @@ def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
 
 
 def test_a_table_that_is_not_there_yet(tmp_path: Path) -> None:
-    around = Around(tmp_path, {"people": LakeTable("people", ("id", "name"))})
+    around = Around(tmp_path, {"people": FlowLakeTable("people", ("id", "name"))})
     unknown = step(table=TableAt(flow="people")).bound(around)
     assert unknown.output(pa.schema([("customer", pa.int64())])).names == ["customer", "name"]
     with pytest.raises(ProjectError) as caught:
@@ -151,7 +151,7 @@ def test_keys_and_columns_that_are_read(around: Around) -> None:
     bound = step(key=["customer"], table=TableAt(lake="customers"), prefix="c_")
     assert bound.key == {"customer": "customer"}
     assert step(prefix="c_").bound(around).uses(frozenset({"c_name", "at"})) == {"customer", "at"}
-    assert Place("lake", "x", "x").label == "x"
+    assert LookupTable("lake", "x", "x").label == "x"
 
 
 @pytest.mark.spark

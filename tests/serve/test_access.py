@@ -18,7 +18,7 @@ from headrace.project.serving import Access
 from headrace.serve.access.access import Door, Doors
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
-from headrace.store.endpoint.reader import Event, StoreReader
+from headrace.store.endpoint.reader import StoreEvent, StoreReader
 
 ALL = Grant("all", frozenset({"read"}))
 
@@ -121,8 +121,8 @@ def stored(number: int, **more: Any) -> bytes:
     return json.dumps(film(number, **more)).encode()
 
 
-def event(op: Op, new: bytes | None, old: bytes | None) -> Event:
-    return Event(9, op, b"key", new, old)
+def event(op: Op, new: bytes | None, old: bytes | None) -> StoreEvent:
+    return StoreEvent(9, op, b"key", new, old)
 
 
 EU, US = {"region": "EU"}, {"region": "US"}

@@ -23,7 +23,7 @@ from headrace.serve.base.settings import Settings
 from headrace.serve.base.status import read_status
 from headrace.serve.replica.applier import Applier
 from headrace.serve.replica.corruption_flag import suspect, suspected
-from headrace.serve.replica.follower import Follower
+from headrace.serve.replica.follower import LogFollower
 from headrace.serve.replica.pointers import read_pointer, report_damage
 from headrace.serve.replica.snapshots import ask_for_snapshot
 
@@ -93,7 +93,7 @@ def test_ready_is_said_only_of_what_readers_find(settings: Settings) -> None:
         if len(told) == 1:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-    follower = Follower(settings, ORDERS, log, None, tell)
+    follower = LogFollower(settings, ORDERS, log, None, tell)
     follower.start()
     try:
         until(lambda: follower.state == "ready")

@@ -19,7 +19,7 @@ from headrace.serve.rest import app as app_module
 from headrace.serve.rest import connection
 from headrace.serve.rest.api import server
 from headrace.serve.rest.app import create_app
-from headrace.serve.rest.connection import Connection
+from headrace.serve.rest.connection import HttpConnection
 
 HOST = b"Host: localhost\r\n"
 
@@ -138,7 +138,7 @@ def test_who_does_not_ask_is_let_go(filled: Served) -> None:
     async def looks(sent: bytes) -> int:
         config = server(filled.settings()).config
         config.load()
-        line, one = Line(), Connection(config, ServerState(), {}, asyncio.get_running_loop())
+        line, one = Line(), HttpConnection(config, ServerState(), {}, asyncio.get_running_loop())
         one.connection_made(line)  # type: ignore[arg-type]
         one.data_received(sent)
         count = 0

@@ -23,7 +23,7 @@ from headrace.core.endpoints import Op
 from headrace.log.kafka import KafkaLog
 from headrace.log.log import Log
 from headrace.project.loader import load
-from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.settings import ServeProjectRef, Settings
 from headrace.serve.base.status import read_node
 from headrace.testing.services import Kafka
 
@@ -161,6 +161,6 @@ def test_no_process_of_a_node_loads_spark(project: Path) -> None:
         "import sys; from headrace.serve import applier, api, node; from headrace.serve.base.settings import Settings; "
         "api.server(Settings.here()); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
     )
-    environment = {**os.environ, **Given(project).environment()}
+    environment = {**os.environ, **ServeProjectRef(project).environment()}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE) as process:
         assert process.wait(120) == 0

@@ -25,7 +25,7 @@ from headrace.serve.access.access import Door, Doors
 from headrace.serve.access.feeds import Feeds
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
-from headrace.serve.access.subscription import Item, Subscription, Wanted
+from headrace.serve.access.subscription import Subscription, SubscriptionItem, SubscriptionRequest
 from headrace.serve.base.status import write_status
 from headrace.serve.replica.pointers import Pointer, write_pointer
 from headrace.store.endpoint.writer import StoreWriter
@@ -33,7 +33,7 @@ from headrace.store.endpoint.writer import StoreWriter
 PAIRS = Endpoint("pairs", from_ddl("id int, n int"), key=("id",))
 Change = tuple[Op, int | None, int, int | None]
 """Op, old key if it changes, key, value."""
-Work = Callable[[Callable[..., AsyncIterator[list[Item]]], Feeds], Any]
+Work = Callable[[Callable[..., AsyncIterator[list[SubscriptionItem]]], Feeds], Any]
 
 
 class Bench:
@@ -49,8 +49,8 @@ class Bench:
         async def main() -> Any:
             feeds = Feeds(self.stores, self._most)
 
-            def subscribe(heartbeat: float = 15.0, **wanted: Any) -> AsyncIterator[list[Item]]:
-                return Subscription(feeds, self.door, Wanted(**wanted), heartbeat).items()
+            def subscribe(heartbeat: float = 15.0, **wanted: Any) -> AsyncIterator[list[SubscriptionItem]]:
+                return Subscription(feeds, self.door, SubscriptionRequest(**wanted), heartbeat).items()
 
             try:
                 async with asyncio.timeout(120):
@@ -68,8 +68,8 @@ class Bench:
         return self.doors.open(self.grant, self.name, "events")
 
 
-async def take(items: AsyncIterator[list[Item]], count: int) -> list[Item]:
-    found: list[Item] = []
+async def take(items: AsyncIterator[list[SubscriptionItem]], count: int) -> list[SubscriptionItem]:
+    found: list[SubscriptionItem] = []
     while len(found) < count:
         found += [item for item in await anext(items) if item.type != "heartbeat"]
     return found
@@ -161,7 +161,7 @@ def pairs(tmp_path: Path) -> Iterator[Pairs]:
     found.writer.close()
 
 
-def _told(known: dict[int, int], item: Item) -> None:
+def _told(known: dict[int, int], item: SubscriptionItem) -> None:
     """What a client does that keeps a copy: it may never be told of a row twice, nor of one it does not have."""
     row, old = (json.loads(one) if one else None for one in (item.row, item.old))
     match item.type:
@@ -371,11 +371,11 @@ def test_only_so_many_and_none_while_it_stops(served: Served) -> None:
 @pytest.mark.parametrize("token", ["5", "v1", "v0-1", "v1-", "v1--1", "v1-1 ", "v1-99999999999999999999", "ü"])
 def test_tokens_that_are_none(token: str) -> None:
     with pytest.raises(RequestError) as refused:
-        Wanted.of(None, [], False, token)
+        SubscriptionRequest.of(None, [], False, token)
     assert refused.value.code == "bad-resume-token"
 
 
 def test_types_that_are_none() -> None:
     with pytest.raises(RequestError) as refused:
-        Wanted.of(None, ["upsert"], False, None)
+        SubscriptionRequest.of(None, ["upsert"], False, None)
     assert refused.value.code == "bad-event-type"

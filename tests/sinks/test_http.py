@@ -94,7 +94,7 @@ def test_nothing_secret_is_said() -> None:
 
 def test_templates() -> None:
     assert templates.parts("a{b}{{c}}{d:yyyy-MM}") == [
-        "a", templates.Hole("b", None), "{c}", templates.Hole("d", "yyyy-MM"),
+        "a", templates.DatePlaceholder("b", None), "{c}", templates.DatePlaceholder("d", "yyyy-MM"),
     ]  # fmt: skip
     assert templates.columns_of("{{x}}") == []
     for bad in ("{", "a}b", "{}", "{a", "{a:}"):

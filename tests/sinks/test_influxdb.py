@@ -18,7 +18,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.sinks._refused import Report
 from headrace.sinks.influxdb import InfluxDBSink
-from headrace.sinks.influxdb.lines import InfluxWrite, Shape
+from headrace.sinks.influxdb.lines import InfluxWrite, LineShape
 from headrace.testing.services import InfluxDB
 from headrace.testing.services.probe import http_get
 
@@ -37,7 +37,7 @@ def code_of(call: Any) -> str:
 
 
 def test_columns_are_tags_fields_or_the_time() -> None:
-    shape = Shape.of(
+    shape = LineShape.of(
         ["window_timestamp", "tag_city", "label_kind", "n", "area", "tag_"], "m", "window_timestamp", ["area"]
     )
     assert shape.tags == {"area": "area", "tag_city": "city", "label_kind": "kind"}

@@ -22,7 +22,7 @@ from headrace.core.schema import from_ddl
 from headrace.core.sink import Side
 from headrace.sinks.postgres import PostgresSink
 from headrace.sinks.postgres.server import explanation
-from headrace.sinks.postgres.table import Held, Table, column_type, create_statement, require_fit
+from headrace.sinks.postgres.table import ServerTable, TableColumn, column_type, create_statement, require_fit
 from headrace.sinks.postgres.write import BatchWrite, Merge
 from headrace.testing.services import Postgres
 
@@ -85,15 +85,15 @@ def test_types_of_a_new_table() -> None:
     )
 
 
-ORDERS = Table(
+ORDERS = ServerTable(
     "public",
     "orders",
     (
-        Held("id", "bigint", "int8", "N", needed=True),
-        Held("name", "text", "text", "S", needed=False),
-        Held("at", "timestamp with time zone", "timestamptz", "D", needed=False),
-        Held("tags", "text[]", "_text", "A", needed=False),
-        Held("doc", "jsonb", "jsonb", "U", needed=False),
+        TableColumn("id", "bigint", "int8", "N", needed=True),
+        TableColumn("name", "text", "text", "S", needed=False),
+        TableColumn("at", "timestamp with time zone", "timestamptz", "D", needed=False),
+        TableColumn("tags", "text[]", "_text", "A", needed=False),
+        TableColumn("doc", "jsonb", "jsonb", "U", needed=False),
     ),
     (("id",),),
 )

@@ -19,7 +19,7 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.sinks.redis import RedisSink
-from headrace.sinks.redis.entries import Entry
+from headrace.sinks.redis.entries import RedisEntry
 from headrace.sinks.redis.merge import Merging, fields_of
 from headrace.testing.services import Redis
 
@@ -248,7 +248,7 @@ def test_documents_are_changed_field_by_field(spark: Any, server: Redis, held: A
 @pytest.mark.service
 def test_a_document_that_somebody_else_changes_meanwhile(server: Redis, held: Any) -> None:
     merging = Merging(json=True, delete_nulls=False, keep=frozenset(), unset=(), ttl_ms=None)
-    entry, change, others = Entry(0, "o:1", {"mine": b"1"}), merging._change_documents, iter(range(2))
+    entry, change, others = RedisEntry(0, "o:1", {"mine": b"1"}), merging._change_documents, iter(range(2))
 
     def meddled(pipe: Any) -> Any:
         told = change(pipe, ["o:1"], [entry])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
-from headrace.engine.inputs.history import Piece, in_parts, lake_files, newest_offsets, parquet_files, pieces_of
+from headrace.engine.inputs.history import RowGroup, in_parts, lake_files, newest_offsets, parquet_files, pieces_of
 from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory, as_times, conform
 from headrace.project.ranges import folder_range, parse_ranges
 
@@ -209,18 +209,20 @@ times = st.one_of(st.none(), st.integers(0, 100))
 
 
 @st.composite
-def some_pieces(draw: st.DrawFn) -> list[Piece]:
+def some_pieces(draw: st.DrawFn) -> list[RowGroup]:
     found = []
     for number in range(draw(st.integers(0, 12))):
         first = draw(times)
         last = None if first is None else first + draw(st.integers(0, 30))
-        found.append(Piece(f"f{number}", 0, 0, draw(st.integers(1, 50)), first, last))
+        found.append(RowGroup(f"f{number}", 0, 0, draw(st.integers(1, 50)), first, last))
     return found
 
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=some_pieces(), most=st.integers(1, 120), delay=st.one_of(st.none(), st.integers(0, 40)))
-def test_parts_hold_all_pieces_in_order_and_nothing_is_late(pieces: list[Piece], most: int, delay: int | None) -> None:
+def test_parts_hold_all_pieces_in_order_and_nothing_is_late(
+    pieces: list[RowGroup], most: int, delay: int | None
+) -> None:
     parts = in_parts(pieces, most, delay)
     assert sorted(one.path for part in parts for one in part) == sorted(one.path for one in pieces)
     assert all(parts)
@@ -236,6 +238,6 @@ def test_parts_hold_all_pieces_in_order_and_nothing_is_late(pieces: list[Piece],
 
 
 def test_a_piece_is_one_line() -> None:
-    line = Piece("a", 2, 30, 10, folders={"dt": "x"}).to_line()
+    line = RowGroup("a", 2, 30, 10, folders={"dt": "x"}).to_line()
     assert json.loads(line) == {"path": "a", "group": 2, "row": 30, "folders": {"dt": "x"}}
     assert "\n" not in line

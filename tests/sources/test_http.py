@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from headrace.core.context import Context, ReadContext
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
-from headrace.core.positions import AtOffset, AtTime, Current, Earliest, Explicit, Latest, Scope, ShiftBy
-from headrace.log.inbox import Entry, Inbox, Pushed
+from headrace.core.positions import AtOffset, AtTime, Current, Earliest, Explicit, Latest, ShiftBy, SplitScope
+from headrace.log.inbox import Inbox, InboxEntry, Pushed
 from headrace.sources.http import HttpSource
 from headrace.sources.http.positions import HttpPositions, inbox_errors
 
@@ -25,7 +25,7 @@ SOURCE = HttpSource(path=PATH)
 def posted(folder: Path, *numbers: int) -> Inbox:
     """An inbox to which these were added, in one commit."""
     inbox = SOURCE.inbox(Context(folder, str(folder / "state")).log_path)
-    inbox.add([Pushed([Entry(Op.UPSERT, b'{"n":%d}' % n)]) for n in numbers])
+    inbox.add([Pushed([InboxEntry(Op.UPSERT, b'{"n":%d}' % n)]) for n in numbers])
     return inbox
 
 
@@ -91,7 +91,7 @@ def test_positions_are_commits_and_lag_counts_records(tmp_path: Path) -> None:
 def test_a_flow_can_begin_anywhere(tmp_path: Path, target: Any, commit: int) -> None:
     for number in range(3):
         posted(tmp_path, number)
-    assert positions(tmp_path).resolve(target, at(2), Scope()) == at(commit)
+    assert positions(tmp_path).resolve(target, at(2), SplitScope()) == at(commit)
 
 
 def test_what_all_flows_have_read_is_let_go_when_it_is_old_enough(tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_what_all_flows_have_read_is_let_go_when_it_is_old_enough(tmp_path: Path
     with pytest.raises(ProjectError) as refused, inbox_errors(PATH):
         inbox.segments(1)
     assert refused.value.code == "http-inbox-cut"
-    assert known.resolve(Earliest(), at(1), Scope()) == at(4)
+    assert known.resolve(Earliest(), at(1), SplitScope()) == at(4)
 
 
 def test_an_inbox_with_less_than_was_read_is_refused(tmp_path: Path) -> None:
-    from headrace.sources.http.posted import Posts, _StreamReader
+    from headrace.sources.http.posted import Posts, _PostedStreamReader
 
     posted(tmp_path, 1)
-    reader = _StreamReader(Posts(SOURCE, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry"), 2))
+    reader = _PostedStreamReader(Posts(SOURCE, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry"), 2))
     assert reader.latestOffset(at(1), reader.getDefaultReadLimit()) == at(2)
     with pytest.raises(ProjectError) as refused:
         reader.latestOffset(at(9), reader.getDefaultReadLimit())

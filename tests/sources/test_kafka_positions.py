@@ -22,8 +22,8 @@ from headrace.core.positions import (
     Latest,
     Position,
     Positions,
-    Scope,
     ShiftBy,
+    SplitScope,
     Target,
     parse_scope,
 )
@@ -100,8 +100,8 @@ def known(kafka: Kafka, filled: str) -> Iterator[Positions]:
 
 @pytest.mark.service
 def test_targets_are_offsets_within_what_there_is(known: Positions, filled: str, now: int) -> None:
-    def at(target: Target, scope: Scope | None = None, current: Position | None = None) -> list[int]:
-        found = known.resolve(target, current, scope or Scope())
+    def at(target: Target, scope: SplitScope | None = None, current: Position | None = None) -> list[int]:
+        found = known.resolve(target, current, scope or SplitScope())
         assert found is not None
         return [found[filled][str(p)] for p in range(3)]
 

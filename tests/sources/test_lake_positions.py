@@ -18,8 +18,8 @@ from headrace.core.positions import (
     Explicit,
     Latest,
     Position,
-    Scope,
     ShiftBy,
+    SplitScope,
     Target,
 )
 from headrace.sources.lake import LakeSource
@@ -52,7 +52,7 @@ def context(tmp_path: Path) -> Context:
 )
 def test_targets_are_versions(context: Context, target: Target, current: Position | None, version: int | None) -> None:
     known = LakeSource(path="t").positions(context)
-    assert known.resolve(target, current, Scope()) == {"version": version}
+    assert known.resolve(target, current, SplitScope()) == {"version": version}
 
 
 def test_lag_is_told_in_seconds_only_and_upkeep_is_nothing_to_wait_for(context: Context) -> None:

@@ -5,10 +5,10 @@ import pytest
 from tests.sql.cases import QUERIES, SCHEMAS
 
 from headrace.sql.query import parse
-from headrace.sql.reads import Reads, reads
+from headrace.sql.reads import InputReads, reads
 
 
-def read(sql: str, keep: dict[str, str] | None = None) -> dict[str, Reads]:
+def read(sql: str, keep: dict[str, str] | None = None) -> dict[str, InputReads]:
     query = parse(sql)
     return reads(query, {name: SCHEMAS[name] for name in {t.lower() for t in query.tables}}, keep)
 
@@ -112,4 +112,4 @@ def test_a_sampled_table_is_not_filtered_early() -> None:
 def test_a_struct_column_named_like_its_table_is_not_mistaken_for_it() -> None:
     schema = pa.schema([("o", pa.struct([("status", pa.string())])), ("status", pa.string())])
     found = reads(parse("SELECT 1 AS one FROM t o WHERE o.status = 'x'"), {"t": schema})
-    assert found["t"] == Reads(("o", "status"), ())
+    assert found["t"] == InputReads(("o", "status"), ())

@@ -13,7 +13,7 @@ from tests.sql.cases import BOOKINGS, ORDERS, QUERIES, SCHEMAS
 
 from headrace.core.filters import apply_all
 from headrace.sql.query import parse
-from headrace.sql.reads import Reads, reads
+from headrace.sql.reads import InputReads, reads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def left_over(rows: list[dict[str, Any]], schema: pa.Schema, used: Reads) -> pa.Table:
+def left_over(rows: list[dict[str, Any]], schema: pa.Schema, used: InputReads) -> pa.Table:
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
     mask = apply_all(used.filters, batch)
     kept = pa.Table.from_batches([batch if mask is None else batch.filter(mask)])

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.endpoints import OLD, OP, Endpoint, Op
-from headrace.store.endpoint.reader import StoreReader, View
+from headrace.store.endpoint.reader import ReadTransaction, StoreReader
 from headrace.store.endpoint.writer import StoreWriter
-from headrace.store.query.query import Page, parse_query
+from headrace.store.query.query import ResultPage, parse_query
 
 NO_BOUND = 1_000_000
 
@@ -41,7 +41,7 @@ class Made:
         """Delete."""
         self.writer.apply(self.writer.position + 1, [changes(self.endpoint, Op.DELETE, rows)])
 
-    def page(self, document: dict[str, Any], *, bound: int = NO_BOUND, default: int | None = 50) -> Page:
+    def page(self, document: dict[str, Any], *, bound: int = NO_BOUND, default: int | None = 50) -> ResultPage:
         """A page of a query."""
         with self.reader.view() as view:
             return view.query(parse_query(document, self.endpoint, page=None, default=default), bound)
@@ -56,7 +56,7 @@ class Made:
             return view.count(parse_query(document, self.endpoint, page=None, default=None), bound)
 
     @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> Iterator[ReadTransaction]:
         """One moment."""
         with self.reader.view() as view:
             yield view
@@ -67,6 +67,6 @@ class Made:
         self.writer.close()
 
 
-def rows_of(page: Page) -> list[dict[str, Any]]:
+def rows_of(page: ResultPage) -> list[dict[str, Any]]:
     """Rows as their JSON has them."""
     return [json.loads(row.json) for row in page.rows]

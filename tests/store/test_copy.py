@@ -13,7 +13,7 @@ import pytest
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.core.tables import UNCHANGED, WEIGHT, Change, TableShape, Taken
+from headrace.core.tables import UNCHANGED, WEIGHT, CapturedBatch, RowChange, TableShape
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.tables.copy import TableCopy
 
@@ -28,19 +28,19 @@ def copy(tmp_path: Path) -> Iterator[TableCopy]:
     made.close()
 
 
-def take(copy: TableCopy, *changes: Change, shapes: dict[str, TableShape] = SHAPES, **more: Any) -> list[Any]:
+def take(copy: TableCopy, *changes: RowChange, shapes: dict[str, TableShape] = SHAPES, **more: Any) -> list[Any]:
     """What comes of changes, as (weight, row)."""
-    found = copy.take(Taken({}, changes, **more), shapes)
+    found = copy.take(CapturedBatch({}, changes, **more), shapes)
     copy.commit("log", copy.sequence + 1)
     return [(row.pop(WEIGHT), tuple(row.values())) for table in sorted(found) for row in found[table].to_pylist()]
 
 
-def put(*row: Any, before: tuple[Any, ...] | None = None, table: str = "items") -> Change:
-    return Change(table, row, before)
+def put(*row: Any, before: tuple[Any, ...] | None = None, table: str = "items") -> RowChange:
+    return RowChange(table, row, before)
 
 
-def gone(*key: Any) -> Change:
-    return Change("items", None, key)
+def gone(*key: Any) -> RowChange:
+    return RowChange("items", None, key)
 
 
 CUP, MUG = (1, "cup", Decimal("2.50")), (2, "mug", None)
@@ -106,7 +106,7 @@ def test_rows_that_a_new_snapshot_does_not_have_go_when_it_ends(copy: TableCopy)
     ]
     assert copy.counts() == {"items": 2}
     with pytest.raises(ValueError, match="did not begin"):
-        copy.take(Taken({}, ends=begun), SHAPES)
+        copy.take(CapturedBatch({}, ends=begun), SHAPES)
 
 
 def test_a_column_that_is_added_is_null_in_rows_that_are_there(copy: TableCopy) -> None:
@@ -155,7 +155,7 @@ def test_what_was_not_committed_is_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     copy = TableCopy.open(folder)
     take(copy, put(*CUP))
-    copy.take(Taken({}, [put(*MUG)]), SHAPES)
+    copy.take(CapturedBatch({}, [put(*MUG)]), SHAPES)
     copy.close()
     again = TableCopy.open(folder)
     assert (again.log, again.sequence, again.counts()) == ("log", 1, {"items": 1})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
-from headrace.store.query.filters import Filter, both, parse_filter
+from headrace.store.query.filters import RowFilter, both, parse_filter
 from headrace.store.query.query import parse_query
 from headrace.store.rows.tokens import LONGEST, tokens
 
@@ -238,7 +238,7 @@ def test_any_document_is_a_filter_or_refused(condition: Any, order: Any, number:
     except RequestError:
         pass
     else:
-        assert isinstance(found, Filter)
+        assert isinstance(found, RowFilter)
         assert found.matches({}) in (True, False)
     with suppress(RequestError):
         parse_query({"$filter": condition, "$order_by": order, "$limit": number, "$after": number}, ENDPOINT, page=9)

@@ -29,7 +29,7 @@ def writer(tmp_path: Path) -> StoreWriter:
     return StoreWriter.open(tmp_path / "store", THINGS)
 
 
-def saved(writer: StoreWriter, snapshots: Snapshots, times: int) -> list[snapshot.Snapshot]:
+def saved(writer: StoreWriter, snapshots: Snapshots, times: int) -> list[snapshot.StoreSnapshot]:
     found = []
     for turn in range(times):
         writer.apply(turn + 1, [batch(turn)])

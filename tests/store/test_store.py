@@ -14,7 +14,7 @@ import pytest
 
 from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.endpoint.reader import Row, StoreReader
+from headrace.store.endpoint.reader import ServedRow, StoreReader
 from headrace.store.endpoint.resolve import EXISTS, MISSING
 from headrace.store.endpoint.writer import StoreWriter
 from headrace.store.lmdb.errors import StoreDamagedError
@@ -47,7 +47,7 @@ def test_what_is_put_in_can_be_read(tmp_path: Path) -> None:
     reader = StoreReader.open(tmp_path)
     with reader.view() as view:
         assert (view.position, view.version, view.rows) == (1, 2, 2)
-        assert view.get([1]) == Row(
+        assert view.get([1]) == ServedRow(
             1, b'{"id":1,"name":"Ada Lovelace","age":36,"at":null}', view.reader.keys.row_key([1])
         )
         assert view.get([3]) is None

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
-from headrace.core.positions import Earliest, Latest, Scope
+from headrace.core.positions import Earliest, Latest, SplitScope
 from headrace.core.schema import TIMESTAMP
 from headrace.engine.flows import crash_points
 from headrace.engine.inputs.backfill import histories, progress
@@ -233,8 +233,8 @@ def test_rows_go_on_after_the_highest_offset(
     state = StateDir.of(loaded.context)
     plan = make_plan(loaded)
     rewinder = Rewinder(plan.flow("rows"), plan, state, loaded.context)
-    assert rewinder.to_position(Earliest(), Scope()).start == {}, "the history again"
-    made_anew = rewinder.execute(rewinder.to_position(Latest(), Scope()))
+    assert rewinder.to_position(Earliest(), SplitScope()).start == {}, "the history again"
+    made_anew = rewinder.execute(rewinder.to_position(Latest(), SplitScope()))
     run_project(tmp_path)
     assert histories(made_anew)["orders"].skipped
     assert len(table(tmp_path / "lake/rows")) == COUNT + 10

@@ -16,7 +16,7 @@ from tests.system.conftest import RunProject, consume, produce
 
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.positions.upgrade import Change, begin_anew, change_of
+from headrace.engine.positions.upgrade import FlowChange, begin_anew, change_of
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -85,7 +85,7 @@ class Flow:
             text = "".join(json.dumps(made(number)) + "\n" for number in numbers)
             (self.folder / folder / f"{name}.json").write_text(text)
 
-    def change(self) -> Change:
+    def change(self) -> FlowChange:
         project = load(self.folder)
         return change_of(project, StateDir(Path(project.context.state)), make_plan(project).flow("f"))
 

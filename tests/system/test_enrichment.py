@@ -14,10 +14,10 @@ from benchmarks.answers import Answers, answers
 
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.dead_letters import read_letters
 from headrace.engine.observe.step_metrics import step_families
-from headrace.engine.replay.replay import Outcome, Replayer, alone
+from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome, alone
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import FlowRun, Runner
@@ -94,16 +94,16 @@ def letters(project: Path) -> list[dict[str, Any]]:
     return found
 
 
-def replay(project: Path, spark: SparkSession) -> list[Outcome]:
+def replay(project: Path, spark: SparkSession) -> list[ReplayOutcome]:
     loaded = load(project)
     state = StateDir(Path(loaded.context.state))
     book = LetterBook(state.dead_letters)
     with book.reading():
         shelf = book.shelf()
-        plan = ReplayPlanner(loaded, state, shelf).plan(Wanted().of(shelf.index), [])
+        plan = ReplayPlanner(loaded, state, shelf).plan(LetterFilter().of(shelf.index), [])
         assert not plan.refused
         with alone(state, plan.replays):
-            return [Replayer(loaded, state, spark).run(one, shelf) for one in plan.replays]
+            return [DeadLetterReplayer(loaded, state, spark).run(one, shelf) for one in plan.replays]
 
 
 def test_every_row_is_enriched_or_a_letter_and_letters_come_through_later(

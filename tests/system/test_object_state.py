@@ -21,13 +21,13 @@ from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.late_rows import read_late
 from headrace.engine.observe.housekeeping import remove_old_generations
 from headrace.engine.positions.rewind import Copy, Rewinder, stopped
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.upgrade import change_of
-from headrace.engine.replay.replay import Begun, Replayer
+from headrace.engine.replay.replay import Begun, DeadLetterReplayer
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.spark.session import reach
 from headrace.engine.state.lease import Owner
@@ -187,12 +187,12 @@ def _replay(shop: Shop, spark: SparkSession) -> None:
     project, state = shop.project, shop.state
     with book.history.lock(), book.reading():
         shelf = book.shelf("copies")
-        plan = ReplayPlanner(project, state, shelf).plan(Wanted().of(shelf.index), Begun(state.replays).flows())
-        outcomes = [Replayer(project, state, spark).run(one, shelf) for one in plan.replays]
+        plan = ReplayPlanner(project, state, shelf).plan(LetterFilter().of(shelf.index), Begun(state.replays).flows())
+        outcomes = [DeadLetterReplayer(project, state, spark).run(one, shelf) for one in plan.replays]
     assert [(one.replayed, one.still_bad, one.rows) for one in outcomes] == [(1, 0, 1)]
     found = Counter(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist())
     assert found == dict.fromkeys(range(80), 1)
-    assert Wanted().of(book.shelf("copies").index).num_rows == 0
+    assert LetterFilter().of(book.shelf("copies").index).num_rows == 0
     assert Begun(state.replays).flows() == set()
 
 

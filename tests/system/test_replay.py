@@ -20,8 +20,8 @@ from tests.system.conftest import RunProject, consume
 
 from headrace.core.errors import ProjectError
 from headrace.core.rows import drain
-from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
-from headrace.engine.replay.replay import Begun, Outcome, Replayer
+from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
+from headrace.engine.replay.replay import Begun, DeadLetterReplayer, ReplayOutcome
 from headrace.engine.replay.replay_plan import ReplayPlan, ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -55,16 +55,16 @@ class Letters:
         self.spark = spark
 
     def open(self) -> int:
-        return Wanted().of(self.book.shelf().index).num_rows
+        return LetterFilter().of(self.book.shelf().index).num_rows
 
     def plan(self) -> ReplayPlan:
         shelf = self.book.shelf()
         begun = Begun(self.state.replays).flows()
-        return ReplayPlanner(self.project, self.state, shelf).plan(Wanted().of(shelf.index), begun)
+        return ReplayPlanner(self.project, self.state, shelf).plan(LetterFilter().of(shelf.index), begun)
 
-    def replay(self) -> list[Outcome]:
+    def replay(self) -> list[ReplayOutcome]:
         with self.book.history.lock(), self.book.reading():
-            replayer = Replayer(self.project, self.state, self.spark)
+            replayer = DeadLetterReplayer(self.project, self.state, self.spark)
             return [replayer.run(one, self.book.shelf()) for one in self.plan().replays]
 
 
@@ -220,7 +220,7 @@ def test_a_killed_replay_is_finished_by_the_next_while_an_engine_runs(tmp_path: 
     for sink in ("first", "second"):
         assert Counter(published(tmp_path / sink)) == Counter(good)
     book = LetterBook(tmp_path / ".headrace" / "dead_letters")
-    letter = Wanted(flow="both", stream="more").of(book.shelf().index)["id"][0].as_py()
+    letter = LetterFilter(flow="both", stream="more").of(book.shelf().index)["id"][0].as_py()
     events = book.history.of("both", letter)
     assert [event["what"] for event in events] == ["replay-begun", "still-bad"]
     assert events[-1]["reason"]

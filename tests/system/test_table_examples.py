@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.system.conftest import produce
 from tests.system.test_examples import EXAMPLES, copied
 
-from headrace.capture.follower import Follower
+from headrace.capture.follower import CaptureWorker
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder
@@ -56,7 +56,8 @@ class Running:
         self._starter = FlowStarter(project, StateDir.of(project.context), spark, until_caught_up=True)
         folder = tables_folder(project.context)
         self.followers = [
-            Follower(group, tables, project.context, folder) for group, tables in groups(project.spec.tables).items()
+            CaptureWorker(group, tables, project.context, folder)
+            for group, tables in groups(project.spec.tables).items()
         ]
 
     @property

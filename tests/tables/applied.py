@@ -8,21 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.core.positions import Position
-from headrace.core.tables import UNCHANGED, Change, TableReader, TableShape, Taken
+from headrace.core.tables import UNCHANGED, CapturedBatch, RowChange, TableReader, TableShape
 
 
 class Applied:
-    """Tables as rows by key. A reader's words are applied as `Taken` says: shapes, begins, rows, changes, ends."""
+    """Tables as rows by key. A captured batch is applied in order: shapes, begins, rows, changes, ends."""
 
     def __init__(self, **shapes: TableShape) -> None:
         self.shapes = dict(shapes)
         self.rows: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {name: {} for name in shapes}
         self.complete: set[str] = set()
         self.position: Position | None = None
-        self.taken: list[Taken] = []
+        self.taken: list[CapturedBatch] = []
         self._came: dict[str, set[tuple[Any, ...]]] = {}
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: CapturedBatch) -> None:
         self.taken.append(taken)
         self.position = json.loads(json.dumps(taken.position))
         for name, shape in taken.shapes.items():
@@ -43,7 +43,7 @@ class Applied:
             del self._came[name]
             self.complete.add(name)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: RowChange) -> None:
         rows = self.rows[change.table]
         old = rows.pop(change.before, None) if change.before is not None else None
         if change.row is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.tables import UNCHANGED, TableShape, Taken
+from headrace.core.tables import UNCHANGED, CapturedBatch, TableShape
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Copy:
     begun: list[str] = field(default_factory=list)
     """Every snapshot or emptying that ever began."""
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: CapturedBatch) -> None:
         for name, shape in taken.shapes.items():
             added = len(shape.columns) - (len(self.shapes[name].columns) if name in self.shapes else 0)
             for row in self.rows.setdefault(name, {}).values():

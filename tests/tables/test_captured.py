@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.tables.test_debezium import Connector, plain_key, wrapped_value
 
-from headrace.capture.follower import Follower
+from headrace.capture.follower import CaptureWorker
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
 from headrace.core.tables import WEIGHT, TableSource
@@ -54,7 +54,7 @@ def logged(context: Context, group: str) -> Rows:
 def captured(context: Context, source: TableSource, key: list[str], truth: Callable[[], Rows]) -> None:
     """Follow the source until the log holds what it has."""
     spec = TableSpec(source=source, key=key)
-    follower = Follower(source.group, {"orders": spec}, context, tables_folder(context), QUICK, str)
+    follower = CaptureWorker(source.group, {"orders": spec}, context, tables_folder(context), QUICK, str)
     follower.start()
     try:
         deadline = time.monotonic() + 30

@@ -22,12 +22,12 @@ from tests.tables.envelopes import avro_envelope, bare, field, framed, payload, 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
-from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.systems.schema_registry import Schemas
 from headrace.tables.debezium import DebeziumTable
 from headrace.tables.debezium import reader as debezium_reader
 from headrace.tables.debezium.connect import columns_of
-from headrace.tables.debezium.messages import AvroMessages, JsonMessages, MalformedError, Messages
+from headrace.tables.debezium.messages import AvroMessages, BadMessageError, JsonMessages, MessageParser
 from headrace.tables.debezium.rows import Said, TableRows
 from headrace.testing.services import Kafka
 from headrace.testing.services.daemon import await_true
@@ -42,13 +42,13 @@ def unscaled(number: int, width: int = 4) -> str:
 
 
 def rows_of(
-    shape: TableShape = SHAPE, messages: Messages | None = None, *, declared: bool = True, **options: Any
+    shape: TableShape = SHAPE, messages: MessageParser | None = None, *, declared: bool = True, **options: Any
 ) -> TableRows:
     how = {"timestamps": "micros", "decimals": "base64", "unavailable": "__debezium_unavailable_value", **options}
     return TableRows("orders", shape, messages or JsonMessages(), declared=declared, **how)
 
 
-def change(rows: TableRows, value: bytes | None, key: bytes | None = None) -> Change | Said:
+def change(rows: TableRows, value: bytes | None, key: bytes | None = None) -> RowChange | Said:
     return rows.change(rows.event(value), key)
 
 
@@ -174,8 +174,8 @@ def test_values_are_what_the_schema_says(name: str) -> None:
     assert columns.field("v").type == kind
     rows = rows_of(TableShape(columns, ("id",)))
     made = change(rows, wrapped([ID, of], payload("c", None, {"id": 1, "v": raw})))
-    assert made == Change("orders", [1, value])
-    assert change(rows, wrapped([ID, of], payload("c", None, {"id": 1, "v": None}))) == Change("orders", [1, None])
+    assert made == RowChange("orders", [1, value])
+    assert change(rows, wrapped([ID, of], payload("c", None, {"id": 1, "v": None}))) == RowChange("orders", [1, None])
     pa.array([made.row[1]], kind)  # type: ignore[union-attr,index]
 
 
@@ -198,20 +198,20 @@ def test_without_a_schema_the_declared_type_says_what_a_value_is(
     ddl: str, raw: Any, options: dict[str, str], value: Any
 ) -> None:
     rows = rows_of(TableShape(from_ddl(f"id bigint, {ddl}"), ("id",)), **options)
-    assert change(rows, bare(payload("c", None, {"id": 1, "v": raw}))) == Change("orders", [1, value])
+    assert change(rows, bare(payload("c", None, {"id": 1, "v": raw}))) == RowChange("orders", [1, value])
 
 
 def test_each_operation_leaves_behind_what_it_says() -> None:
     rows = rows_of()
     one, two = {"id": 1, "name": "a"}, {"id": 2, "name": "b"}
-    assert change(rows, bare(payload("r", None, one))) == Change("orders", [1, "a"])
-    assert change(rows, bare(payload("u", one, {**one, "name": "c"}))) == Change("orders", [1, "c"])
-    assert change(rows, bare(payload("u", one, two))) == Change("orders", [2, "b"], before=(1,))
-    assert change(rows, bare(payload("d", {"id": 1, "name": None}, None))) == Change("orders", None, before=(1,))
-    assert change(rows, bare(payload("d", None, None)), bare({"id": 3})) == Change("orders", None, before=(3,))
-    assert change(rows, None, bare({"id": 3})) == Change("orders", None, before=(3,))
-    assert change(rows, b"null", wrapped_key([ID], {"id": 3})) == Change("orders", None, before=(3,))
-    assert change(rows, None, b"3") == Change("orders", None, before=(3,))
+    assert change(rows, bare(payload("r", None, one))) == RowChange("orders", [1, "a"])
+    assert change(rows, bare(payload("u", one, {**one, "name": "c"}))) == RowChange("orders", [1, "c"])
+    assert change(rows, bare(payload("u", one, two))) == RowChange("orders", [2, "b"], before=(1,))
+    assert change(rows, bare(payload("d", {"id": 1, "name": None}, None))) == RowChange("orders", None, before=(1,))
+    assert change(rows, bare(payload("d", None, None)), bare({"id": 3})) == RowChange("orders", None, before=(3,))
+    assert change(rows, None, bare({"id": 3})) == RowChange("orders", None, before=(3,))
+    assert change(rows, b"null", wrapped_key([ID], {"id": 3})) == RowChange("orders", None, before=(3,))
+    assert change(rows, None, b"3") == RowChange("orders", None, before=(3,))
     assert change(rows, None, bare({"other": 3})) is Said.NOTHING
     assert change(rows, bare(payload("t", None, None))) is Said.TRUNCATED
     assert change(rows, bare({"op": "m", "message": {}})) is Said.NOTHING
@@ -222,7 +222,7 @@ def test_each_operation_leaves_behind_what_it_says() -> None:
 def test_a_value_that_the_connector_does_not_have_is_what_it_was(wrap: Callable[[Any], bytes]) -> None:
     rows = rows_of()
     after = {"id": 1, "name": "__debezium_unavailable_value"}
-    assert change(rows, wrap(payload("u", None, after))) == Change("orders", [1, UNCHANGED])
+    assert change(rows, wrap(payload("u", None, after))) == RowChange("orders", [1, UNCHANGED])
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,9 @@ def test_a_value_that_the_connector_does_not_have_is_what_it_was(wrap: Callable[
 )
 def test_the_placeholder_is_known_in_every_kind_of_column(of: dict[str, Any], raw: Any) -> None:
     rows = rows_of(TableShape(columns_of({"fields": [ID, of]}), ("id",)))
-    assert change(rows, wrapped([ID, of], payload("u", None, {"id": 1, "v": raw}))) == Change("orders", [1, UNCHANGED])
+    assert change(rows, wrapped([ID, of], payload("u", None, {"id": 1, "v": raw}))) == RowChange(
+        "orders", [1, UNCHANGED]
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_the_placeholder_is_known_in_every_kind_of_column(of: dict[str, Any], ra
     ],
 )
 def test_what_is_not_understood_has_a_reason(value: bytes | None, key: bytes | None, reason: str) -> None:
-    with pytest.raises(MalformedError, match=reason):
+    with pytest.raises(BadMessageError, match=reason):
         change(rows_of(), value, key)
 
 
@@ -283,10 +285,10 @@ def test_columns_that_are_added_come_at_the_end() -> None:
     grown = rows.grow(event)
     assert grown is not None
     assert grown.columns == from_ddl("id bigint, name string, paid boolean")
-    assert rows.change(event, None) == Change("orders", [1, "a", True])
+    assert rows.change(event, None) == RowChange("orders", [1, "a", True])
     narrower = wrapped([ID], payload("c", None, {"id": 2}))
     assert rows.grow(rows.event(narrower)) is None
-    assert change(rows, narrower) == Change("orders", [2, None, None])
+    assert change(rows, narrower) == RowChange("orders", [2, None, None])
     declared = rows_of()
     assert declared.grow(declared.event(wider)) is None
 
@@ -363,7 +365,7 @@ def test_avro_is_read_with_the_schema_of_its_id(tmp_path: Path) -> None:
     )
     rows = rows_of(shape, messages)
     scale = Decimal(10) ** -18
-    assert change(rows, framed(7, AVRO, said)) == Change(
+    assert change(rows, framed(7, AVRO, said)) == RowChange(
         "orders",
         [
             1,
@@ -380,7 +382,7 @@ def test_avro_is_read_with_the_schema_of_its_id(tmp_path: Path) -> None:
             UNCHANGED,
         ],
     )
-    assert change(rows, None, framed(8, "long", 4)) == Change("orders", None, before=(4,))
+    assert change(rows, None, framed(8, "long", 4)) == RowChange("orders", None, before=(4,))
     for value, reason in (
         (b"{}", "zero byte"),
         (framed(7, AVRO, said)[:-3], "not Avro of its schema|ends at byte"),
@@ -388,7 +390,7 @@ def test_avro_is_read_with_the_schema_of_its_id(tmp_path: Path) -> None:
         (framed(6, AVRO, said), "has no schema 6"),
         (framed(9, AVRO, said), "schema 9 of the registry is not understood"),
     ):
-        with pytest.raises(MalformedError, match=reason):
+        with pytest.raises(BadMessageError, match=reason):
             change(rows, value)
 
 

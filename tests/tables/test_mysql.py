@@ -19,7 +19,7 @@ from tests.conftest import unavailable
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import TableShape, Taken
+from headrace.core.tables import CapturedBatch, TableShape
 from headrace.tables.mysql import MySqlTable, reader
 from headrace.tables.mysql.binlog import Statement
 from headrace.tables.mysql.types import MyColumn
@@ -79,8 +79,8 @@ class Mirror:
         self.reader.close()
         self.start()
 
-    def step(self, seconds: float = 0.0) -> Taken | None:
-        taken: Taken | None = self.reader.read(seconds)
+    def step(self, seconds: float = 0.0) -> CapturedBatch | None:
+        taken: CapturedBatch | None = self.reader.read(seconds)
         if taken is None:
             return None
         for name, shape in taken.shapes.items():

@@ -24,7 +24,7 @@ from tests.tables.conftest import Copy
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import UNCHANGED, TableReader, TableShape, Taken
+from headrace.core.tables import UNCHANGED, CapturedBatch, TableReader, TableShape
 from headrace.tables.postgres import PostgresTable
 from headrace.tables.postgres import reader as postgres_reader
 from headrace.tables.postgres import snapshot as postgres_snapshot
@@ -71,7 +71,7 @@ class Database:
     copy: Copy = field(default_factory=Copy)
     position: Position | None = None
     reader: TableReader | None = None
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[CapturedBatch] = field(default_factory=list)
     again: Callable[[], None] = field(default=lambda: None)
 
     def run(self, *statements: str) -> None:
@@ -93,7 +93,7 @@ class Database:
         self.reader = PostgresTable.reader(tables, shapes, self.position, HERE)
         self.again = lambda: self.open(keys, **tables)
 
-    def step(self, seconds: float = 1.0) -> Taken | None:
+    def step(self, seconds: float = 1.0) -> CapturedBatch | None:
         """What a capture does."""
         assert self.reader is not None
         taken = self.reader.read(seconds)
@@ -483,7 +483,7 @@ def test_a_table_that_joins_later_comes_in_where_the_others_are(db: Database, mo
     db.agree("SELECT * FROM late ORDER BY id", "late")
     db.agree("SELECT * FROM t ORDER BY id")
     db.open(late=db.table("late"))  # one that leaves
-    assert db.step() == Taken(db.position or {})
+    assert db.step() == CapturedBatch(db.position or {})
     assert not db.whole("t")  # should it come back, its rows have to be read anew
     db.run(both % (4, 4))
     db.agree("SELECT * FROM late ORDER BY id", "late")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.tables.postgres.pgoutput import Followed, Transactions
-from headrace.tables.postgres.types import TEXT, TypeRow, Types
+from headrace.tables.postgres.types import TEXT, PostgresTypes, TypeRow
 
-TYPES = Types(lambda numbers: {23: TypeRow("int4", True, 0, -1, 0)})
+TYPES = PostgresTypes(lambda numbers: {23: TypeRow("int4", True, 0, -1, 0)})
 SHAPE = TableShape(pa.schema([("id", pa.int32()), ("v", pa.string())]), ("id",))
 
 
@@ -77,10 +77,10 @@ def test_changes_come_when_their_transaction_ends() -> None:
     feed(told, update(("2", "b"), ("1", None)), delete("2", None), insert("5", None, number=8), commit(100))
     portion = told.take()
     assert portion.changes == [
-        Change("t", [1, "a"]),
-        Change("t", [1, UNCHANGED]),
-        Change("t", [2, "b"], (1,)),
-        Change("t", None, (2,)),
+        RowChange("t", [1, "a"]),
+        RowChange("t", [1, UNCHANGED]),
+        RowChange("t", [2, "b"], (1,)),
+        RowChange("t", None, (2,)),
     ]
     assert portion.at == datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert (told.reached, told.final) == (108, None)
@@ -90,16 +90,16 @@ def test_changes_come_when_their_transaction_ends() -> None:
 def test_a_full_row_as_it_was_tells_a_changed_key_only_if_it_changed() -> None:
     told = feed(transactions(), begin(100), COLUMNS, update(("1", "b"), ("1", "a"), b"O"))
     feed(told, update((UNCHANGED, "c"), ("1", "b"), b"O"), commit(100))
-    assert told.take().changes == [Change("t", [1, "b"]), Change("t", [1, "c"])]
+    assert told.take().changes == [RowChange("t", [1, "b"]), RowChange("t", [1, "c"])]
 
 
 def test_what_was_before_a_table_was_emptied_is_gone() -> None:
     told = feed(transactions(), begin(100), COLUMNS, insert("1", "a"), commit(100))
     feed(told, begin(200), insert("2", "b"), TRUNCATE, insert("3", "c"))
-    assert told.whole.changes == [Change("t", [1, "a"])]
+    assert told.whole.changes == [RowChange("t", [1, "a"])]
     feed(told, commit(200))
     portion = told.take()
-    assert portion.changes == [Change("t", [3, "c"])]
+    assert portion.changes == [RowChange("t", [3, "c"])]
     assert portion.emptied == {"t"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.tables.postgres.types import TEXT, TypeRow, Types
+from headrace.tables.postgres.types import TEXT, PostgresTypes, TypeRow
 
 ROWS = {
     1: TypeRow("int4", True, 0, -1, 0),
@@ -30,7 +30,7 @@ ROWS = {
     16: TypeRow("float4", True, 0, -1, 0),
     17: TypeRow("oidvector", True, 0, -1, 1),
 }
-TYPES = Types(lambda numbers: {number: ROWS[number] for number in numbers if number in ROWS})
+TYPES = PostgresTypes(lambda numbers: {number: ROWS[number] for number in numbers if number in ROWS})
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999999)
 
 READ: list[tuple[int, str, Any]] = [

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.tables import Change, TableReader, TableShape
+from headrace.core.tables import RowChange, TableReader, TableShape
 from headrace.log.inbox import Inbox
 from headrace.tables.push import PushReader, PushTable
 from headrace.tables.push.rows import PushRows
@@ -73,8 +73,8 @@ def test_a_new_table_is_whole_at_once_and_then_changes(context: Context, push: P
     assert taken is not None
     at = datetime(2026, 1, 31, 11, tzinfo=UTC)
     assert taken.changes == [
-        Change("orders", [1, Decimal("2.50"), at, b"\x00\xff", [("a", 1)]]),
-        Change("orders", None, (7,)),
+        RowChange("orders", [1, Decimal("2.50"), at, b"\x00\xff", [("a", 1)]]),
+        RowChange("orders", None, (7,)),
     ]
     assert taken.position == {"orders": 2}
     assert taken.at is not None

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra.operators import (
+    Aggregate,
+    Join,
+    Match,
+    Operator,
+    Projection,
+    Ranked,
+    Scan,
+    Selection,
+    UnionAll,
+)
 
 
 def blocks(name: str) -> list[list[str]]:
@@ -18,9 +28,9 @@ def outline(op: Operator) -> str:
     match op:
         case Scan(table, fields):
             return f"{table}({', '.join(source for _, source in fields)})"
-        case Project(below, expressions):
+        case Projection(below, expressions):
             return f"Project[{', '.join(_bare(source) for _, source in expressions)}]({outline(below)})"
-        case Filter(below, condition):
+        case Selection(below, condition):
             return f"Filter[{_bare(condition)}]({outline(below)})"
         case UnionAll(inputs):
             return f"UnionAll({', '.join(map(outline, inputs))})"

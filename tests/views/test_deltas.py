@@ -16,23 +16,23 @@ from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
 from headrace.views.algebra.operators import (
     Aggregate,
-    Call,
+    AggregateCall,
     Equal,
-    Filter,
     Join,
     Match,
     Operator,
-    Project,
+    Projection,
     Ranked,
     Scan,
+    Selection,
     UnionAll,
-    View,
+    ViewPlan,
 )
 from headrace.views.maintain import maintained, relations, running, state
-from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.maintained import Maintained, TableDelta
 from headrace.views.maintain.plain import plain
 from headrace.views.maintain.state import ViewState
-from headrace.views.maintain.sums import COUNT, Kept, Sum, Sums
+from headrace.views.maintain.sums import COUNT, CallAsSums, Sum, Sums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,8 +57,8 @@ CUSTOMERS = Scan("customers", tuple((f"c_{name}", name) for name in TABLES["cust
 BOTH = Join((ORDERS, CUSTOMERS), (Equal("o_customer", "c_id"),))
 
 
-def call(name: str, sql: str, argument: str | None = None, **more: Any) -> Call:
-    return Call(name, sql, sql.partition("(")[0], argument, **more)
+def call(name: str, sql: str, argument: str | None = None, **more: Any) -> AggregateCall:
+    return AggregateCall(name, sql, sql.partition("(")[0], argument, **more)
 
 
 def order(number: int, customer: int | None, amount: str | None, weight: float | None = 1.5) -> tuple[Any, ...]:
@@ -107,47 +107,47 @@ OTHERS = (
     call("w", "sum(`o_weight`)", "`o_weight`"),
     call("all", "array_sort(collect_list(`o_amount`))"),
 )
-NARROW = Project(ORDERS, (("k", "`o_customer`"), ("half", "`o_amount` / 2")))
-TWICE = Project(ORDERS, (("k", "`o_customer` % 2"), ("t", "CAST(1 AS BIGINT)")))
-IDS = Project(CUSTOMERS, (("k", "`c_id`"), ("t", "CAST(2 AS INT)")))
+NARROW = Projection(ORDERS, (("k", "`o_customer`"), ("half", "`o_amount` / 2")))
+TWICE = Projection(ORDERS, (("k", "`o_customer` % 2"), ("t", "CAST(1 AS BIGINT)")))
+IDS = Projection(CUSTOMERS, (("k", "`c_id`"), ("t", "CAST(2 AS INT)")))
 TOTALS = Aggregate(ORDERS, ("o_customer",), (call("n", "count(*)"), call("s", "sum(`o_amount`)", "`o_amount`")))
 RANKS = (("rank", "row_number() OVER (PARTITION BY `o_customer` ORDER BY `o_amount` DESC, `o_id`)"),)
 LEFT_JOIN = Match("left", ORDERS, CUSTOMERS, (Equal("o_customer", "c_id"),))
 
 SHAPES: dict[str, Operator] = {
-    "explode": Project(Filter(ORDERS, "`o_id` <> 4"), (("o_id", "`o_id`"), ("tag", "explode(`o_tags`)"))),
+    "explode": Projection(Selection(ORDERS, "`o_id` <> 4"), (("o_id", "`o_id`"), ("tag", "explode(`o_tags`)"))),
     "union": UnionAll((TWICE, IDS)),
     "join with a condition": Join((ORDERS, CUSTOMERS), (Equal("o_customer", "c_id"),), "`o_amount` > `c_level`"),
     "three tables": Join(
-        (ORDERS, CUSTOMERS, Project(ORDERS, (("p_customer", "`o_customer`"), ("p_id", "`o_id`")))),
+        (ORDERS, CUSTOMERS, Projection(ORDERS, (("p_customer", "`o_customer`"), ("p_id", "`o_id`")))),
         (Equal("o_customer", "c_id"), Equal("c_id", "p_customer")),
     ),
     "null-safe join": Join(
-        (NARROW, Project(CUSTOMERS, (("r", "`c_region`"), ("level", "CAST(`c_level` AS INT)")))),
+        (NARROW, Projection(CUSTOMERS, (("r", "`c_region`"), ("level", "CAST(`c_level` AS INT)")))),
         (Equal("level", "k", nulls=True),),
     ),
     "sums of all": Aggregate(ORDERS, (), SUMS),
     "sums over a join": Aggregate(BOTH, ("c_region",), SUMS),
-    "distinct": Aggregate(Project(ORDERS, (("w", "`o_weight`"), ("t", "`o_tags`"))), ("w", "t"), ()),
-    "having, without the group": Project(Filter(TOTALS, "`n` > 1"), (("n", "`n`"),)),
+    "distinct": Aggregate(Projection(ORDERS, (("w", "`o_weight`"), ("t", "`o_tags`"))), ("w", "t"), ()),
+    "having, without the group": Projection(Selection(TOTALS, "`n` > 1"), (("n", "`n`"),)),
     "join of groups": Join((TOTALS, CUSTOMERS), (Equal("o_customer", "c_id"),)),
     "count of nothing": Aggregate(Scan("orders", ()), (), (call("n", "count(*)"),)),
     "others of all": Aggregate(ORDERS, (), OTHERS),
     "others over a join": Aggregate(BOTH, ("c_region",), OTHERS),
     "full match": Match("full", ORDERS, CUSTOMERS, (Equal("o_customer", "c_id"),)),
     "anti match": Match("anti", ORDERS, CUSTOMERS, (Equal("o_customer", "c_id"),), "`o_amount` > `c_level`"),
-    "match of nulls": Match("full", Project(ORDERS, (("x", "`o_customer`"),)), IDS, (Equal("x", "k", nulls=True),)),
+    "match of nulls": Match("full", Projection(ORDERS, (("x", "`o_customer`"),)), IDS, (Equal("x", "k", nulls=True),)),
     "match of a match": Match(
-        "left", LEFT_JOIN, Project(CUSTOMERS, (("d", "`c_region`"), ("e", "`c_id`"))), (Equal("c_region", "d"),)
+        "left", LEFT_JOIN, Projection(CUSTOMERS, (("d", "`c_region`"), ("e", "`c_id`"))), (Equal("c_region", "d"),)
     ),
     "others over a match": Aggregate(LEFT_JOIN, ("c_region",), OTHERS),
-    "best of each": Filter(Ranked(ORDERS, ("o_customer",), RANKS), "`rank` <= 1"),
-    "limit": Filter(Ranked(ORDERS, (), (("rank", "row_number() OVER (ORDER BY `o_id` DESC)"),)), "`rank` <= 2"),
+    "best of each": Selection(Ranked(ORDERS, ("o_customer",), RANKS), "`rank` <= 1"),
+    "limit": Selection(Ranked(ORDERS, (), (("rank", "row_number() OVER (ORDER BY `o_id` DESC)"),)), "`rank` <= 2"),
 }
 
 
 def harness(spark: SparkSession, root: Operator, key: tuple[str, ...] = ()) -> ViewHarness:
-    view = View(root, root.columns, key)
+    view = ViewPlan(root, root.columns, key)
     return ViewHarness(TABLES, plain(root, lambda name: f"`{name}`"), spark, view=view)
 
 
@@ -198,7 +198,7 @@ def test_two_rows_of_one_key_are_refused(spark: SparkSession) -> None:
 
 
 def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Path) -> None:
-    view = View(Project(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
+    view = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
     with harness(spark, ORDERS) as tables:
         kept = Maintained(tables.spark, view, tables.tables, ViewState(tmp_path), identified=True)
         there: dict[str, Any] = {}
@@ -253,7 +253,7 @@ def test_one_task_has_it_all_when_tables_are_small(
 def test_a_table_is_looked_for_again_only_when_it_changed(spark: SparkSession) -> None:
     asked: list[str] = []
 
-    def noted(name: str, one: TableInput) -> TableInput:
+    def noted(name: str, one: TableDelta) -> TableDelta:
         def old() -> DataFrame:
             asked.append(name)
             return one.old()
@@ -282,9 +282,9 @@ def test_a_table_is_looked_for_again_only_when_it_changed(spark: SparkSession) -
 
 
 def test_what_several_calls_add_up_is_kept_once() -> None:
-    def kept(name: str, added: str) -> Kept:
+    def kept(name: str, added: str) -> CallAsSums:
         one = Sum(name, added, "BIGINT")
-        return Kept((one,), lambda value: value(one))
+        return CallAsSums((one,), lambda value: value(one))
 
     both = Sums((kept("__c0", WEIGHT), kept("__c1", "a"), kept("__c2", "b"), kept("__c3", "a")))
     assert [one.name for one in both.columns] == [COUNT, "__c1", "__c2"]
@@ -293,6 +293,6 @@ def test_what_several_calls_add_up_is_kept_once() -> None:
 
 def test_a_view_with_maps_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ProjectError) as refused:
-        harness(spark, Project(ORDERS, (("m", "map('a', `o_id`)"),)))
+        harness(spark, Projection(ORDERS, (("m", "map('a', `o_id`)"),)))
     assert refused.value.code == "view-unsupported"
     assert "'m' is a map" in refused.value.message

@@ -9,7 +9,7 @@ from tests.views.outlines import blocks, outline
 from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
 from headrace.sql.errors import SqlError
-from headrace.views.algebra.operators import Aggregate, Call, Filter, Operator, Project
+from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection, Selection
 from headrace.views.compile.normalise import normalise
 
 TABLES = {
@@ -49,10 +49,10 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(sql: str, expected: str)
     assert refused.value.hint
 
 
-def calls(sql: str) -> list[Call]:
+def calls(sql: str) -> list[AggregateCall]:
     op: Operator = normalise(sql, TABLES).root
     while not isinstance(op, Aggregate):
-        assert isinstance(op, Project | Filter), op
+        assert isinstance(op, Projection | Selection), op
         op = op.input
     return list(op.calls)
 
@@ -134,7 +134,7 @@ def test_only_used_columns_are_read() -> None:
 def test_texts_and_numbers_stay_as_they_were_written() -> None:
     text = "'it''s' || r'\\d' || \"x\" || CAST(1.50BD + 1L AS STRING) || DATE '2020-01-01'"
     view = normalise(f"SELECT {text} AS t FROM bag", TABLES)
-    assert isinstance(view.root, Project)
+    assert isinstance(view.root, Projection)
     assert view.root.expressions[0][1] == text
 
 

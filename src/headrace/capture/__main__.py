@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 
-from headrace.capture.follower import Follower
+from headrace.capture.follower import CaptureWorker
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.lock import held
 from headrace.core.processes.lifeline import STOP_SECONDS, live
 from headrace.log.tablestatus import LOCK, tables_folder
 from headrace.project.loader import Project
-from headrace.project.project_ref import Given
+from headrace.project.project_ref import ProjectRef
 from headrace.project.tables import groups
 
 
@@ -22,7 +22,7 @@ def capture(project: Project, told: threading.Event) -> None:
     restart, redact = project.spec.restart, project.secrets.redact
     with held(folder / LOCK, _in_use, patience=STOP_SECONDS):
         followers = [
-            Follower(group, tables, project.context, folder, restart, redact)
+            CaptureWorker(group, tables, project.context, folder, restart, redact)
             for group, tables in groups(project.spec.tables).items()
         ]
         for follower in followers:
@@ -45,4 +45,4 @@ def _in_use(pid: str) -> ProjectError:
 
 
 if __name__ == "__main__":
-    sys.exit(live(lambda told: capture(Given.here().project(), told)))
+    sys.exit(live(lambda told: capture(ProjectRef.here().project(), told)))

@@ -27,7 +27,7 @@ _WRITE_SECONDS, _RATE_SECONDS = 1.0, 10.0
 
 
 @dataclass
-class Follower:
+class CaptureWorker:
     """Captures one group until it is told to stop."""
 
     group: str

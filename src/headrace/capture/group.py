@@ -13,7 +13,7 @@ from typing import Any
 from headrace.capture.copies import copy_of
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.tables import TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, TableReader, TableShape
 from headrace.log.tables import TableLog, plain, table_log
 from headrace.project.tables import TableSpec
 from headrace.store.tables.copy import TableCopy
@@ -62,7 +62,7 @@ class Capture:
         self._commit_seconds = commit_seconds
         self._committed = self._looked = 0.0
         self._heard = time.monotonic()
-        self._held: Taken | None = None
+        self._held: CapturedBatch | None = None
 
     def run(self, stopping: Event, alive: Callable[[], None]) -> None:
         """Follow the source; `alive` is called whenever it has answered. Raises what the source raises."""
@@ -102,7 +102,7 @@ class Capture:
                 raise _changed(name, f"the key was {', '.join(known[name].key)} and is {', '.join(spec.key)}")
         return found
 
-    def _gathered(self, reader: TableReader) -> Taken | None:
+    def _gathered(self, reader: TableReader) -> CapturedBatch | None:
         """What is there now. Changes that come soon after a commit wait for those after them."""
         taken, self._held = self._held or reader.read(_WAIT_SECONDS), None
         due = self._committed + self._commit_seconds
@@ -116,7 +116,7 @@ class Capture:
             taken = _joined(taken, more)
         return taken
 
-    def _keep(self, copy: TableCopy, taken: Taken, shapes: dict[str, TableShape]) -> None:
+    def _keep(self, copy: TableCopy, taken: CapturedBatch, shapes: dict[str, TableShape]) -> None:
         """Make it durable in one step: the log decides, the copy follows it after a crash."""
         for name, shape in taken.shapes.items():
             shapes[name] = _extended(name, shapes.get(name), plain(shape))
@@ -141,11 +141,11 @@ class Capture:
             progress.newest = newest.at.isoformat()
 
 
-def _only_changes(taken: Taken) -> bool:
+def _only_changes(taken: CapturedBatch) -> bool:
     return not (taken.begins or taken.ends or taken.rows or taken.shapes)
 
 
-def _joined(one: Taken, more: Taken) -> Taken:
+def _joined(one: CapturedBatch, more: CapturedBatch) -> CapturedBatch:
     moments = [at for at in (one.at, more.at) if at is not None]
     changes = [*one.changes, *more.changes]
     return replace(more, changes=changes, at=max(moments, default=None))

@@ -26,7 +26,7 @@ _COMPARISONS: dict[type[exp.Expr], tuple[Operator, Operator]] = {
 
 
 @dataclass(frozen=True)
-class Filter:
+class ColumnFilter:
     """`column operator values`, true for a row or not; null is not true.
 
     `is null` is none that a decoder may apply: below an outer join it says something about rows that are not there.
@@ -42,11 +42,11 @@ class Filter:
         return f"{self.column} {self.operator} {shown}".rstrip()
 
     @staticmethod
-    def from_sql(condition: exp.Expr, field: pa.Field) -> Filter | None:
+    def from_sql(condition: exp.Expr, field: pa.Field) -> ColumnFilter | None:
         """The filter that means the same as a condition on this field, if there is one."""
         match condition:
             case exp.Not(this=exp.Is(this=exp.Column(), expression=exp.Null())):
-                return Filter(field.name, "is not null")
+                return ColumnFilter(field.name, "is not null")
             case exp.In(this=exp.Column(), expressions=literals) if literals:
                 return _membership(literals, field)
             case exp.Binary() if type(condition) in _COMPARISONS:
@@ -80,14 +80,14 @@ _FUNCTIONS = {
 }
 
 
-def _membership(literals: Sequence[exp.Expr], field: pa.Field) -> Filter | None:
+def _membership(literals: Sequence[exp.Expr], field: pa.Field) -> ColumnFilter | None:
     values = [_value(literal, field.type, "=") for literal in literals]
     if None in values or pa.types.is_floating(field.type):
         return None  # a look-up in a set tells 0.0 from -0.0, Spark does not
-    return Filter(field.name, "in", tuple(value for value in values if value is not None))
+    return ColumnFilter(field.name, "in", tuple(value for value in values if value is not None))
 
 
-def _comparison(condition: exp.Binary, field: pa.Field) -> Filter | None:
+def _comparison(condition: exp.Binary, field: pa.Field) -> ColumnFilter | None:
     straight, mirrored = _COMPARISONS[type(condition)]
     if isinstance(condition.left, exp.Column):
         operator, literal = straight, condition.right
@@ -96,7 +96,7 @@ def _comparison(condition: exp.Binary, field: pa.Field) -> Filter | None:
     else:
         return None
     value = _value(literal, field.type, operator)
-    return None if value is None else Filter(field.name, operator, (value,))
+    return None if value is None else ColumnFilter(field.name, operator, (value,))
 
 
 def _value(literal: exp.Expr, kind: pa.DataType, operator: Operator) -> str | int | float | None:
@@ -116,7 +116,7 @@ def _value(literal: exp.Expr, kind: pa.DataType, operator: Operator) -> str | in
     return float(literal.this) if pa.types.is_float64(kind) else None
 
 
-def apply_all(filters: Sequence[Filter], rows: pa.RecordBatch) -> pa.Array | None:
+def apply_all(filters: Sequence[ColumnFilter], rows: pa.RecordBatch) -> pa.Array | None:
     """The rows that pass all filters, or None when there are none to apply."""
     mask = None
     for one in filters:

@@ -9,13 +9,13 @@ ANY = "*"
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A topic of a cluster, a folder, a table. `*` in its name stands for anything."""
 
     system: str
     name: str
 
-    def meets(self, other: Place) -> bool:
+    def meets(self, other: Location) -> bool:
         """Whether what is written to one may be read from the other."""
         if self.system != other.system:
             return False

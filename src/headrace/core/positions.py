@@ -116,7 +116,7 @@ Target = Earliest | Latest | Current | AtTime | AtOffset | ShiftBy | Explicit
 
 
 @dataclass(frozen=True)
-class Scope:
+class SplitScope:
     """Which splits are meant: all, or those of some topics."""
 
     topics: Mapping[str, frozenset[int] | None] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Scope:
                 )
 
 
-def parse_scope(texts: Sequence[str]) -> Scope:
+def parse_scope(texts: Sequence[str]) -> SplitScope:
     """The scope that texts such as `orders` and `orders:0,2` mean; a ValueError says what was expected."""
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
@@ -153,7 +153,7 @@ def parse_scope(texts: Sequence[str]) -> Scope:
         if not topic or (colon and not all(number.isdecimal() for number in numbers)):
             raise ValueError(f"'{text}' is not topic or topic:partition,partition")
         topics[topic] = frozenset(map(int, numbers)) if colon else None
-    return Scope(topics)
+    return SplitScope(topics)
 
 
 def parse_time(text: str) -> datetime:
@@ -222,7 +222,7 @@ class Positions:
         """The record `end` of Spark as it is when the reader has come as far as `to`. Both are of this source."""
         return to
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         """The position a target means now, in all splits; splits out of scope stay at `current`.
 
         None is the beginning, for sources that can begin nowhere else.

@@ -74,7 +74,7 @@ class StandingClock:
 
 
 @dataclass(frozen=True)
-class LakeTable:
+class FlowLakeTable:
     """The lake table that a flow of the project keeps."""
 
     path: str
@@ -93,7 +93,7 @@ class Surroundings(Protocol):
     def mode(self) -> str:
         """The mode of the flow: batch, micro_batch or realtime."""
 
-    def lake_table(self, flow: str) -> LakeTable:
+    def lake_table(self, flow: str) -> FlowLakeTable:
         """The table of a flow. A ProjectError says that there is no such flow, or that it keeps none."""
 
     def written_out(self, sql: str) -> str:

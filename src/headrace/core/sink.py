@@ -11,7 +11,7 @@ from headrace.core.component import Component
 from headrace.core.context import Batch, Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.places import Place
+from headrace.core.places import Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class Sink(Component):
         """The lake table other flows can read this sink's rows from, if it keeps one."""
         return None
 
-    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
         """Where its rows can be read as a stream. `texts` has what columns may hold, of columns of which it is known.
 
         A flow that reads there runs until it has caught up with those that write there.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from headrace.core.component import Component
 from headrace.core.context import Context, ReadContext
-from headrace.core.places import Place
+from headrace.core.places import Location
 from headrace.core.positions import Positions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Source(Component):
         options = self.model_dump_json(exclude_defaults=True)
         return f"{self.label} (options {hashlib.sha256(options.encode()).hexdigest()[:12]})"
 
-    def places(self, context: Context) -> tuple[Place, ...]:
+    def places(self, context: Context) -> tuple[Location, ...]:
         """Where its records may have been written by a sink: topics, folders, tables."""
         return ()
 

@@ -48,7 +48,7 @@ UNCHANGED: Final = _Unchanged.UNCHANGED
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """What one change leaves behind: the row that is there now, or none.
 
     `row` has a value for every column of the table, as Python values of its Arrow types. `before` is the key that the
@@ -61,7 +61,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Taken:
+class CapturedBatch:
     """What a reader took from its source in one go; it is made durable in one step, for all tables together.
 
     In order: `shapes`, `begins`, `rows`, `changes`, `ends`. Whole transactions of the source, where it has any.
@@ -70,7 +70,7 @@ class Taken:
     position: Position
     """Where to go on after it. With the first one after a snapshot began, and until it ends, the source says so itself
     in the position, so that a new reader begins the snapshot again."""
-    changes: Sequence[Change] = ()
+    changes: Sequence[RowChange] = ()
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
     """Many rows that are there now, by table: quicker than changes. With the columns of the table, no weight."""
     begins: frozenset[str] = frozenset()
@@ -88,7 +88,7 @@ class TableReader(ABC):
     that it may be tried again with a new reader."""
 
     @abstractmethod
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """The next changes, waiting for them up to so long; None when there are none. Bounded in size."""
 
     @abstractmethod

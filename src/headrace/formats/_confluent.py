@@ -19,7 +19,7 @@ _NOT_FRAMED = "the record does not start with a zero byte and a schema id"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class UnreadableSchema:
     """Why no record of a schema can be decoded."""
 
     reason: str
@@ -41,7 +41,7 @@ class FramedDecoder(Decoder):
         return {**self.__dict__, "_decoders": {}}
 
     @abstractmethod
-    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | Refusal:
+    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | UnreadableSchema:
         """The decoder of a writer schema. Raises when the registry does not answer: then the batch must be retried."""
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -105,7 +105,7 @@ class FramedDecoder(Decoder):
 
     def _decode_part(self, key: Key, bodies: pa.Array) -> Decoded:
         decoder = self._decoders.get(key) or self.decoder_for(*key)
-        if isinstance(decoder, Refusal):  # not remembered: the schema may be registered by the next batch
+        if isinstance(decoder, UnreadableSchema):  # not remembered: the schema may be registered by the next batch
             refused = [Bad(i, decoder.reason, decoder.detail) for i in range(len(bodies))]
             return Decoded(pa.RecordBatch.from_pylist([], self.schema), refused)
         self._decoders[key] = decoder
@@ -119,7 +119,7 @@ class StrippedDecoder(FramedDecoder):
         super().__init__(inner.schema, indexed=indexed)
         self._inner = inner
 
-    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | Refusal:
+    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | UnreadableSchema:
         """The same decoder for every schema."""
         return self._inner
 

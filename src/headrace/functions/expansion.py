@@ -14,12 +14,12 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.functions.function import Argument, Call, Function
+from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.library import library
 from headrace.functions.user import UserFunction
 from headrace.sql.edits import Edit, apply, origin
 from headrace.sql.query import DIALECT, Query, SqlError
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 # after these words a name and a bracket are no call
 _NO_CALL_AFTER = ("AS", "INTO", "TABLE", "FUNCTION")
@@ -31,7 +31,7 @@ _CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "ON", "
 def expand(query: Query, own: Mapping[str, UserFunction] | None = None) -> Query:
     """The query with the library's functions, and aggregates of the project, in Spark's own words."""
     try:
-        edits = list(_Expander(Words(query.sql, query.tokens), own or {}).edits())
+        edits = list(_Expander(TokenList(query.sql, query.tokens), own or {}).edits())
     except SqlError as error:
         error.offset = query.place(error.offset or 0)
         raise
@@ -60,19 +60,19 @@ def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> Exp
         tokens = Dialect.get_or_raise(DIALECT).tokenize(text)
     except TokenError:
         return Expanded(text, text)
-    return Expanded(text, *apply(text, _Expander(Words(text, tokens), own or {}).edits()))
+    return Expanded(text, *apply(text, _Expander(TokenList(text, tokens), own or {}).edits()))
 
 
 def called(text: str) -> set[str]:
     """The names, in lower case, of all that is called in a text."""
     try:
-        words = Words(text, Dialect.get_or_raise(DIALECT).tokenize(text))
+        words = TokenList(text, Dialect.get_or_raise(DIALECT).tokenize(text))
     except TokenError:
         return set()
     return {words.tokens[index].text.lower() for index in range(len(words)) if _is_call(words, index)}
 
 
-def _is_call(words: Words, index: int) -> bool:
+def _is_call(words: TokenList, index: int) -> bool:
     """Whether a word is the name of a function that is called: not a schema's, an alias or a table's."""
     if words.kind(index + 1) is not TokenType.L_PAREN or words.kind(index) is TokenType.STRING:
         return False
@@ -87,7 +87,7 @@ def _is_call(words: Words, index: int) -> bool:
 
 @dataclass(frozen=True)
 class _Expander:
-    words: Words
+    words: TokenList
     own: Mapping[str, UserFunction]
 
     def edits(self) -> Iterator[Edit]:
@@ -140,7 +140,7 @@ class _Expander:
         distinct = "DISTINCT " if call.distinct else ""
         return f"{self.words.tokens[index].text}({distinct}{', '.join(one.sql for one in call.args)})"
 
-    def _call(self, index: int, function: Function) -> Call:
+    def _call(self, index: int, function: Function) -> FunctionCall:
         token = self.words.tokens[index]
         places = self.words.arguments(index + 1)
         distinct = bool(places) and self.words.word(places[0][0]) == "DISTINCT"
@@ -150,7 +150,7 @@ class _Expander:
         end = self._suffix_end(close)
         suffix = self._plain(close + 1, end) if function.kind == "aggregate" and end > close else ""
         args = tuple(self._argument(first, last) for first, last in places)
-        return Call(function, args, token.line, token.start, distinct, suffix)
+        return FunctionCall(function, args, token.line, token.start, distinct, suffix)
 
     def _argument(self, first: int, last: int) -> Argument:
         tokens = self.words.tokens[first : last + 1]

@@ -37,7 +37,7 @@ class Function:
     example: str
     gives: str
     """What the example gives, as text."""
-    expand: Callable[[Call], str | None] | None = None
+    expand: Callable[[FunctionCall], str | None] | None = None
     """The call in Spark's own words; None when only `arrow` can do it."""
     arrow: Arrow | None = None
     build: Callable[[Resources], Arrow] | None = None
@@ -70,7 +70,7 @@ class Argument:
 
     sql: str
     value: str | float | None = None
-    call: Call | None = None
+    call: FunctionCall | None = None
     """The call that the argument is, when it is one of ours."""
 
     @property
@@ -84,7 +84,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """One call of a function in a text."""
 
     function: Function

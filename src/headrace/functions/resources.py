@@ -9,7 +9,7 @@ from typing import Protocol
 from headrace.core.format import Decoder
 
 
-class Messages(Protocol):
+class MessageCatalog(Protocol):
     """The protobuf messages of a project."""
 
     def only(self) -> str:
@@ -28,4 +28,4 @@ class Resources:
     lookups: str | None = None
     """A folder or URI that holds `dart-get/` and `dart-contains/`."""
     refresh: timedelta = timedelta(hours=1)
-    messages: Messages | None = None
+    messages: MessageCatalog | None = None

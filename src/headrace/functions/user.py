@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.core.errors import Origin, ProjectError
 from headrace.functions.columns import Grouped, RowWise, Whole
-from headrace.functions.function import Arrow, Call, Function
+from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.hints import HintError, annotated_type, arrow_type, from_arrow, is_optional, to_arrow
 from headrace.functions.library import library
 from headrace.functions.marks import MARK
@@ -219,7 +219,7 @@ def _is_column(hint: ast.expr | None) -> bool:
     return hint is not None and ast.unparse(hint).strip("'\"").rsplit(".", 1)[-1] in _COLUMNS
 
 
-def _collected(call: Call) -> str:
+def _collected(call: FunctionCall) -> str:
     """An aggregate gets the values of its group as arrays: also streams can have that."""
     collect = "collect_set" if call.distinct else "collect_list"
     if len(call.args) == 1:

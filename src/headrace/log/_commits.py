@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from headrace.log.log import LogDamagedError, Mark, Part, Segment
+from headrace.log.log import LogDamagedError, Mark, Segment, SegmentPart
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Commit:
+class SegmentCommit:
     """One segment, and what is there with it."""
 
     segment: Segment
@@ -49,10 +49,10 @@ class Commit:
         )
 
     @staticmethod
-    def from_bytes(content: bytes, name: str) -> Commit:
+    def from_bytes(content: bytes, name: str) -> SegmentCommit:
         """The inverse of `to_bytes`."""
         document = unsealed(content, name)
-        parts = tuple(Part(**part) for part in document["parts"])
+        parts = tuple(SegmentPart(**part) for part in document["parts"])
         segment = Segment(
             position=document["position"],
             mark=Mark(**document["mark"]),
@@ -61,7 +61,7 @@ class Commit:
             at=datetime.fromisoformat(document["at"]),
             parts=parts,
         )
-        return Commit(segment, Marks(document["marks"]))
+        return SegmentCommit(segment, Marks(document["marks"]))
 
 
 def sealed(document: Mapping[str, Any]) -> bytes:

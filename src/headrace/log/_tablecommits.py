@@ -12,7 +12,7 @@ from headrace.core.positions import Position
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import TableShape
 from headrace.log._commits import sealed, unsealed
-from headrace.log.log import Part
+from headrace.log.log import SegmentPart
 
 _schema = lru_cache(maxsize=1024)(from_ddl)
 """The columns of DDL: nearly always the same as in the commit before."""
@@ -28,7 +28,7 @@ class TableSegment:
     committed: datetime
     position: Position
     """Where its reader goes on after it."""
-    parts: Mapping[str, tuple[Part, ...]] = field(repr=False)
+    parts: Mapping[str, tuple[SegmentPart, ...]] = field(repr=False)
     """The files of weighted rows, by table."""
 
     @property
@@ -73,7 +73,7 @@ class TableCommit:
             at=None if said["at"] is None else datetime.fromisoformat(said["at"]),
             committed=datetime.fromisoformat(said["committed"]),
             position=said["position"],
-            parts={table: tuple(Part(**part) for part in parts) for table, parts in said["parts"].items()},
+            parts={table: tuple(SegmentPart(**part) for part in parts) for table, parts in said["parts"].items()},
         )
         return TableCommit(segment, said["shapes"], tuple(said["complete"]), said["counts"])
 

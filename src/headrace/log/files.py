@@ -17,9 +17,9 @@ import pyarrow as pa
 from headrace.core.endpoints import Endpoint
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, copy_file, sync, write_new
-from headrace.log._commits import Commit, Marks, sealed, unsealed
+from headrace.log._commits import Marks, SegmentCommit, sealed, unsealed
 from headrace.log._numbered import files_in, highest, number_of, numbered
-from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Part, Segment, segment_of
+from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Segment, SegmentPart, segment_of
 from headrace.log.parts import FileStaging, place_of, read_part, series
 
 _FIRST = 0
@@ -91,7 +91,7 @@ class FileLog(Log):
         """Where tasks put the changes of a batch."""
         return FileStaging(self._parts, self.endpoint.changes, mark)
 
-    def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+    def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
         """Make what tasks have staged count, in the order given."""
         if not parts:
             return None
@@ -101,7 +101,7 @@ class FileLog(Log):
             if marks.has(mark):
                 return None
             segment = segment_of(end + 1, mark, parts)
-            taken = write_new(self._file(end + 1), Commit(segment, marks.with_(mark)).to_bytes())
+            taken = write_new(self._file(end + 1), SegmentCommit(segment, marks.with_(mark)).to_bytes())
             # who slept between these lines may have put it where others had committed and cut off meanwhile; if it was
             # cut off only now, its mark is known
             if taken and self._cut() < segment.position:
@@ -165,10 +165,10 @@ class FileLog(Log):
                 return cut, Marks(unsealed(file.read_bytes(), file.name)["marks"])
         return _FIRST, Marks()
 
-    def _read(self, position: int) -> Commit | None:
+    def _read(self, position: int) -> SegmentCommit | None:
         file = self._file(position)
         try:
-            return Commit.from_bytes(file.read_bytes(), file.name)
+            return SegmentCommit.from_bytes(file.read_bytes(), file.name)
         except FileNotFoundError:
             return None
 

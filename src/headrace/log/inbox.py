@@ -25,7 +25,7 @@ from headrace.core.endpoints import OP, Endpoint, Op
 from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.log._commits import sealed, unsealed
 from headrace.log.files import FileLog
-from headrace.log.log import LogCutError, Mark, Part, Segment
+from headrace.log.log import LogCutError, Mark, Segment, SegmentPart
 from headrace.log.parts import task_of
 
 _COLUMNS = pa.schema([("row", pa.binary()), ("id", pa.binary())])
@@ -37,7 +37,7 @@ _KEPT = re.compile(r"(\d{12})-(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InboxEntry:
     """One change of one row: the row as JSON, of a delete at least its key."""
 
     op: Op
@@ -49,7 +49,7 @@ class Entry:
 class Pushed:
     """What one request adds, all or nothing."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[InboxEntry]
     id: bytes | None = None
 
 
@@ -74,7 +74,7 @@ class Inbox:
         self._read = folder / "read.json"
         self._probe = folder / "probe"
         self._max_age = max_age
-        self._known = _Known(max_age)
+        self._known = _KnownIds(max_age)
         self._position = 0
         self._sizes: deque[tuple[int, int]] = deque()
 
@@ -115,10 +115,10 @@ class Inbox:
 
     def _new(
         self, requests: Sequence[Pushed], position: int
-    ) -> tuple[list[int | RepeatedIdError], list[Entry], list[bytes]]:
+    ) -> tuple[list[int | RepeatedIdError], list[InboxEntry], list[bytes]]:
         """Where each request is or will be, and what is to be added for it."""
         found: list[int | RepeatedIdError] = []
-        entries: list[Entry] = []
+        entries: list[InboxEntry] = []
         ids: list[bytes] = []
         fresh: dict[bytes, bytes] = {}
 
@@ -248,7 +248,7 @@ class Inbox:
         return sorted(named, key=lambda one: one[0])
 
 
-class _Known:
+class _KnownIds:
     """Ids of the last time, each with what it stands for and where that is."""
 
     def __init__(self, max_age: timedelta) -> None:
@@ -269,7 +269,7 @@ class _Known:
             self._places.pop(self._ages.popleft()[1], None)
 
 
-def _ids(entries: Sequence[Entry]) -> list[bytes]:
+def _ids(entries: Sequence[InboxEntry]) -> list[bytes]:
     return [entry.id for entry in entries if entry.id is not None]
 
 
@@ -278,11 +278,11 @@ def count(segment: Segment) -> int:
     return sum(part.rows for part in _parts(segment, _ROWS))
 
 
-def _parts(segment: Segment, task: int) -> tuple[Part, ...]:
+def _parts(segment: Segment, task: int) -> tuple[SegmentPart, ...]:
     return tuple(part for part in segment.parts if task_of(part.name) == task)
 
 
-def _rows_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
+def _rows_batch(entries: Sequence[InboxEntry]) -> pa.RecordBatch:
     return _batch([int(entry.op) for entry in entries], [entry.row for entry in entries], [None] * len(entries))
 
 

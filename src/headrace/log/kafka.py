@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from headrace.core.endpoints import Endpoint
 from headrace.core.files.state_files import StatePath
 from headrace.core.log_topics import LogTopics
-from headrace.log._commits import Commit, Marks
-from headrace.log.log import Log, LogCutError, Mark, Part, Segment, segment_of
+from headrace.log._commits import Marks, SegmentCommit
+from headrace.log.log import Log, LogCutError, Mark, Segment, SegmentPart, segment_of
 from headrace.log.parts import FileStaging, batches_of
 from headrace.systems.kafka.cluster import Cluster, client, cluster_error
 
@@ -43,13 +43,13 @@ class KafkaLog(Log):
         self._topics = topics
         name = f"{topics.prefix}.{endpoint.name}.v{endpoint.version}.{id}"
         self._commits, self._changes = f"{name}.commits", f"{name}.changes"
-        self._known: dict[int, tuple[Commit, int]] = {}
+        self._known: dict[int, tuple[SegmentCommit, int]] = {}
         """The commits that are there, each with its offset."""
         self._next = 0
         """The offset to read commits from."""
         self._reader: Any = None
         self._producer: Any = None
-        self._own: Commit | None = None
+        self._own: SegmentCommit | None = None
         """The last commit of this producer: Kafka says that it is committed before readers get it."""
         self._lock = threading.Lock()
 
@@ -89,7 +89,7 @@ class KafkaLog(Log):
         with self._lock:
             return self._newest()[1].has(mark)
 
-    def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+    def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
         """Send what tasks have staged, and what makes it count, in one transaction."""
         if not parts:
             return None
@@ -143,7 +143,7 @@ class KafkaLog(Log):
             with suppress(KafkaException):  # gone already
                 answer.result(_SECONDS)
 
-    def _commit(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+    def _commit(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
         producer = self._producer_here()
         end, marks = self._newest()
         if marks.has(mark):
@@ -151,7 +151,7 @@ class KafkaLog(Log):
         producer.begin_transaction()
         sent = [self._send(producer, part) for part in parts]
         segment = segment_of(end + 1, mark, sent)
-        commit = Commit(segment, marks.with_(mark))
+        commit = SegmentCommit(segment, marks.with_(mark))
         producer.produce(self._commits, commit.to_bytes(), partition=0)
         producer.commit_transaction(_SECONDS)
         self._own = commit
@@ -159,7 +159,7 @@ class KafkaLog(Log):
             (self._parts / part.name).unlink(missing_ok=True)
         return segment
 
-    def _send(self, producer: Any, part: Part) -> Part:
+    def _send(self, producer: Any, part: SegmentPart) -> SegmentPart:
         """Send one part in chunks; it is called by where it is then."""
         content = (self._parts / part.name).read_bytes()
         offsets: list[int] = []
@@ -222,10 +222,10 @@ class KafkaLog(Log):
         if first < high:
             found, self._next = self._read(self._commits, first, high)
             for message in found:
-                commit = Commit.from_bytes(message.value(), f"{self._commits} at {message.offset()}")
+                commit = SegmentCommit.from_bytes(message.value(), f"{self._commits} at {message.offset()}")
                 self._known[commit.segment.position] = commit, message.offset()
 
-    def _read_part(self, part: Part, position: int) -> bytes:
+    def _read_part(self, part: SegmentPart, position: int) -> bytes:
         first, chunks = _place(part)
         with self._lock:
             if first < self._offsets(self._changes)[0]:
@@ -294,7 +294,7 @@ class KafkaLog(Log):
         return self._topics.properties["bootstrap.servers"]
 
 
-def _place(part: Part) -> tuple[int, int]:
+def _place(part: SegmentPart) -> tuple[int, int]:
     """The first offset of a part, and how many records it has."""
     first, _, chunks = part.name.partition("+")
     return int(first), int(chunks)

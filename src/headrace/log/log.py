@@ -36,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentPart:
     """A piece of a segment, as one task wrote it."""
 
     name: str
@@ -55,20 +55,20 @@ class Segment:
     bytes: int
     at: datetime
     """When it was committed."""
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    parts: tuple[SegmentPart, ...] = field(default=(), repr=False)
     """For the log itself."""
 
 
-def segment_of(position: int, mark: Mark, parts: Sequence[Part]) -> Segment:
+def segment_of(position: int, mark: Mark, parts: Sequence[SegmentPart]) -> Segment:
     """A segment that is committed now."""
     changes, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return Segment(position, mark, changes, size, datetime.now(UTC), tuple(parts))
 
 
-class Staging(Protocol):
+class BatchStaging(Protocol):
     """Takes the changes of a batch, task by task. Pickled to the tasks."""
 
-    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[Part]:
+    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[SegmentPart]:
         """Write the changes of one task. They count once a segment is committed that has them."""
 
 
@@ -111,11 +111,11 @@ class Log(ABC):
         return self.commit_parts(mark, self.staging(mark).stage(0, batches))
 
     @abstractmethod
-    def staging(self, mark: Mark) -> Staging:
+    def staging(self, mark: Mark) -> BatchStaging:
         """Where the tasks of a batch put its changes."""
 
     @abstractmethod
-    def commit_parts(self, mark: Mark, parts: Sequence[Part]) -> Segment | None:
+    def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
         """Make what tasks have staged a segment, in the order given, as `commit` does."""
 
     @abstractmethod

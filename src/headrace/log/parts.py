@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.core.files.state_files import StatePath, write_atomically
-from headrace.log.log import LogDamagedError, Mark, Part
+from headrace.log.log import LogDamagedError, Mark, SegmentPart
 
 _PART_BYTES = 16_000_000
 _ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -29,16 +29,16 @@ class FileStaging:
     schema: pa.Schema
     mark: Mark
 
-    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[Part]:
+    def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[SegmentPart]:
         """Write the changes of one task. They count once a segment is committed that has them."""
         pieces = enumerate(_pieces(self.schema, batches))
         return [self._put(f"{task:05d}-{number:03d}", rows, content) for number, (rows, content) in pieces]
 
-    def _put(self, place: str, rows: int, content: bytes) -> Part:
+    def _put(self, place: str, rows: int, content: bytes) -> SegmentPart:
         digest = digest_of(content)
         name = f"{series(self.mark.writer, self.mark.generation)}-{self.mark.batch:012d}-{place}-{digest[:12]}.arrow"
         write_atomically(self.folder / name, content)
-        return Part(name, rows, len(content), digest)
+        return SegmentPart(name, rows, len(content), digest)
 
 
 def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
@@ -55,13 +55,13 @@ def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tu
         yield rows, out.getvalue().to_pybytes()
 
 
-def read_part(folder: StatePath, part: Part) -> Iterator[pa.RecordBatch]:
+def read_part(folder: StatePath, part: SegmentPart) -> Iterator[pa.RecordBatch]:
     """The changes of a piece, once it is known to be what was written. FileNotFoundError when it is gone."""
     content = (folder / part.name).read_bytes()
     yield from batches_of(content, part)
 
 
-def batches_of(content: bytes, part: Part) -> Iterator[pa.RecordBatch]:
+def batches_of(content: bytes, part: SegmentPart) -> Iterator[pa.RecordBatch]:
     """The changes in a piece's content, once that is known to be what was written."""
     if digest_of(content) != part.digest:
         raise LogDamagedError(f"{part.name}: its checksum does not fit")

@@ -26,7 +26,7 @@ from headrace.log._commits import sealed, unsealed
 from headrace.log._numbered import files_in, highest, number_of, numbered, numbers
 from headrace.log._tablecommits import TableCommit, TableSegment, plain, shape_from_json, shape_to_json
 from headrace.log.groups import group_id
-from headrace.log.log import LogCutError, LogDamagedError, Part
+from headrace.log.log import LogCutError, LogDamagedError, SegmentPart
 from headrace.log.parts import digest_of
 
 __all__ = ["LogMovedError", "TableLog", "TableSegment", "group_id", "plain", "table_log"]
@@ -56,7 +56,7 @@ class TableLog:
         self._bases = folder / "bases"
         self._seen = 0
         self._newest: TableCommit | None = None
-        self._named: dict[int, Mapping[str, tuple[Part, ...]]] = {}
+        self._named: dict[int, Mapping[str, tuple[SegmentPart, ...]]] = {}
 
     def id(self) -> str | None:
         """Made up when the log was begun: tells it from one that was removed and begun anew. None: not yet begun."""
@@ -165,11 +165,11 @@ class TableLog:
         """Whether nothing but a base is in these files of a state."""
         return bool(files) and all(str(file.parent.parent.parent) == str(self._bases) for file in files)
 
-    def file(self, part: Part) -> StatePath:
+    def file(self, part: SegmentPart) -> StatePath:
         """Where a part is."""
         return self._parts / part.name
 
-    def read(self, part: Part, shape: TableShape) -> pa.Table:
+    def read(self, part: SegmentPart, shape: TableShape) -> pa.Table:
         """The weighted rows of a part, with the columns of the shape, once it is known to be what was written."""
         content = self.file(part).read_bytes()
         if digest_of(content) != part.digest:
@@ -265,7 +265,7 @@ class TableLog:
             raise LogCutError(f"the state of '{table}' at {sequence} is kept no more") from None
         return base, [self.folder / name for name in names]
 
-    def _parts_of(self, sequence: int) -> Mapping[str, tuple[Part, ...]]:
+    def _parts_of(self, sequence: int) -> Mapping[str, tuple[SegmentPart, ...]]:
         found = self._named.get(sequence)
         if found is not None:
             return found
@@ -300,7 +300,7 @@ class TableLog:
         except FileNotFoundError:
             return None
 
-    def _put(self, table: str, sequence: int, rows: pa.Table, shape: TableShape) -> Part:
+    def _put(self, table: str, sequence: int, rows: pa.Table, shape: TableShape) -> SegmentPart:
         out = pa.BufferOutputStream()
         schema = plain(shape).weighted
         pq.write_table(rows.select(schema.names).cast(schema), out, compression="zstd", write_page_checksum=True)
@@ -308,7 +308,7 @@ class TableLog:
         digest = digest_of(content)
         name = f"{table}-{sequence:012d}-{digest[:12]}.parquet"
         write_atomically(self._parts / name, content)
-        return Part(name, rows.num_rows, len(content), digest)
+        return SegmentPart(name, rows.num_rows, len(content), digest)
 
 
 def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:

@@ -18,7 +18,7 @@ from headrace.migrate.sinks import sink
 from headrace.migrate.streams import streams
 from headrace.sql.edits import apply
 from headrace.sql.query import SqlError, parse
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 _STENCIL = "SCHEMA_REGISTRY_STENCIL_"
 _NOT_NEEDED = {
@@ -112,7 +112,7 @@ def _renamed(draft: Draft, query: str, tables: dict[str, str]) -> str:
     if not odd:
         return query
     parsed = parse(query)
-    words = Words(parsed.sql, parsed.tokens)
+    words = TokenList(parsed.sql, parsed.tokens)
     places = [words.at(int(table.this.meta["start"])) for table in parsed.inputs if table.name.lower() in odd]
     edits = [words.replace(place, place, odd[words.tokens[place].text.lower()]) for place in places]
     for table, name in odd.items():

@@ -18,7 +18,7 @@ Kind = Literal["not_carried", "check", "not_needed"]
 
 
 @dataclass(frozen=True)
-class Note:
+class MigrationNote:
     """About one setting: it is lost (`not_carried`), was carried over in a way to be looked at (`check`), or has no
     counterpart because none is needed (`not_needed`)."""
 
@@ -38,7 +38,7 @@ class Draft:
     settings: Mapping[str, Any]
     document: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str | bytes] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[MigrationNote] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     """Names of secrets, and the settings they were in."""
     descriptors: bytes | None = None
@@ -75,7 +75,7 @@ class Draft:
 
     def note(self, kind: Kind, key: str, message: str) -> None:
         """Tell people something about a setting."""
-        self.notes.append(Note(kind, key, message))
+        self.notes.append(MigrationNote(kind, key, message))
 
     def secret(self, name: str, key: str) -> str:
         """A reference instead of a value that must not be in a file."""

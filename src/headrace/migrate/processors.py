@@ -14,7 +14,7 @@ from headrace.migrate.enrichers import ENRICHERS
 from headrace.migrate.messages import protobuf
 from headrace.sql.edits import apply
 from headrace.sql.query import parse
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 Step = dict[str, Any]
 _BEFORE, _AFTER = "PROCESSOR_PREPROCESSOR_CONFIG", "PROCESSOR_POSTPROCESSOR_CONFIG"
@@ -168,7 +168,7 @@ def _hash(arguments: dict[str, Any]) -> list[Step]:
 def _sql(arguments: dict[str, Any]) -> list[Step]:
     """The rows that come in are the table `rows` here."""
     query = parse(str(arguments["sqlQuery"]))
-    words = Words(query.sql, query.tokens)
+    words = TokenList(query.sql, query.tokens)
     places = [words.at(int(table.this.meta["start"])) for table in query.inputs]
     return [{"type": "sql", "sql": apply(query.sql, [words.replace(place, place, "rows") for place in places])[0]}]
 

@@ -21,7 +21,7 @@ _ON = "from now on"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChangeVerdict:
     """What a change means, with the reasons in words."""
 
     kind: Kind
@@ -41,17 +41,19 @@ class Verdict:
                 return "refused"
 
 
-def compare(old: Shape, new: Shape, old_pins: Mapping[str, str], new_pins: Mapping[str, str]) -> Verdict:
+def compare(old: Shape, new: Shape, old_pins: Mapping[str, str], new_pins: Mapping[str, str]) -> ChangeVerdict:
     """What it means to go on with `new` from the checkpoint of `old`. `old` is {} when it is not known."""
     drift = tuple(_drift(old_pins, new_pins))
     if drift:
-        return Verdict("refused", drift)
+        return ChangeVerdict("refused", drift)
     if old.get("version") != new["version"]:
-        return Verdict("new_generation", ("what the flow was when it began was not written down in a way known here",))
+        return ChangeVerdict(
+            "new_generation", ("what the flow was when it began was not written down in a way known here",)
+        )
     broken = tuple(dict.fromkeys([*_broken(old, new), *_partitions(old_pins, new_pins)]))
     if broken:
-        return Verdict("new_generation", broken)
-    return Verdict("safe", tuple(dict.fromkeys(_harmless(old, new))))
+        return ChangeVerdict("new_generation", broken)
+    return ChangeVerdict("safe", tuple(dict.fromkeys(_harmless(old, new))))
 
 
 def _drift(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

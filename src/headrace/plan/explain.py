@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.durations import format_duration
-from headrace.plan.compare import Verdict
+from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import (
     FlowInput,
     FlowPlan,
@@ -160,7 +160,7 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
 
 def words_of(change: Mapping[str, Any]) -> str:
     """What a change means, for people."""
-    verdict = Verdict(change["verdict"], tuple(change["reasons"]))
+    verdict = ChangeVerdict(change["verdict"], tuple(change["reasons"]))
     beside = f", built beside {change['beside']}" if change.get("beside") else ""
     return f"generation {change['generation']}{beside}: {verdict.words}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from sqlglot import exp
 
 from headrace.core.context import Context
-from headrace.core.places import Place
+from headrace.core.places import Location
 from headrace.core.processor import Processor
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan
 from headrace.sql.query import parse
@@ -40,13 +40,13 @@ def _behind(flow: str, links: Mapping[str, frozenset[str]]) -> set[str]:
     return found
 
 
-def _writers(written: Mapping[str, list[Place]], read: list[Place]) -> Iterator[str]:
+def _writers(written: Mapping[str, list[Location]], read: list[Location]) -> Iterator[str]:
     for name, places in written.items():
         if any(one.meets(other) for one in places for other in read):
             yield name
 
 
-def _written(flow: FlowPlan, context: Context) -> Iterator[Place]:
+def _written(flow: FlowPlan, context: Context) -> Iterator[Location]:
     known = _known(flow.inputs, flow.sql)
     for step in flow.after:
         _take(known, step.processor)

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from headrace.core.filters import Filter
+from headrace.core.filters import ColumnFilter
 from headrace.core.processor import Processor
 from headrace.core.sink import Delivery, Sink
 from headrace.core.tables import TableShape
 from headrace.project.model import EventTime, FlowSpec, StreamSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.lateness import LateRule
-from headrace.views.algebra.operators import View
+from headrace.views.algebra.operators import ViewPlan
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StreamInput:
     schema: pa.Schema | None
     """All columns without metadata; None until a sample has been looked at."""
     columns: tuple[str, ...] | None
-    filters: tuple[Filter, ...]
+    filters: tuple[ColumnFilter, ...]
     metadata: tuple[str, ...] = ()
     """The metadata columns that the SQL names; `*` does not mean them."""
     timed: bool = True
@@ -159,7 +159,7 @@ class FlowPlan:
     trigger: timedelta
     max_records: int
     partitions: int
-    view: View | None = None
+    view: ViewPlan | None = None
     """What a flow over tables keeps; also None when the shape of a table is not known yet."""
     views: Mapping[str, str] = field(default_factory=dict)
     """The SQL of the views that a view reads."""

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
-from headrace.core.processor import LakeTable
+from headrace.core.processor import FlowLakeTable
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
@@ -18,7 +18,7 @@ from headrace.plan.flow_selection import check_asked
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
 from headrace.plan.processing import (
-    Known,
+    ProjectFacts,
     lost_times,
     output_of,
     part_of_another,
@@ -33,8 +33,8 @@ from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
 from headrace.plan.sinkids import repeated_endpoints, sink_steps
-from headrace.plan.view_planning import Reads as ViewReads
 from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
+from headrace.plan.view_planning import ViewReads as ViewReads
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
@@ -42,7 +42,7 @@ from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
-from headrace.sql.reads import Reads, reads
+from headrace.sql.reads import InputReads, reads
 from headrace.sql.streaming import output_refusals, refusals, state_of
 
 __all__ = ["SchemaOf", "declared_schema", "make_plan"]
@@ -176,7 +176,7 @@ class _Planner:
 
     def _bind(self, name: str, spec: FlowSpec) -> None:
         """Let every step ask about the project."""
-        known = Known(self.project.context, self._lake_table, self.functions, spec.mode)
+        known = ProjectFacts(self.project.context, self._lake_table, self.functions, spec.mode)
         for place, processors in (("after", spec.after), *((f"before.{one}", spec.before[one]) for one in spec.before)):
             made = []
             for number, processor in enumerate(processors):
@@ -186,7 +186,7 @@ class _Planner:
                     self._fail(error, name, *place.split("."), number)
             self.steps[name, place] = steps_of(place, made)
 
-    def _lake_table(self, flow: str) -> LakeTable:
+    def _lake_table(self, flow: str) -> FlowLakeTable:
         """The lake table of a flow that a step of another one asks for."""
         if flow not in self.project.spec.flows:
             raise unknown_flow(flow, self.project.spec.flows)
@@ -197,7 +197,7 @@ class _Planner:
             message = f"flow '{flow}' keeps no lake table"
             raise ProjectError("flow-without-table", message, hint="give it a sink of type lake")
         columns = planned.output_columns if planned is not None and planned.names_known else None
-        return LakeTable(path, columns)
+        return FlowLakeTable(path, columns)
 
     def _assemble(self, name: str, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> FlowPlan:
         defaults = self.project.spec.defaults
@@ -316,7 +316,7 @@ class _Planner:
         steps = {n: self.steps.get((name, f"before.{n}"), ()) for n in known}
         stateful = bool(state_of(query) or any(map(remembered, [*steps.values(), self.steps[name, "after"]])))
         words = query.words
-        inputs = [self._input(n, used.get(n, Reads(None)), stateful, words, steps[n]) for n in known]
+        inputs = [self._input(n, used.get(n, InputReads(None)), stateful, words, steps[n]) for n in known]
         return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
 
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
@@ -328,11 +328,11 @@ class _Planner:
                 self._fail_sql(query.error_at(table, "unknown-input", message, hint), name)
 
     def _input(
-        self, name: str, used: Reads, stateful: bool, words: frozenset[str], before: tuple[ProcessorStep, ...]
+        self, name: str, used: InputReads, stateful: bool, words: frozenset[str], before: tuple[ProcessorStep, ...]
     ) -> Input:
         if before:
             # a step may change what a filter looks at, or look at rows that the filter would drop
-            used = Reads(used_through(before, used.columns, self._schema(name)))
+            used = InputReads(used_through(before, used.columns, self._schema(name)))
             words = words | frozenset(used.columns or ())
         if name in self.project.spec.flows:
             return replace(self._flow_input(name, used), before=before)
@@ -346,7 +346,7 @@ class _Planner:
         timed = stateful or named or sewn
         return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=timed, before=before)
 
-    def _flow_input(self, name: str, used: Reads) -> Input:
+    def _flow_input(self, name: str, used: InputReads) -> Input:
         upstream = self.plans[name]
         assert upstream is not None, f"{name} is read before it is planned"
         path = next((step.sink.lake_path for step in upstream.sinks if step.sink.lake_path is not None), None)

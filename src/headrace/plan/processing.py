@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.processor import LakeTable, Processor
+from headrace.core.processor import FlowLakeTable, Processor
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction
 from headrace.plan.model import FlowInput, FlowPlan, Input, ProcessorStep, StreamInput
@@ -17,15 +17,15 @@ from headrace.sql.query import parse
 
 
 @dataclass(frozen=True)
-class Known:
+class ProjectFacts:
     """What a step may ask about its project."""
 
     context: Context
-    tables: Callable[[str], LakeTable]
+    tables: Callable[[str], FlowLakeTable]
     functions: Mapping[str, UserFunction]
     mode: str
 
-    def lake_table(self, flow: str) -> LakeTable:
+    def lake_table(self, flow: str) -> FlowLakeTable:
         """The table of a flow."""
         return self.tables(flow)
 

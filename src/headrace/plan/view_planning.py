@@ -17,7 +17,7 @@ from headrace.project.loader import Project
 from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
-from headrace.views.algebra.operators import View
+from headrace.views.algebra.operators import ViewPlan
 from headrace.views.compile.identity import columns_of, identified
 from headrace.views.compile.normalise import normalise
 
@@ -27,7 +27,7 @@ Placed = tuple[ProjectError, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True)
-class Reads:
+class ViewReads:
     """What a view reads: tables, also those of the views it reads, and the SQL of these."""
 
     tables: tuple[TableInput, ...]
@@ -38,7 +38,7 @@ class Reads:
     @staticmethod
     def of(
         query: Query, tables: Mapping[str, TableSpec], plans: Mapping[str, FlowPlan | None], shape_of: ShapeOf
-    ) -> Reads:
+    ) -> ViewReads:
         """What the SQL of a view names. Flows that it reads have been planned."""
         known = {name.lower(): name for name in tables}
         planned = {name.lower(): plan for name, plan in plans.items() if plan is not None and plan.tables()}
@@ -55,7 +55,7 @@ class Reads:
                 views |= {**upstream.views, upstream.name: upstream.sql}
             else:
                 others.append(name)
-        return Reads(tuple(inputs.values()), views, tuple(others))
+        return ViewReads(tuple(inputs.values()), views, tuple(others))
 
     @property
     def shapes(self) -> dict[str, TableShape] | None:
@@ -112,14 +112,14 @@ def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Plac
         yield ProjectError("realtime-unsupported", message, hint="use mode: micro_batch"), ("mode",)
 
 
-def view_of(spec: FlowSpec, sql: str, read: Reads) -> View | None:
+def view_of(spec: FlowSpec, sql: str, read: ViewReads) -> ViewPlan | None:
     """What is kept, once all tables are known."""
     shapes = read.shapes
     return None if shapes is None else identified(normalise(sql, shapes, read.views, spec.keys))
 
 
 def view_plan(
-    name: str, spec: FlowSpec, sql: str, read: Reads, view: View | None, sinks: list[Sink], defaults: Defaults
+    name: str, spec: FlowSpec, sql: str, read: ViewReads, view: ViewPlan | None, sinks: list[Sink], defaults: Defaults
 ) -> FlowPlan:
     """The plan of a view."""
     return FlowPlan(

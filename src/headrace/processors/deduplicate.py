@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
-from headrace.core.filters import Filter
+from headrace.core.filters import ColumnFilter
 from headrace.core.processor import ArrowRows, Processor, StepContext, Surroundings
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
 from headrace.processors._steps.queries import ROWS, check_columns, condition, filters_of, view, words
@@ -128,13 +128,13 @@ class Deduplicate(Processor):
         output = self.output(rows.schema)
         considered = self._simple(rows.schema)
         if considered is None:
-            rows, considered = self._considered(rows.done()), (Filter(_CONSIDERED, "is true"),)
+            rows, considered = self._considered(rows.done()), (ColumnFilter(_CONSIDERED, "is true"),)
         time = at.event_time if at.event_time in rows.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
         judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
         return judged(rows, self.key, judge, self.mark, output, at)
 
-    def _simple(self, given: pa.Schema) -> tuple[Filter, ...] | None:
+    def _simple(self, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
         return () if self.when is None else filters_of(condition(self.when), given)
 
     def _considered(self, rows: DataFrame) -> ArrowRows:

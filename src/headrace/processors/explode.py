@@ -94,7 +94,7 @@ class Explode(ArrowProcessor):
 
 
 @dataclass
-class _Part:
+class _ExplodedPart:
     """Elements that come out together."""
 
     rows: list[int] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Split:
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            part = _Part()
+            part = _ExplodedPart()
             whole = self._left_whole(batch)
             for row, text in enumerate(utf8_texts(batch.column(self.step.column))):
                 if row in whole:
@@ -131,7 +131,7 @@ class _Split:
                     self._take_apart(batch, row, text, part)
                 if part.size >= _MOST_BYTES:
                     yield self._rows(batch, part)
-                    part = _Part()
+                    part = _ExplodedPart()
             yield self._rows(batch, part)
 
     def _left_whole(self, batch: pa.RecordBatch) -> set[int]:
@@ -139,7 +139,7 @@ class _Split:
             return set()
         return set(pc.indices_nonzero(pc.fill_null(batch.column(self.step.unless), False)).to_pylist())
 
-    def _take_apart(self, batch: pa.RecordBatch, row: int, text: bytes | None, part: _Part) -> None:
+    def _take_apart(self, batch: pa.RecordBatch, row: int, text: bytes | None, part: _ExplodedPart) -> None:
         try:
             if text is None:
                 raise NotJsonError("there is no text")
@@ -154,7 +154,7 @@ class _Split:
         for number, element in enumerate(found):
             part.add(row, element, number, len(found))
 
-    def _refuse(self, batch: pa.RecordBatch, row: int, text: bytes | None, detail: str, part: _Part) -> None:
+    def _refuse(self, batch: pa.RecordBatch, row: int, text: bytes | None, detail: str, part: _ExplodedPart) -> None:
         if self.step.invalid == "keep":
             part.add(row, text if self.step.into is None else None, None, None)
         elif self.step.invalid == "fail":
@@ -162,7 +162,7 @@ class _Split:
         else:
             self.letters.keep(batch, row, "not-json", detail, whole=self.step.invalid == "dead_letter")
 
-    def _rows(self, batch: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
+    def _rows(self, batch: pa.RecordBatch, part: _ExplodedPart) -> pa.RecordBatch:
         made = {
             self.step.into or self.step.column: pa.array(part.texts, pa.binary()).cast(pa.string()),
             self.step.position: pa.array(part.numbers, pa.int32()),

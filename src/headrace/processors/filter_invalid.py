@@ -102,7 +102,7 @@ class FilterInvalid(Processor):
         if self.where is not None:
             with view(judged):
                 judged = rows.sparkSession.sql(self._sql or _query(self.where))
-        step = _Sort(at.letters, self.invalid, self.where or "")
+        step = _InvalidRowSort(at.letters, self.invalid, self.where or "")
         return judged.mapInArrow(step, to_ddl(schema))
 
 
@@ -112,7 +112,7 @@ def _query(where: str) -> str:
 
 
 @dataclass
-class _Sort:
+class _InvalidRowSort:
     """What a task does: rows with a reason are kept apart."""
 
     letters: StepLetters

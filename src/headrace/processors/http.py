@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import Refusal, Service
+from headrace.processors._enrich.async_requests import FailedRequest, ServiceClient
 from headrace.processors._enrich.curl import CurlClient, Request
 from headrace.processors._enrich.http_options import Address, HttpEnricher, Statuses, document_of, origin, statuses_of
 
@@ -140,7 +140,7 @@ class Http(HttpEnricher):
 
 
 @dataclass
-class HttpService(Service):
+class HttpService(ServiceClient):
     """Asks one URL after the other."""
 
     keeps_time: ClassVar[bool] = True
@@ -175,14 +175,16 @@ class HttpService(Service):
     async def _ask(self, request: Request) -> Any:
         reply = await self.client.send(request)
         for _ in range(self.redirects):
-            if isinstance(reply, Refusal) or reply.location is None:
+            if isinstance(reply, FailedRequest) or reply.location is None:
                 break
             there = urljoin(request.url, reply.location)
             if origin(there) != self.origin:
-                return Refusal("redirected-elsewhere", f"HTTP {reply.status} to another server")
+                return FailedRequest("redirected-elsewhere", f"HTTP {reply.status} to another server")
             request = Request(there, request.headers, request.body)
             reply = await self.client.send(request)
-        return reply if isinstance(reply, Refusal) else document_of(reply, self.label, self.excluded, self.accepted)
+        return (
+            reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, self.excluded, self.accepted)
+        )
 
     async def probe(self) -> None:
         """HEAD of the root, or GET of the path for it."""

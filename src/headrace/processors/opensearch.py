@@ -7,7 +7,7 @@ from typing import Literal
 from headrace.processors._enrich.search import SearchEnricher
 
 
-class OpenSearch(SearchEnricher):
+class OpenSearchEnricher(SearchEnricher):
     """Adds columns with what an OpenSearch cluster has about each row: a document by its id, or a search.
 
     Documents are got `batch_size` at a time, searches are made one by one; `capacity` requests are in flight per task,

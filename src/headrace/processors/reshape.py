@@ -102,7 +102,7 @@ class Reshape(ArrowProcessor):
     def work(self, given: pa.Schema, at: StepContext) -> Work:
         """One distinct text after the other."""
         fields = {name: Taken(path=one) if isinstance(one, str) else one for name, one in self.fields.items()}
-        parts = [_Part.of(name, one, self.strip, self.empty == "drop") for name, one in fields.items()]
+        parts = [_ReshapedPart.of(name, one, self.strip, self.empty == "drop") for name, one in fields.items()]
         return _Shaping(self.column, self._into, parts, at.letters if self.invalid == "dead_letter" else None)
 
     @property
@@ -111,7 +111,7 @@ class Reshape(ArrowProcessor):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ReshapedPart:
     """One part, ready for work."""
 
     name: Path
@@ -124,9 +124,9 @@ class _Part:
     no_empty: bool
 
     @staticmethod
-    def of(name: str, taken: Taken, strip: str, no_empty: bool) -> _Part:
+    def of(name: str, taken: Taken, strip: str, no_empty: bool) -> _ReshapedPart:
         removed = {ord(one): None for one in strip}
-        return _Part(
+        return _ReshapedPart(
             path_of(name),
             path_of(taken.path),
             taken.type,
@@ -200,7 +200,7 @@ class _Shaping:
 
     column: str
     into: str
-    parts: list[_Part]
+    parts: list[_ReshapedPart]
     letters: StepLetters | None
     """None: what cannot be read is missing."""
 

@@ -123,7 +123,7 @@ class RouteStep(Processor):
         routed = routed.select(*names)
         if self.otherwise is not None:
             return routed
-        return routed.mapInArrow(_Sort(self.column, at.letters), to_ddl(spark_schema(routed)))
+        return routed.mapInArrow(_RouteSort(self.column, at.letters), to_ddl(spark_schema(routed)))
 
     def _query(self) -> str:
         from sqlglot import exp
@@ -137,7 +137,7 @@ class RouteStep(Processor):
 
 
 @dataclass
-class _Sort:
+class _RouteSort:
     """What a task does: rows that go nowhere are kept apart."""
 
     column: str

@@ -13,8 +13,8 @@ from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import ArrowProcessor, Batches, StepClock, StepContext, StepLetters, Surroundings, Work
 from headrace.core.schema import from_ddl
-from headrace.processors._lookup.lookup import Wanted, check_alike
-from headrace.processors._lookup.tables import Pins, Place, TableAt
+from headrace.processors._lookup.lookup import LookupSpec, check_alike
+from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
 from headrace.processors._steps.columns import column_of, heads, type_of, typed_columns, with_type
 
 
@@ -60,7 +60,7 @@ class TableStep(ArrowProcessor):
         examples=["updated_at"],
     )
 
-    _place: Place | None = PrivateAttr(None)
+    _place: LookupTable | None = PrivateAttr(None)
 
     @field_validator("key", mode="before")
     @classmethod
@@ -114,10 +114,10 @@ class TableStep(ArrowProcessor):
         theirs = place.schema()
         if theirs is None and not isinstance(self.columns, str):
             raise place.missing()
-        wanted = Wanted(place, tuple(self.key.values()), self._values(theirs), self.latest)
+        wanted = LookupSpec(place, tuple(self.key.values()), self._values(theirs), self.latest)
         return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, Pins.of(at))
 
-    def _found(self) -> Place:
+    def _found(self) -> LookupTable:
         assert self._place is not None, "a step is bound before it is used"
         return self._place
 
@@ -153,7 +153,7 @@ class TableStep(ArrowProcessor):
 class _Join:
     """What a task does: one lookup per Arrow batch, all in the version of its batch."""
 
-    wanted: Wanted
+    wanted: LookupSpec
     keys: tuple[str, ...]
     prefix: str
     missing: str

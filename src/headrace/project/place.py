@@ -36,7 +36,7 @@ def find_file(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProjectOutline:
     """A project as far as its state folder and the names of its flows."""
 
     context: Context
@@ -45,7 +45,7 @@ class Place:
     """Where a serve node on this machine keeps its copies of endpoints."""
 
 
-def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] = ()) -> Place:
+def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] = ()) -> ProjectOutline:
     """The place of the project at `path`. What is wrong elsewhere in its files does not matter here."""
     file = find_file(path).absolute()
     errors: list[ProjectError] = []
@@ -62,7 +62,7 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
     folder = Context(file.parent, "").path(str(filled.get("state") or DEFAULT_STATE))
     context = Context(file.parent, folder, store=_store(filled.get("object_store")))
     names = tuple(map(str, flows)) if isinstance(flows, dict) else ()
-    return Place(context, names, Path(context.path(_store_folder(filled.get("serve")))))
+    return ProjectOutline(context, names, Path(context.path(_store_folder(filled.get("serve")))))
 
 
 def _store_folder(serve: Any) -> str:

@@ -16,7 +16,7 @@ _VARIABLE = "HEADRACE_PROCESS"
 
 
 @dataclass(frozen=True)
-class Given:
+class ProjectRef:
     """Which project, and what is laid over its file."""
 
     path: Path

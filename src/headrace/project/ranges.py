@@ -8,14 +8,14 @@ from datetime import UTC, date, datetime, timedelta
 
 
 @dataclass(frozen=True)
-class Range:
+class DateRange:
     """Days or hours, both ends included: `begin` up to, not including, `end`."""
 
     begin: datetime
     end: datetime
 
 
-def parse_ranges(text: str) -> list[Range]:
+def parse_ranges(text: str) -> list[DateRange]:
     """The ranges of `start,end;start,end`, in UTC; a ValueError says what was expected."""
     found = []
     for part in text.split(";"):
@@ -26,7 +26,7 @@ def parse_ranges(text: str) -> list[Range]:
         end = last + length
         if end <= begin:
             raise ValueError(f"'{part.strip()}' ends before it begins")
-        found.append(Range(begin, end))
+        found.append(DateRange(begin, end))
     return found
 
 
@@ -42,13 +42,13 @@ def _moment(text: str) -> tuple[datetime, timedelta]:
     return zoned.astimezone(UTC).replace(minute=0, second=0, microsecond=0), timedelta(hours=1)
 
 
-def folder_range(folders: Mapping[str, str]) -> Range | None:
+def folder_range(folders: Mapping[str, str]) -> DateRange | None:
     """The day of `dt=2026-01-31`, or the hour when there is `hr=07` too; None without such folders."""
     try:
         day = datetime.combine(date.fromisoformat(folders["dt"]), datetime.min.time(), UTC)
         if "hr" not in folders:
-            return Range(day, day + timedelta(days=1))
+            return DateRange(day, day + timedelta(days=1))
         begin = day + timedelta(hours=int(folders["hr"]))
-        return Range(begin, begin + timedelta(hours=1))
+        return DateRange(begin, begin + timedelta(hours=1))
     except (KeyError, ValueError):
         return None

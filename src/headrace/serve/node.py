@@ -24,7 +24,7 @@ from headrace.project.model import is_loopback
 from headrace.serve.base import meters
 from headrace.serve.base.lock import locked
 from headrace.serve.base.ports import Port
-from headrace.serve.base.settings import Given, Settings
+from headrace.serve.base.settings import ServeProjectRef, Settings
 from headrace.serve.base.status import NODE_FILE, NODE_LOCK
 from headrace.serve.replica.corruption_flag import CRASHES, suspect
 from headrace.serve.replica.pointers import distrust
@@ -39,7 +39,7 @@ _WARNING_SECONDS = 0.3
 class Node:
     """One node of one project on this machine."""
 
-    given: Given
+    given: ServeProjectRef
     settings: Settings
     tell: Callable[[str], None] = lambda _text: None
     """Takes what people should know: a process that was started again, say."""
@@ -171,7 +171,7 @@ def main() -> int:
 
 
 def _serve(told: threading.Event) -> None:
-    given = Given.here()
+    given = ServeProjectRef.here()
     settings = given.settings()
     Node(given, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(told)
 

@@ -80,7 +80,7 @@ class HttpOptions(Options):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpReply:
     """What a server said."""
 
     status: int
@@ -123,7 +123,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         *,
         whole_url: bool = False,
-    ) -> Answer:
+    ) -> HttpReply:
         """The answer to a request: any but those that tell of trouble that may pass, which are not taken for one."""
         url = path if whole_url else self.url + path
         patience = Patience(self.retry_for)
@@ -137,14 +137,14 @@ class HttpClient:
             except urllib3.exceptions.HTTPError as error:
                 why, asked = _reason(error), None
             else:
-                answer = Answer(response.status, response.data)
+                answer = HttpReply(response.status, response.data)
                 if not _passes(answer.status):
                     return self._allowed(answer)
                 why, asked = answer.text, _asked_wait(response.headers.get("Retry-After"))
             if not patience.wait(asked):
                 raise service_away(self.label, why)
 
-    def _allowed(self, answer: Answer) -> Answer:
+    def _allowed(self, answer: HttpReply) -> HttpReply:
         if answer.status in (401, 403, 407):
             raise not_let_in(self.label, answer.text)
         if 300 <= answer.status < 400:
@@ -154,7 +154,7 @@ class HttpClient:
         return answer
 
 
-def refusal(label: str, answer: Answer) -> ProjectError:
+def refusal(label: str, answer: HttpReply) -> ProjectError:
     """The error for an answer that nobody expected."""
     return ProjectError(
         "sink-refused", f"{label} refused what was sent: {answer.text}", hint="look at the address and the server's log"

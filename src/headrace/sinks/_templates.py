@@ -14,16 +14,16 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}:]+)(?::([^{}]+))?\}|[{}]")
 
 
 @dataclass(frozen=True)
-class Hole:
+class DatePlaceholder:
     """A place for a column, perhaps with the pattern of a date."""
 
     column: str
     pattern: str | None
 
 
-def parts(text: str) -> list[str | Hole]:
+def parts(text: str) -> list[str | DatePlaceholder]:
     """The literal texts and holes of a template; a ValueError says what is wrong with it."""
-    found: list[str | Hole] = []
+    found: list[str | DatePlaceholder] = []
     position, literal = 0, ""
     for match in _PART.finditer(text):
         literal += text[position : match.start()]
@@ -34,7 +34,7 @@ def parts(text: str) -> list[str | Hole]:
             raise ValueError(f"'{text}' has a single '{match[0]}'; write {{column}}, and {{{{ or }}}} for a brace")
         else:
             found += [literal] if literal else []
-            found.append(Hole(match[1].strip(), match[2]))
+            found.append(DatePlaceholder(match[1].strip(), match[2]))
             literal = ""
     literal += text[position:]
     return [*found, literal] if literal else found
@@ -42,7 +42,7 @@ def parts(text: str) -> list[str | Hole]:
 
 def columns_of(text: str) -> list[str]:
     """The columns that a template uses."""
-    return [part.column for part in parts(text) if isinstance(part, Hole)]
+    return [part.column for part in parts(text) if isinstance(part, DatePlaceholder)]
 
 
 def filled(text: str, escape: Callable[[Column], Column] = lambda column: column) -> Column:
@@ -53,7 +53,7 @@ def filled(text: str, escape: Callable[[Column], Column] = lambda column: column
     return F.concat(*made) if made else F.lit("")
 
 
-def _value(hole: Hole) -> Column:
+def _value(hole: DatePlaceholder) -> Column:
     from pyspark.sql import functions as F
 
     column = F.col(f"`{hole.column}`")

@@ -77,7 +77,7 @@ def late_rules(
     if len(operators) != 1:
         return {}
     names = {name.lower(): name for name in inputs}
-    tracer = _Tracer(queries, {name.lower(): one for name, one in inputs.items()})
+    tracer = _EventTimeTracer(queries, {name.lower(): one for name, one in inputs.items()})
     return {names[name]: rule for name, rule in tracer.operator(operators[0][1]).items()}
 
 
@@ -133,7 +133,7 @@ def _joins_inputs(query: Query, join: exp.Join) -> bool:
 
 
 @dataclass(frozen=True)
-class _Tracer:
+class _EventTimeTracer:
     """Follows the event time from the operator down to the inputs."""
 
     inlined: Mapping[str, Query]

@@ -19,7 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from headrace.sql.dialect.syntax import WindowTable, respell
 from headrace.sql.edits import Edit, apply, destination, origin
 from headrace.sql.errors import SqlError
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 __all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]
 
@@ -140,7 +140,7 @@ def _visible(clause: exp.With, name: str, inside: exp.Expr | None) -> exp.CTE | 
 def parse(text: str) -> Query:
     """The query, or a SqlError: `sql-syntax`, `sql-not-a-query`."""
     try:
-        words = Words(text, Dialect.get_or_raise(DIALECT).tokenize(text))
+        words = TokenList(text, Dialect.get_or_raise(DIALECT).tokenize(text))
     except TokenError as error:
         raise _token_error(error) from error
     edits, windows = respell(words)

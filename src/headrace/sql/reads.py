@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from headrace.core.filters import Filter
+from headrace.core.filters import ColumnFilter
 from headrace.sql.query import Query, cte_of
 
 # words after which a query may use columns it does not name
@@ -24,21 +24,23 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Reads:
+class InputReads:
     """What a query takes from one input."""
 
     columns: tuple[str, ...] | None
     """The columns it uses, or None for all of them."""
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[ColumnFilter, ...] = ()
 
 
-def reads(query: Query, schemas: Mapping[str, pa.Schema], keep: Mapping[str, str] | None = None) -> dict[str, Reads]:
+def reads(
+    query: Query, schemas: Mapping[str, pa.Schema], keep: Mapping[str, str] | None = None
+) -> dict[str, InputReads]:
     """What `query` takes from each input. `keep` names, per input, a column that must not be filtered early."""
     used = None if _uses_all(query) else _names_used(query, schemas)
     result = {}
     for name, schema in schemas.items():
         columns = None if used is None else tuple(c for c in schema.names if _is_used(c, used[name], query.sql))
-        result[name] = Reads(columns, _filters(query, name, schema, (keep or {}).get(name)))
+        result[name] = InputReads(columns, _filters(query, name, schema, (keep or {}).get(name)))
     return result
 
 
@@ -105,7 +107,7 @@ def _chains(tokens: tuple[Token, ...]) -> Iterator[list[str]]:
         yield chain
 
 
-def _filters(query: Query, name: str, schema: pa.Schema, keep: str | None) -> tuple[Filter, ...]:
+def _filters(query: Query, name: str, schema: pa.Schema, keep: str | None) -> tuple[ColumnFilter, ...]:
     """Conditions on one input that its rows must fulfil to have any part in the result.
 
     Holds over any kind of join: none of these conditions is true for null, so a row of the other side that would be
@@ -125,7 +127,7 @@ def _filters(query: Query, name: str, schema: pa.Schema, keep: str | None) -> tu
         field = _field_in(condition, table, schema, alone)
         if field is None or field.name.lower() == (keep or "").lower():
             continue
-        made = Filter.from_sql(condition, field)
+        made = ColumnFilter.from_sql(condition, field)
         if made is not None and not _depends_on_escapes(made, query):
             found.append(made)
     return tuple(dict.fromkeys(found))
@@ -155,7 +157,7 @@ def _field_in(condition: exp.Expr, table: exp.Table, schema: pa.Schema, alone: b
     return schema.field(names.index(name))
 
 
-def _depends_on_escapes(made: Filter, query: Query) -> bool:
+def _depends_on_escapes(made: ColumnFilter, query: Query) -> bool:
     """Spark and sqlglot read backslashes and doubled quotes in strings differently."""
     return "\\" in query.sql and any(isinstance(value, str) for value in made.values)
 

@@ -13,7 +13,7 @@ _OPEN = {TokenType.L_PAREN: 1, TokenType.L_BRACKET: 1, TokenType.R_PAREN: -1, To
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenList:
     """The tokens of a text."""
 
     text: str

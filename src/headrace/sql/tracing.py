@@ -136,7 +136,7 @@ class _Union(_Relation):
 
 
 @dataclass
-class _Select(_Relation):
+class _SelectRelation(_Relation):
     node: exp.Select
     sources: dict[str, _Relation]
     """By alias, in order: FROM, then the joins."""
@@ -343,7 +343,7 @@ _KNOWN = {"expressions", "from_", "joins", "where", "group", "having", "distinct
 
 
 @dataclass
-class _Tracer:
+class _ColumnTracer:
     inputs: Mapping[str, Given]
     leaves: list[_Input] = field(default_factory=list)
 
@@ -361,7 +361,7 @@ class _Tracer:
             named = [self._source(one) for one in (clause.this, *(join.this for join in joins))]
             if len({name for name, _ in named}) < len(named):
                 raise UnclearError
-            return _Select(node, dict(named))
+            return _SelectRelation(node, dict(named))
         raise UnclearError
 
     def _source(self, node: exp.Expr) -> tuple[str, _Relation]:
@@ -382,7 +382,7 @@ class _Tracer:
             return name, self.relation(cte.this)
         given = self.inputs.get(node.name.lower())
         if isinstance(given, Inlined):
-            inner = _Tracer(given.inputs, self.leaves)
+            inner = _ColumnTracer(given.inputs, self.leaves)
             return name, inner.relation(given.query.tree)
         if given is None:
             raise UnclearError
@@ -409,7 +409,7 @@ def _more(node: exp.Expr, known: set[str]) -> bool:
 def trace(query: Query, inputs: Mapping[str, Given]) -> Operators:
     """The stateful operators of a query, in the order in which rows meet them."""
     found = Operators()
-    tracer = _Tracer(inputs)
+    tracer = _ColumnTracer(inputs)
     root = tracer.relation(query.tree)
     tracer.names_of_leaves()
     root.emit(root.outputs(), found)

@@ -66,7 +66,7 @@ class Case(Options):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """How a test ended."""
 
     name: str
@@ -83,7 +83,7 @@ def load_case(file: Path, root: Path) -> Case:
         raise ProjectErrors(problems_of(error, tree, Case)) from None
 
 
-def run_case(name: str, case: Case, project: Project, spark: SparkSession) -> Outcome:
+def run_case(name: str, case: Case, project: Project, spark: SparkSession) -> CaseOutcome:
     """Run a test. A failed expectation is an outcome, a broken project an error."""
     with ProjectHarness(project, spark) as harness:
         for number, step in enumerate(case.steps, start=1):
@@ -97,8 +97,8 @@ def run_case(name: str, case: Case, project: Project, spark: SparkSession) -> Ou
                 harness.run(case.flow)
             difference = _difference(step.expect, harness, case.flow) if step.expect else None
             if difference:
-                return Outcome(name, False, f"step {number}: {difference}")
-    return Outcome(name, True)
+                return CaseOutcome(name, False, f"step {number}: {difference}")
+    return CaseOutcome(name, True)
 
 
 def _difference(expected: Expectation, harness: ProjectHarness, flow: str) -> str | None:

@@ -15,11 +15,11 @@ from headrace.core.endpoints import Op
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.schema import quoted, to_ddl
 from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of
-from headrace.views.algebra.operators import View
+from headrace.views.algebra.operators import ViewPlan
 from headrace.views.compile.normalise import normalise
 from headrace.views.maintain.changed import Changed
 from headrace.views.maintain.keyed import keyed
-from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.maintained import Maintained, TableDelta
 from headrace.views.maintain.running import local, nullable
 from headrace.views.maintain.state import ViewState
 
@@ -53,7 +53,7 @@ class ViewHarness:
         spark: SparkSession | None = None,
         *,
         key: Sequence[str] = (),
-        view: View | None = None,
+        view: ViewPlan | None = None,
     ) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-view-")
         self._tables = {name: TestTable(name, about) for name, about in tables.items()}
@@ -66,7 +66,7 @@ class ViewHarness:
         self._logs: dict[str, list[pa.Table]] = {name: [] for name in tables}
         self._result: Counter[Row] = Counter()
         self._changes: list[tuple[Any, ...]] = []
-        self._inputs: dict[str, TableInput] = {}
+        self._inputs: dict[str, TableDelta] = {}
         self._batch = 0
         self.restart()
 
@@ -89,7 +89,7 @@ class ViewHarness:
         self._batch -= 1
         self._run(self._inputs, Counter())
 
-    def inputs(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, TableInput]:
+    def inputs(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, TableDelta]:
         """The tables of a batch, in the session `spark`; the changes are part of the tables from then on."""
         after = {name: table.copy() for name, table in self._tables.items()}
         weighted = {name: after[name].change(found) for name, found in self._by_table(changes).items()}
@@ -100,7 +100,7 @@ class ViewHarness:
                 self._logs[name].append(self._arrow(name, new))
         return self._inputs
 
-    def _run(self, inputs: Mapping[str, TableInput], before: Counter[Row]) -> Counter[Row]:
+    def _run(self, inputs: Mapping[str, TableDelta], before: Counter[Row]) -> Counter[Row]:
         after = Counter(before)
         emitted = self.maintained.apply(self._batch, inputs)
         rows = rows_of(nullable(emitted.frame).toArrow() if emitted.few is None else emitted.few)
@@ -152,11 +152,11 @@ class ViewHarness:
             found[name].append(tuple(change))
         return found
 
-    def _input(self, name: str, new: list[Row]) -> TableInput:
+    def _input(self, name: str, new: list[Row]) -> TableDelta:
         ddl = to_ddl(self.tables[name].weighted)
         old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
         delta = local(self.spark, self._arrow(name, new), ddl) if new else None
-        return TableInput(delta, lambda: local(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name]))
+        return TableDelta(delta, lambda: local(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name]))
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
         return self._tables[name].arrow(rows, self.tables[name].weighted)

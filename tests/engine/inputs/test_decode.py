@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.context import Context
-from headrace.core.filters import Filter
+from headrace.core.filters import ColumnFilter
 from headrace.core.schema import from_ddl
 from headrace.core.sizes import binary_bytes
 from headrace.core.tallies.step_tally import BYTES_IN, StepTally
@@ -77,7 +77,7 @@ def test_bytes_of_values_and_of_keys_that_are_read_are_counted(tmp_path: Path) -
 
 def test_filters_drop_rows_but_not_bad_records(tmp_path: Path) -> None:
     records = [b'{"id": 1, "status": "a"}', b'{"id": 2, "status": "b"}', b'{"id": 3}', b"{"]
-    rows = rows_of(step(tmp_path, filters=(Filter("status", "=", ("a",)),)), batch(records))
+    rows = rows_of(step(tmp_path, filters=(ColumnFilter("status", "=", ("a",)),)), batch(records))
     assert [row["id"] for row in rows] == [1]
     assert read_letters(tmp_path / "letters").num_rows == 1
 

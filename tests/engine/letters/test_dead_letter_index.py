@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.engine.letters.dead_letter_audit import History
-from headrace.engine.letters.dead_letter_index import LetterBook, Wanted, count, late_rows
+from headrace.engine.letters.dead_letter_audit import AuditLog
+from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter, count, late_rows
 from headrace.engine.letters.dead_letters import SCHEMA, LetterBox, forget_batch, read_letters
 from headrace.engine.letters.late_rows import SCHEMA as LATE
 from headrace.engine.state.locks import changing
@@ -96,7 +96,7 @@ def test_the_newest_come_first_with_all_but_their_bytes(book: LetterBook) -> Non
 
 def test_fetching_gives_the_right_records_from_several_files(book: LetterBook) -> None:
     shelf = book.shelf()
-    chosen = Wanted(flow="orders").of(shelf.index).slice(1, 3)
+    chosen = LetterFilter(flow="orders").of(shelf.index).slice(1, 3)
     fetched = pa.concat_tables(shelf.fetch(chosen))
     assert fetched["id"].to_pylist() == chosen["id"].to_pylist()
     assert fetched["value"].to_pylist() == [f"record {int(text, 16)}".encode() for text in chosen["id"].to_pylist()]
@@ -104,9 +104,9 @@ def test_fetching_gives_the_right_records_from_several_files(book: LetterBook) -
 
 def test_choosing(book: LetterBook) -> None:
     index = book.shelf().index
-    assert ids(Wanted(reason="no-event-time").of(index)) == [2]
-    assert ids(Wanted(flow="rides", since=NOON + timedelta(minutes=6)).of(index)) == [6, 7]
-    assert ids(Wanted(stream="elsewhere").of(index)) == []
+    assert ids(LetterFilter(reason="no-event-time").of(index)) == [2]
+    assert ids(LetterFilter(flow="rides", since=NOON + timedelta(minutes=6)).of(index)) == [6, 7]
+    assert ids(LetterFilter(stream="elsewhere").of(index)) == []
 
 
 def test_a_letter_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
@@ -133,22 +133,22 @@ def test_two_flows_that_met_one_record_have_two_letters(book: LetterBook) -> Non
     assert (several.value.code, several.value.exit_code) == ("ambiguous-letter", Exit.USAGE)
     assert f"orders/{3:024x}, rides/{3:024x}" in str(several.value.hint)
     book.history.append("discarded", book.find(shelf, [f"rides/{3:024x}"]))
-    assert ids(Wanted().of(book.shelf("orders").index)) == [1, 2, 3, 4, 5]
-    assert ids(Wanted().of(book.shelf("rides").index)) == [6, 7]
+    assert ids(LetterFilter().of(book.shelf("orders").index)) == [1, 2, 3, 4, 5]
+    assert ids(LetterFilter().of(book.shelf("rides").index)) == [6, 7]
 
 
 def test_a_letter_is_open_until_it_is_replayed_or_discarded(book: LetterBook) -> None:
     shelf = book.shelf("orders")
     one = book.find(shelf, [f"{1:024x}"])
     book.history.append("replay-begun", one, replay="r1")
-    assert Wanted().of(book.shelf("orders").index).num_rows == 5
+    assert LetterFilter().of(book.shelf("orders").index).num_rows == 5
     bad = one.set_column(one.schema.get_field_index("reason"), "reason", pa.array(["wrong-type"]))
     book.history.append("still-bad", bad.append_column("detail", pa.array(["x" * 1000])), replay="r1")
-    assert Wanted().of(book.shelf("orders").index).num_rows == 5
+    assert LetterFilter().of(book.shelf("orders").index).num_rows == 5
     book.history.append("discarded", one)
-    assert ids(Wanted(status="discarded").of(book.shelf("orders").index)) == [1]
+    assert ids(LetterFilter(status="discarded").of(book.shelf("orders").index)) == [1]
     book.history.append("replayed", one, replay="r2")
-    assert ids(Wanted(status="replayed").of(book.shelf("orders").index)) == [1]
+    assert ids(LetterFilter(status="replayed").of(book.shelf("orders").index)) == [1]
     events = book.history.of("orders", f"{1:024x}")
     assert [event["what"] for event in events] == ["replay-begun", "still-bad", "discarded", "replayed"]
     assert (events[1]["reason"], events[1]["replay"], len(events[1]["detail"])) == ("wrong-type", "r1", 300)
@@ -158,9 +158,9 @@ def test_a_letter_is_open_until_it_is_replayed_or_discarded(book: LetterBook) ->
 
 def test_a_record_that_a_later_generation_met_again_is_open_again(book: LetterBook) -> None:
     book.history.append("replayed", book.shelf().index)
-    assert Wanted().of(book.shelf().index).num_rows == 0
+    assert LetterFilter().of(book.shelf().index).num_rows == 0
     write(book.folder, "g2", [letter(1, generation="g2-b", met_at=NOON + timedelta(days=9))])
-    assert ids(Wanted().of(book.shelf().index)) == [1]
+    assert ids(LetterFilter().of(book.shelf().index)) == [1]
 
 
 def test_what_a_batch_put_aside_is_forgotten_when_it_runs_again(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_half_a_line_of_history_is_forgotten_and_written_over(book: LetterBook) 
     book.history.append("discarded", index.slice(0, 1))
     with book.history.file.open("ab") as file:
         file.write(b'{"at": "2026-01-31", "what": "discarded", "fl')
-    assert Wanted(status="discarded").of(book.shelf().index).num_rows == 1
+    assert LetterFilter(status="discarded").of(book.shelf().index).num_rows == 1
     book.history.append("discarded", index.slice(1, 1))
-    assert Wanted(status="discarded").of(book.shelf().index).num_rows == 2
+    assert LetterFilter(status="discarded").of(book.shelf().index).num_rows == 2
     assert len(book.history.file.read_bytes().splitlines()) == 2
 
 
@@ -212,8 +212,8 @@ def test_a_spoilt_history_is_an_error_with_its_file(book: LetterBook) -> None:
 
 
 def test_only_one_may_change_letters_at_a_time(tmp_path: Path) -> None:
-    history = History(tmp_path / "letters")
-    with history.lock(), pytest.raises(ProjectError) as taken, History(tmp_path / "letters").lock():
+    history = AuditLog(tmp_path / "letters")
+    with history.lock(), pytest.raises(ProjectError) as taken, AuditLog(tmp_path / "letters").lock():
         pass
     assert (taken.value.code, taken.value.exit_code) == ("replay-running", Exit.CONFLICT)
     with history.lock():
@@ -249,7 +249,7 @@ def test_many_letters_are_not_many_python_objects(tmp_path: Path) -> None:
     assert count(shelf.index, "reason")[0]["count"] == 100_000
     assert len(shelf.newest(shelf.index, 5)) == 5
     book.history.append("discarded", shelf.index.slice(0, 60_000))
-    assert Wanted().of(book.shelf().index).num_rows == 40_000
+    assert LetterFilter().of(book.shelf().index).num_rows == 40_000
     # KB, some of which are for libraries that are loaded only now
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250_000
 

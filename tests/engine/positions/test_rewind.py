@@ -16,7 +16,7 @@ from tests.engine.state.test_checkpoints import write_batch
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.positions import AtOffset, Earliest, Latest, Position, Positions, Scope, Split, Target
+from headrace.core.positions import AtOffset, Earliest, Latest, Position, Positions, Split, SplitScope, Target
 from headrace.core.sink import Rewind, Sink
 from headrace.core.source import RowSource
 from headrace.engine.positions.lag import LagProbe, pace
@@ -40,7 +40,7 @@ class ShelfPositions(Positions):
     def of_checkpoint(self, end: Any) -> Position | None:
         return end if isinstance(end, dict) and "shelf" in end else None
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         match target:
             case Earliest():
                 return {"shelf": {"0": 10}}
@@ -94,7 +94,7 @@ class Place:
 def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
     place = Place(tmp_path, LakeSink(path="t"), LakeSink(path="k", key=["n"]), NoopSink(), state=("group",))
     place.batches(20, 60)
-    plan = place.rewinder.to_position(AtOffset(30), Scope())
+    plan = place.rewinder.to_position(AtOffset(30), SplitScope())
     assert plan.to_json()["moves"] == [
         {"stream": "books", "topic": "shelf", "partition": 0, "from": 60, "to": 30, "records": 30}
     ]
@@ -105,14 +105,14 @@ def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
     ]
     assert "state (group) begins empty" in " ".join(plan.warnings)
     assert plan.kept == (place.state.current("reads").id, 0)
-    assert place.rewinder.to_position(Latest(), Scope()).skipped == 40
+    assert place.rewinder.to_position(Latest(), SplitScope()).skipped == 40
 
 
 def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.batches(20, 60)
     first = place.state.current("reads")
-    second = place.rewinder.execute(place.rewinder.to_position(AtOffset(30), Scope()))
+    second = place.rewinder.execute(place.rewinder.to_position(AtOffset(30), SplitScope()))
     assert place.state.current("reads") == second
     assert second.manifest.start == {"books": {"shelf": {"0": 30}}}
     assert second.manifest.base == {"generation": first.id, "batch": 0}
@@ -127,13 +127,13 @@ def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_pa
 def test_replacing_begins_where_a_batch_ended(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.batches(20, 60, 90)
-    plan = place.rewinder.to_position(AtOffset(75), Scope(), replace=True)
+    plan = place.rewinder.to_position(AtOffset(75), SplitScope(), replace=True)
     assert plan.start == {"books": {"shelf": {"0": 60}}}
     assert plan.kept == (place.state.current("reads").id, 1)
     with pytest.raises(ProjectError) as refused:
-        place.rewinder.to_position(AtOffset(15), Scope(), replace=True)
+        place.rewinder.to_position(AtOffset(15), SplitScope(), replace=True)
     assert refused.value.code == "rewind-no-boundary"
-    everything = place.rewinder.to_position(Earliest(), Scope(), replace=True)
+    everything = place.rewinder.to_position(Earliest(), SplitScope(), replace=True)
     assert everything.kept is None
     assert "records before 10 are no longer there" in " ".join(everything.warnings)
 
@@ -142,10 +142,10 @@ def test_batches_of_earlier_generations_count_as_far_as_they_were_kept(tmp_path:
     place = Place(tmp_path)
     place.batches(20, 40, 60)
     first = place.state.current("reads").id
-    place.rewinder.execute(place.rewinder.to_position(AtOffset(40), Scope()))
+    place.rewinder.execute(place.rewinder.to_position(AtOffset(40), SplitScope()))
     place.batches(70)
-    assert place.rewinder.to_position(AtOffset(65), Scope()).kept == (first, 1)
-    assert place.rewinder.to_position(AtOffset(80), Scope()).kept == (place.state.current("reads").id, 0)
+    assert place.rewinder.to_position(AtOffset(65), SplitScope()).kept == (first, 1)
+    assert place.rewinder.to_position(AtOffset(80), SplitScope()).kept == (place.state.current("reads").id, 0)
 
 
 def lake_rows(path: Path) -> list[int]:
@@ -164,14 +164,14 @@ def test_a_lake_table_goes_back_to_the_version_of_a_batch(tmp_path: Path) -> Non
     first = place.state.current("reads")
     for batch in range(3):
         append(tmp_path / "t", batch, f"headrace.reads.{first.id}.0-lake", batch)
-    plan = place.rewinder.to_position(AtOffset(40), Scope(), replace=True)
+    plan = place.rewinder.to_position(AtOffset(40), SplitScope(), replace=True)
     assert plan.effects[0][1].startswith("the table goes back to version 1 (1 commits")
     second = place.rewinder.execute(plan)
     assert lake_rows(tmp_path / "t") == [0, 1]
     append(tmp_path / "t", 7, f"headrace.reads.{second.id}.0-lake", 0)
     place.rewinder.execute(place.rewinder.to_copy(Copy("g", first), replace=True))
     assert lake_rows(tmp_path / "t") == [0, 1, 2], "the first life as it was"
-    place.rewinder.execute(place.rewinder.to_position(Earliest(), Scope(), replace=True))
+    place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
     assert lake_rows(tmp_path / "t") == []
 
 
@@ -191,7 +191,7 @@ def test_rows_that_would_be_lost_for_ever_are_not_taken_back(tmp_path: Path, mar
     append(tmp_path / "t", 9, mark)
     append(tmp_path / "t", 1, f"headrace.reads.{current.id}.0-lake", 1)
     with pytest.raises(ProjectError) as refused:
-        place.rewinder.to_position(AtOffset(20), Scope(), replace=True)
+        place.rewinder.to_position(AtOffset(20), SplitScope(), replace=True)
     assert (refused.value.code, refused.value.exit_code) == (code, Exit.CONFLICT)
     assert place.state.current("reads") == current
     assert lake_rows(tmp_path / "t") == [0, 1, 9]
@@ -209,7 +209,7 @@ def test_files_of_later_batches_are_deleted(tmp_path: Path) -> None:
     for batch in range(3):
         (folder / f"reads-0_files-{name}-{batch:08d}-0000.json").write_text("1")
     (folder / f"other-0_files-{name}-00000002-0000.json").write_text("1")
-    plan = place.rewinder.to_position(AtOffset(45), Scope(), replace=True)
+    plan = place.rewinder.to_position(AtOffset(45), SplitScope(), replace=True)
     assert plan.effects[0][1] == "1 file of later batches are deleted; 20 records are read again"
     place.rewinder.execute(plan)
     left = sorted(path.name for path in folder.iterdir())
@@ -238,7 +238,7 @@ def test_an_interrupted_rewind_is_finished_before_the_flow_starts(tmp_path: Path
     place = Place(tmp_path, Stubborn())
     place.batches(20)
     with pytest.raises(ProjectError):
-        place.rewinder.execute(place.rewinder.to_position(Earliest(), Scope(), replace=True))
+        place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
     current = place.state.current("reads")
     assert current.manifest.reason == "rewind to earliest"
     for _ in range(2):
@@ -296,7 +296,7 @@ def test_no_savepoint_while_a_batch_is_half_done_and_a_rewind_says_so(tmp_path: 
     with pytest.raises(ProjectError) as refused:
         Savepoints(place.state, "reads").create(place.flow, place.context)
     assert (refused.value.code, refused.value.exit_code) == ("batch-in-flight", Exit.CONFLICT)
-    assert "not finished" in place.rewinder.to_position(Earliest(), Scope()).warnings[0]
+    assert "not finished" in place.rewinder.to_position(Earliest(), SplitScope()).warnings[0]
 
 
 def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_recreated_topic_is_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
         check_topics(place.flow, generation, place.context)
     assert (refused.value.code, refused.value.exit_code) == ("topic-recreated", Exit.CONFLICT)
     assert "headrace rewind reads --to earliest" in (refused.value.hint or "")
-    fresh = place.rewinder.execute(place.rewinder.to_position(Earliest(), Scope()))
+    fresh = place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope()))
     check_topics(place.flow, fresh, place.context)
 
 

@@ -16,7 +16,7 @@ from headrace.core.files.object_store import ObjectStore
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import write_atomically
 from headrace.engine.inputs.heartbeat import heartbeat_file, read_heartbeat, write_heartbeat
-from headrace.engine.letters.dead_letter_index import LetterBook, Wanted
+from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch, read_letters
 from headrace.engine.letters.late_rows import LateBox, read_late
 from headrace.engine.observe.housekeeping import merge_files, remove_old_generations
@@ -68,12 +68,12 @@ def test_letters_are_kept_listed_closed_and_counted(state: StateDir) -> None:
         box.flush()
     book = LetterBook(folder)
     shelf = book.shelf()
-    assert Wanted(flow="copies").of(shelf.index).num_rows == 20
+    assert LetterFilter(flow="copies").of(shelf.index).num_rows == 20
     assert b"record 13" in pa.concat_tables(shelf.fetch(shelf.index))["value"].to_pylist()
     with book.history.lock():
         book.history.append("discarded", shelf.index.slice(0, 3))
         book.history.append("replayed", shelf.index.slice(3, 1), replay="r1")
-    assert Wanted().of(book.shelf("copies").index).num_rows == 16
+    assert LetterFilter().of(book.shelf("copies").index).num_rows == 16
     assert read_letters(folder).num_rows == 20
     counter, closed = FileCounter(folder, "reason"), ClosedLetters(folder)
     for meter in (counter, closed, counter, closed):

@@ -17,9 +17,9 @@ import pytest
 from headrace.core.errors import RequestError
 from headrace.serve.grpc.calls import Caller, Calls, Method, Style, _seconds
 from headrace.serve.grpc.http2 import frames
-from headrace.serve.grpc.http2.connection import STREAMS, Connection
+from headrace.serve.grpc.http2.connection import STREAMS, Http2Connection
 from headrace.serve.grpc.http2.frames import Code, PeerError, Setting
-from headrace.serve.grpc.http2.heads import HeadReader, MalformedError, literal
+from headrace.serve.grpc.http2.heads import BadHeadersError, HeadReader, literal
 
 LARGEST = 1_000_000
 HEADERS = [
@@ -46,7 +46,7 @@ class Running:
             "/t/Never": Method(Style.STREAM, _never),
         }
         self.loop = asyncio.new_event_loop()
-        self.connections: set[Connection] = set()
+        self.connections: set[Http2Connection] = set()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self.server = asyncio.run_coroutine_threadsafe(self._start(), self.loop).result(10)
@@ -54,7 +54,7 @@ class Running:
 
     async def _start(self) -> asyncio.Server:
         calls = Calls(self.methods.get, ThreadPoolExecutor(1), LARGEST)
-        make = lambda: Connection(calls, self.connections)  # noqa: E731
+        make = lambda: Http2Connection(calls, self.connections)  # noqa: E731
         return await self.loop.create_server(make, "127.0.0.1", 0)
 
     async def _many(self, _caller: Caller, message: bytes) -> AsyncIterator[bytes]:
@@ -314,7 +314,7 @@ def test_heads_mean_what_they_meant_when_they_are_remembered() -> None:
     heads = [[(name, f"/t/{number}" if name == ":path" else value) for name, value in HEADERS] for number in (1, 2)]
     for number in (0, 0, 0, 1, 1, 0, 1):
         assert reader.read(encoder.encode(heads[number])).path == f"/t/{number + 1}"
-    with pytest.raises(MalformedError):
+    with pytest.raises(BadHeadersError):
         reader.skip(encoder.encode([(":path", "/")]))
     long = "v" * 300
     assert hpack.Decoder().decode(literal("x", long)) == [("x", long)]

@@ -13,7 +13,7 @@ from tests.serve.kit import Served
 
 from headrace.core.processes.children import Child
 from headrace.serve.base.ports import Port
-from headrace.serve.base.settings import Given
+from headrace.serve.base.settings import ServeProjectRef
 
 pytestmark = pytest.mark.service
 
@@ -29,7 +29,7 @@ def test_processes_share_a_port_and_end_when_they_are_told(served: Served) -> No
     port = Port("127.0.0.1", 0, "serve.grpc_port")
     serve = {"grpc_port": port.number, "store": str(served.folder / "store"), "log": str(served.folder / "log")}
     (served.folder / "headrace.yaml").write_text(json.dumps({"project": "cinema", "serve": serve}))
-    told = Given(served.folder).environment()
+    told = ServeProjectRef(served.folder).environment()
     children = [Child(f"grpc-{number}", "headrace.serve.grpc", told) for number in (1, 2)]
     for child in children:
         child.start()

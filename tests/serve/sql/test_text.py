@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import RequestError
-from headrace.serve.sql.text import Table, read
+from headrace.serve.sql.text import QueriedTable, read
 
 COLUMNS = ["id", "region", "amount"]
 
@@ -120,7 +120,7 @@ def test_the_kinds_of_questions() -> None:
     assert read("DESCRIBE orders").describes
     assert not read("SUMMARIZE orders").describes
     assert read("WITH A AS (SELECT 1) FROM a").made_up == {"a"}
-    assert str(Table("lake", "x")) == "lake.x"
+    assert str(QueriedTable("lake", "x")) == "lake.x"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.terminal.output import printer, usage_error
+from headrace.core.durations import parse_duration
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import By
-    from headrace.engine.replay.replay import Outcome, Replay
+    from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
+else:
+    dead_letter_index = lazy_modules("headrace.engine.letters.dead_letter_index")
 
 _DUMP_WIDTH = 16
 _SHORT_ID = 8
@@ -24,8 +29,6 @@ _PLAIN = ("id", "flow", "stream", "reason", "status", "met_at", "position", "det
 
 def moment(text: str | None) -> datetime | None:
     """The time that `2026-01-31T12:00:00Z` or, counted back from now, `2h` means."""
-    from headrace.core.durations import parse_duration
-
     if text is None:
         return None
     try:
@@ -82,9 +85,7 @@ def hex_dump(value: bytes) -> list[str]:
 
 def print_counts(index: pa.Table, by: By, json: bool) -> None:
     """How many there are of each."""
-    from headrace.engine.letters.dead_letter_index import count
-
-    groups = [group | {"newest": timestamp(group["newest"])} for group in count(index, by)]
+    groups = [group | {"newest": timestamp(group["newest"])} for group in dead_letter_index.count(index, by)]
     if json:
         printer.document({"by": by, "items": groups, "total": index.num_rows})
         return
@@ -169,7 +170,7 @@ def print_plan(plan: ReplayPlan) -> None:
         printer.warning(refusal.why)
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(outcome: ReplayOutcome) -> str:
     """What a replay has done, in words."""
     bad = f", {outcome.still_bad:,} still bad" if outcome.still_bad else ""
     bad += f", {outcome.new:,} new from later steps" if outcome.new else ""
@@ -177,7 +178,7 @@ def outcome_text(outcome: Outcome) -> str:
     return f"{name}: {letters(outcome.replayed)} came through ({outcome.rows:,} rows){bad}"
 
 
-def replay_document(plan: ReplayPlan, outcomes: Sequence[Outcome], dry_run: bool) -> dict[str, Any]:
+def replay_document(plan: ReplayPlan, outcomes: Sequence[ReplayOutcome], dry_run: bool) -> dict[str, Any]:
     """The plan and what came of it, as JSON."""
     done = {outcome.replay.id: outcome for outcome in outcomes}
     return {
@@ -191,7 +192,7 @@ def replay_document(plan: ReplayPlan, outcomes: Sequence[Outcome], dry_run: bool
     }
 
 
-def _replay_document(replay: Replay, outcome: Outcome | None) -> dict[str, Any]:
+def _replay_document(replay: FlowReplay, outcome: ReplayOutcome | None) -> dict[str, Any]:
     return {
         "id": replay.id,
         "flow": replay.flow.name,

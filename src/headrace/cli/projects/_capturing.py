@@ -6,23 +6,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.projects._child_processes import Kept
+from headrace.cli.projects._child_processes import SupervisedChild
 from headrace.cli.terminal.output import printer
+from headrace.log.tablestatus import read_groups, tables_folder
 
 if TYPE_CHECKING:
     from headrace.project.loader import Project
-    from headrace.project.project_ref import Given
+    from headrace.project.project_ref import ProjectRef
 
 
-class Capturing(Kept):
+class Capturing(SupervisedChild):
     """Keeps the capture of a project's tables alive, and says so when a table is away."""
 
     about, name, module = "tables", "capture", "headrace.capture"
     trouble, mended = "tables are not followed", "tables are followed again"
 
-    def __init__(self, given: Given, project: Project, logs: Path) -> None:
-        from headrace.log.tablestatus import tables_folder
-
+    def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
         super().__init__(given.environment(), logs / "capture.log")
         self._folder = tables_folder(project.context)
         self._tables = ", ".join(project.spec.tables)
@@ -30,8 +29,6 @@ class Capturing(Kept):
 
     def look(self) -> str | None:
         """That it follows the tables, once it does; changes of their states are told on the way."""
-        from headrace.log.tablestatus import read_groups
-
         mine = [said for said in read_groups(self._folder) if said["pid"] == self.child.pid]
         for said in mine:
             self._tell_state(said)

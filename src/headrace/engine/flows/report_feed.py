@@ -43,10 +43,10 @@ class ReportRuns(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The runs."""
-        return _Reader(self.tables, self.lakes)
+        return _ReportReader(self.tables, self.lakes)
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _ReportReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, tables: FlowTables, lakes: Mapping[str, str]) -> None:
         self._tables = tables
         self._lakes = lakes

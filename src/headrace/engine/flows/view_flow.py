@@ -17,7 +17,7 @@ from headrace.engine.tables.table_rows import weighted_rows
 from headrace.plan.model import FlowPlan
 from headrace.views.compile.identity import gets_id
 from headrace.views.maintain.keyed import KeyedChanges, keyed
-from headrace.views.maintain.maintained import Maintained, TableInput
+from headrace.views.maintain.maintained import Maintained, TableDelta
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ViewWriter:
         crash_points.reach("after_sinks", self.flow.name, batch_id)
         self.check()
 
-    def _inputs(self, batch_id: int) -> dict[str, TableInput]:
+    def _inputs(self, batch_id: int) -> dict[str, TableDelta]:
         start, end = self._reach(batch_id - 1), self._reach(batch_id)
         return {name: self._input(shape, self._tables.files(name, start, end)) for name, shape in self._shapes.items()}
 
@@ -105,10 +105,10 @@ class ViewWriter:
         record = self.generation.checkpoint.batch(batch_id) if batch_id >= 0 else None
         return self._tables.start() if record is None else record.ends[0]
 
-    def _input(self, shape: TableShape, files: TableFiles) -> TableInput:
+    def _input(self, shape: TableShape, files: TableFiles) -> TableDelta:
         delta = weighted_rows(self.session, shape, files.delta) if files.delta else None
 
         def old() -> DataFrame:
             return weighted_rows(self.session, shape, files.old)
 
-        return TableInput(delta, old, files.rows, files.table_rows, files.old)
+        return TableDelta(delta, old, files.rows, files.table_rows, files.old)

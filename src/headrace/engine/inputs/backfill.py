@@ -19,8 +19,8 @@ import pyarrow as pa
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath, spark_path, write_atomically
-from headrace.core.filters import Filter
-from headrace.core.positions import AtTime, Earliest, Position, Positions, Reached, Scope, Split, Target
+from headrace.core.filters import ColumnFilter
+from headrace.core.positions import AtTime, Earliest, Position, Positions, Reached, Split, SplitScope, Target
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
 from headrace.engine.inputs.event_time_filter import Gate, GateStep
 from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory
@@ -42,7 +42,7 @@ _EMPTY = "none"
 
 
 @dataclass(frozen=True)
-class History:
+class StreamHistory:
     """The history of one stream in one generation, as its manifest has it."""
 
     reads: str
@@ -62,9 +62,9 @@ class History:
         return dict(self.__dict__)
 
 
-def histories(generation: Generation) -> dict[str, History]:
+def histories(generation: Generation) -> dict[str, StreamHistory]:
     """The histories of a generation by stream."""
-    return {name: History(**said) for name, said in generation.manifest.history.items()}
+    return {name: StreamHistory(**said) for name, said in generation.manifest.history.items()}
 
 
 def is_pending(generation: Generation | None) -> bool:
@@ -114,12 +114,12 @@ def prepare(project: Project, state: StateDir, flow: FlowPlan, generation: Gener
 
 def _history(
     project: Project, state: StateDir, flow: FlowPlan, stream: StreamInput, backfill: BackfillSpec, of: Generation
-) -> History:
+) -> StreamHistory:
     reads = backfill.reads
     if stream.name in of.manifest.start:
         # Spark wants a folder, and on an object store that is one with something in it
         write_atomically(_folder(state, flow.name, _EMPTY) / ".none", b"")
-        return History(reads, _EMPTY, 0, 0, done=True, skipped=True)
+        return StreamHistory(reads, _EMPTY, 0, 0, done=True, skipped=True)
     from headrace.engine.inputs.history import in_parts, lake_files, newest_offsets, parquet_files, pieces_of
 
     context = project.context
@@ -139,7 +139,7 @@ def _history(
     start = _seam(stream, backfill, offsets, context)
     folder = f"{of.id}-{stream.name}"
     _write_parts(_folder(state, flow.name, folder), [[piece.to_line() for piece in part] for part in parts])
-    return History(reads, folder, len(parts), sum(one.rows for one in pieces), start)
+    return StreamHistory(reads, folder, len(parts), sum(one.rows for one in pieces), start)
 
 
 def _topics(stream: StreamInput) -> list[str]:
@@ -182,7 +182,7 @@ def _seam(
     positions = stream.spec.source.positions(context)
     try:
         if backfill.until is not None:
-            return positions.resolve(AtTime(backfill.until - backfill.margin), None, Scope())
+            return positions.resolve(AtTime(backfill.until - backfill.margin), None, SplitScope())
         return _after(offsets or {}, positions)
     finally:
         positions.close()
@@ -231,12 +231,12 @@ class HistoryStep:
         return self.gate(rows) if self.gate is not None else (batch.drop_columns([FILE, ROW]) for batch in rows)
 
 
-def seam_filter(stream: StreamInput, history: History | None) -> tuple[Filter, ...]:
+def seam_filter(stream: StreamInput, history: StreamHistory | None) -> tuple[ColumnFilter, ...]:
     """What keeps rows out of Kafka's side that are the history's."""
     limit = _micros(stream.spec.backfill) if stream.spec.backfill else None
     if limit is None or history is None or history.skipped or stream.event_time is None:
         return ()
-    return (Filter(stream.event_time.column, ">=", (limit,)),)
+    return (ColumnFilter(stream.event_time.column, ">=", (limit,)),)
 
 
 def with_history(
@@ -288,7 +288,7 @@ class BackfilledPositions(Positions):
         """Kafka's record, further on."""
         return self._inner.moved(end, to)
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         """Any position in Kafka, where a flow begins without the history; or the very beginning, which is None."""
         if isinstance(target, Earliest) and not scope.topics:
             return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.filters import Filter, apply_all
+from headrace.core.filters import ColumnFilter, apply_all
 from headrace.core.format import Bad, Decoder
 from headrace.core.schema import TIMESTAMP
 from headrace.core.sizes import binary_bytes
@@ -38,7 +38,7 @@ class DecodeStep:
     decoder: Decoder
     position: Sequence[str]
     metadata: Sequence[str]
-    filters: Sequence[Filter]
+    filters: Sequence[ColumnFilter]
     event_time: EventTime | None
     on_error: OnError
     letters: LetterBox

@@ -35,7 +35,7 @@ class Heartbeats(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Heartbeats as they are written."""
-        return _Reader(self.file, self.options["generation"], int(self.options["delay_ms"]), schema[0].name)
+        return _HeartbeatReader(self.file, self.options["generation"], int(self.options["delay_ms"]), schema[0].name)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Beat(InputPartition):
     time_ms: int
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"at": the newest heartbeat}, so a batch that runs again has the same row again."""
 
     def __init__(self, file: StatePath, generation: str, delay_ms: int, column: str) -> None:

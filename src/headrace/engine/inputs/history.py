@@ -21,7 +21,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.inputs.history_rows import as_times, misfits, opened
-from headrace.project.ranges import Range, folder_range
+from headrace.project.ranges import DateRange, folder_range
 from headrace.sources.files.paths import is_local, matching_files, partition_values
 
 _READERS = 16
@@ -29,7 +29,7 @@ _UNREADABLE_BY_US = {"deletionVectors", "columnMapping"}
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowGroup:
     """One row group of a file. Times are microseconds since 1970, None when it has no row with a time."""
 
     path: str
@@ -56,7 +56,7 @@ class HistoryFile:
     folders: Mapping[str, str] = field(default_factory=dict)
 
 
-def parquet_files(paths: Sequence[str], ranges: Sequence[Range]) -> list[HistoryFile]:
+def parquet_files(paths: Sequence[str], ranges: Sequence[DateRange]) -> list[HistoryFile]:
     """The Parquet files below these absolute paths, in folders of these ranges when there are any."""
     found = {file.path: file for path in paths for file in _files_of(path)}
     if not found:
@@ -137,14 +137,14 @@ def lake_files(path: str) -> tuple[int, list[HistoryFile]]:
     return table.version(), sorted(files, key=lambda file: file.path)
 
 
-def pieces_of(files: Sequence[HistoryFile], wanted: pa.Schema, time: str | None, unit: str) -> list[Piece]:
+def pieces_of(files: Sequence[HistoryFile], wanted: pa.Schema, time: str | None, unit: str) -> list[RowGroup]:
     """The row groups of all files, with the times of their rows. Refuses files whose columns do not fit."""
     with ThreadPoolExecutor(_READERS) as pool:
         found = pool.map(lambda file: _pieces(file, wanted, time, unit), files)
         return [piece for pieces in found for piece in pieces]
 
 
-def _pieces(file: HistoryFile, wanted: pa.Schema, time: str | None, unit: str) -> list[Piece]:
+def _pieces(file: HistoryFile, wanted: pa.Schema, time: str | None, unit: str) -> list[RowGroup]:
     try:
         with opened(file.path) as parquet:
             problem = misfits(parquet.schema_arrow, wanted, time, file.folders)
@@ -163,12 +163,12 @@ def _pieces(file: HistoryFile, wanted: pa.Schema, time: str | None, unit: str) -
         ) from error
 
 
-def _groups(file: HistoryFile, parquet: pq.ParquetFile, time: str | None, unit: str) -> Iterator[Piece]:
+def _groups(file: HistoryFile, parquet: pq.ParquetFile, time: str | None, unit: str) -> Iterator[RowGroup]:
     row = 0
     for group in range(parquet.metadata.num_row_groups):
         rows = parquet.metadata.row_group(group).num_rows
         first, last = _times(parquet, group, time, unit) if time is not None else (None, None)
-        yield Piece(file.path, group, row, rows, first, last, file.folders)
+        yield RowGroup(file.path, group, row, rows, first, last, file.folders)
         row += rows
 
 
@@ -188,7 +188,7 @@ def _times(parquet: pq.ParquetFile, group: int, time: str, unit: str) -> tuple[i
     return bounds["min"], bounds["max"]
 
 
-def in_parts(pieces: Iterable[Piece], most: int, delay: int | None) -> list[list[Piece]]:
+def in_parts(pieces: Iterable[RowGroup], most: int, delay: int | None) -> list[list[RowGroup]]:
     """The pieces in the order of time, in parts of about `most` rows.
 
     With a `delay` (microseconds that late rows are waited for) a part ends only where all that follows is at most that
@@ -196,8 +196,8 @@ def in_parts(pieces: Iterable[Piece], most: int, delay: int | None) -> list[list
     """
     ordered = sorted(pieces, key=_order)
     follows = list(accumulate(reversed([_or(p.first, 2**63) for p in ordered]), min))[::-1]
-    parts: list[list[Piece]] = []
-    part: list[Piece] = []
+    parts: list[list[RowGroup]] = []
+    part: list[RowGroup] = []
     rows, newest = 0, -(2**63)
     for index, piece in enumerate(ordered):
         full = rows + piece.rows > most
@@ -210,7 +210,7 @@ def in_parts(pieces: Iterable[Piece], most: int, delay: int | None) -> list[list
     return [*parts, part] if part else parts
 
 
-def _order(piece: Piece) -> tuple[Any, ...]:
+def _order(piece: RowGroup) -> tuple[Any, ...]:
     span = folder_range(piece.folders)
     by_folder = None if span is None else int(span.begin.timestamp() * 1_000_000)
     begin = piece.first if piece.first is not None else by_folder

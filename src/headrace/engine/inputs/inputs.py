@@ -18,7 +18,7 @@ from headrace.core.records import encode_rows
 from headrace.core.rows import structured
 from headrace.core.schema import to_ddl
 from headrace.core.tallies.step_tally import StepTally
-from headrace.engine.inputs.backfill import History, seam_filter, with_history
+from headrace.engine.inputs.backfill import StreamHistory, seam_filter, with_history
 from headrace.engine.inputs.decode import PACKED, DecodeStep
 from headrace.engine.inputs.event_time_filter import Gate, GateStep
 from headrace.engine.inputs.heartbeat import heartbeat_file, with_heartbeats, without_heartbeats
@@ -59,7 +59,7 @@ class Reading:
     """Where a new generation begins, by the names of its inputs."""
     letters: StatePath | None = None
     """Where dead letters go; the state folder's place for them otherwise."""
-    history: Mapping[str, History] = field(default_factory=dict)
+    history: Mapping[str, StreamHistory] = field(default_factory=dict)
     """What is read before the stream itself, by stream."""
 
     def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:

@@ -48,7 +48,7 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class History:
+class AuditLog:
     """The log of one state folder."""
 
     folder: StatePath

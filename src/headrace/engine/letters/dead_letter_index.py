@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath
 from headrace.core.schema import TIMESTAMP
-from headrace.engine.letters.dead_letter_audit import History, keys_of
+from headrace.engine.letters.dead_letter_audit import AuditLog, keys_of
 from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
 from headrace.engine.letters.dead_letters import kept_files
 from headrace.engine.letters.late_rows import SCHEMA as LATE_ROWS
@@ -34,7 +34,7 @@ _LATE_INDEX = ("flow", "id", "generation", "stream", "event_time", "met_at")
 
 
 @dataclass(frozen=True)
-class Shelf:
+class DeadLetterStore:
     """Records that flows have put aside, in Parquet files; each once per flow, as it was met last."""
 
     files: tuple[StatePath, ...]
@@ -45,7 +45,7 @@ class Shelf:
     """One row per record, with its place in the files as `_row`."""
 
     @staticmethod
-    def read(folder: StatePath, flow: str | None, schema: pa.Schema, columns: Sequence[str]) -> Shelf:
+    def read(folder: StatePath, flow: str | None, schema: pa.Schema, columns: Sequence[str]) -> DeadLetterStore:
         """What is in a folder, or in the part of it that belongs to a flow.
 
         Whoever fetches from it later holds `kept_files` from before this call until then.
@@ -53,11 +53,11 @@ class Shelf:
         with kept_files(folder, flow) as files:
             if not files:
                 empty = pa.schema([schema.field(name) for name in columns]).empty_table()
-                return Shelf((), (), schema, empty.append_column(_ROW, pa.array([], pa.int64())))
+                return DeadLetterStore((), (), schema, empty.append_column(_ROW, pa.array([], pa.int64())))
             table = read_tables(files, schema, columns)
             ends = np.cumsum([rows_in(file) for file in files])
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
-        return Shelf(tuple(files), tuple(ends), schema, _as_met_last(table))
+        return DeadLetterStore(tuple(files), tuple(ends), schema, _as_met_last(table))
 
     def fetch(self, chosen: pa.Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """These columns (or all) of the chosen rows of the index, file by file, in the order of `_row`."""
@@ -95,7 +95,7 @@ def _as_met_last(table: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LetterFilter:
     """Which letters are meant; what is None does not matter."""
 
     flow: str | None = None
@@ -122,19 +122,19 @@ class LetterBook:
     folder: StatePath
 
     @property
-    def history(self) -> History:
+    def history(self) -> AuditLog:
         """What became of letters."""
-        return History(self.folder)
+        return AuditLog(self.folder)
 
     def reading(self, flow: str | None = None) -> AbstractContextManager[object]:
         """To be held from before a shelf is opened until the last letter is fetched from it."""
         return kept_files(self.folder, flow)
 
-    def met(self, flow: str | None = None) -> Shelf:
+    def met(self, flow: str | None = None) -> DeadLetterStore:
         """All letters, or those of a flow, whatever became of them."""
-        return Shelf.read(self.folder, flow, LETTERS, _LETTER_INDEX)
+        return DeadLetterStore.read(self.folder, flow, LETTERS, _LETTER_INDEX)
 
-    def shelf(self, flow: str | None = None) -> Shelf:
+    def shelf(self, flow: str | None = None) -> DeadLetterStore:
         """All letters, or those of a flow, each with its status."""
         shelf = self.met(flow)
         index = shelf.index
@@ -146,7 +146,7 @@ class LetterBook:
         status = pc.fill_null(marks.take(place), "open")
         return replace(shelf, index=index.append_column("status", status))
 
-    def find(self, shelf: Shelf, names: Sequence[str]) -> pa.Table:
+    def find(self, shelf: DeadLetterStore, names: Sequence[str]) -> pa.Table:
         """The letters with these names: an id or its beginning, with `FLOW/` before it where two flows met a record."""
         rows = {row[_ROW][0].as_py(): row for row in (self._find_one(shelf.index, name) for name in names)}
         return pa.concat_tables(rows.values()) if rows else shelf.index.slice(0, 0)
@@ -175,9 +175,9 @@ class LetterBook:
         )
 
 
-def late_rows(folder: StatePath, flow: str | None = None) -> Shelf:
+def late_rows(folder: StatePath, flow: str | None = None) -> DeadLetterStore:
     """The rows that came too late for a flow's windows."""
-    return Shelf.read(folder, flow, LATE_ROWS, _LATE_INDEX)
+    return DeadLetterStore.read(folder, flow, LATE_ROWS, _LATE_INDEX)
 
 
 def count(index: pa.Table, by: By) -> list[dict[str, Any]]:

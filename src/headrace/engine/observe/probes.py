@@ -16,7 +16,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import StatePath, in_order
 from headrace.engine.inputs.backfill import is_pending
 from headrace.engine.inputs.heartbeat import due, write_heartbeat
-from headrace.engine.letters.dead_letter_audit import History
+from headrace.engine.letters.dead_letter_audit import AuditLog
 from headrace.engine.positions.lag import FlowLag, LagProbe
 from headrace.engine.state.parquet_files import read_tables, rows_in
 from headrace.engine.state.state import StateDir
@@ -113,7 +113,7 @@ class ClosedLetters:
     """Counts the dead letters of each flow that were replayed or discarded; the history is read when it has grown."""
 
     def __init__(self, folder: StatePath) -> None:
-        self._history = History(folder)
+        self._history = AuditLog(folder)
         self._read: tuple[int, int] | None = None
         self._counts: Counter[str] = Counter()
 

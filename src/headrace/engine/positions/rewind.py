@@ -14,7 +14,7 @@ from typing import Any
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import copy_tree, write_atomically
-from headrace.core.positions import Earliest, Explicit, Position, Positions, Scope, Split, Target
+from headrace.core.positions import Earliest, Explicit, Position, Positions, Split, SplitScope, Target
 from headrace.core.sink import Rewind
 from headrace.engine.positions.consumer_groups import publish
 from headrace.engine.positions.positions import (
@@ -156,7 +156,7 @@ class Rewinder:
         """Those of the flow."""
         return self.state.generations(self.flow.name)
 
-    def to_position(self, target: Target, scope: Scope, replace: bool = False) -> RewindPlan:
+    def to_position(self, target: Target, scope: SplitScope, replace: bool = False) -> RewindPlan:
         """A plan to begin at a target, without any state."""
         current = self.generations.current()
         inputs = input_positions(self.flow, self.context)
@@ -312,10 +312,10 @@ def finish_take_back(flow: FlowPlan, generation: Generation, context: Context) -
     pending.unlink()
 
 
-def _require_known(target: Target, scope: Scope, splits: Sequence[Split]) -> None:
+def _require_known(target: Target, scope: SplitScope, splits: Sequence[Split]) -> None:
     scope.require(splits)
     if isinstance(target, Explicit):
-        Scope({topic: frozenset(parts) for topic, parts in target.offsets.items()}).require(splits)
+        SplitScope({topic: frozenset(parts) for topic, parts in target.offsets.items()}).require(splits)
 
 
 def _moves(at: ByInput, start: ByInput, splits: Mapping[str, Sequence[Split]]) -> Iterator[Move]:

@@ -23,7 +23,7 @@ _TAKEN = re.compile(r"earliest|latest|g\d+-.*")
 
 
 @dataclass(frozen=True)
-class Note:
+class SavepointInfo:
     """What is written down beside the copy."""
 
     name: str
@@ -45,9 +45,9 @@ class Savepoint:
     folder: StatePath
 
     @property
-    def note(self) -> Note:
+    def note(self) -> SavepointInfo:
         """What is known about it."""
-        return Note(**json.loads((self.folder / _NOTE).read_text(encoding="utf-8")))
+        return SavepointInfo(**json.loads((self.folder / _NOTE).read_text(encoding="utf-8")))
 
     @property
     def generation(self) -> Generation:
@@ -117,10 +117,10 @@ class Savepoints:
             )
         sinks = {step.id: f"headrace.{flow.name}.{generation.id}.{step.id}" for step in flow.sinks}
         positions = {k: v for k, v in _positions(flow, generation, context).items() if v is not None}
-        note = Note(chosen, flow.name, generation.id, record.batch_id, positions, sinks)
+        note = SavepointInfo(chosen, flow.name, generation.id, record.batch_id, positions, sinks)
         return self._put(generation, note)
 
-    def _put(self, generation: Generation, note: Note) -> Savepoint:
+    def _put(self, generation: Generation, note: SavepointInfo) -> Savepoint:
         with appearing(self.folder / note.name) as draft:
             copy_tree(generation.checkpoint_folder, draft / "checkpoint")
             Generation(draft).describe(generation.manifest)

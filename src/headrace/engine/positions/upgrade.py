@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import remove_tree
-from headrace.core.positions import Current, Scope
+from headrace.core.positions import Current, SplitScope
 from headrace.core.sink import Rewind
 from headrace.engine.inputs.backfill import is_pending, progress
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.spark.session import DEFAULTS
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
-from headrace.plan.compare import Verdict, compare
+from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.model import FlowPlan
 from headrace.plan.settings import PARTITIONS, pins
 from headrace.plan.shape import shape_of
@@ -28,11 +28,11 @@ _CHANGED = "changed: "
 
 
 @dataclass(frozen=True)
-class Change:
+class FlowChange:
     """What a flow is now, against what its generation was begun with."""
 
     flow: FlowPlan
-    verdict: Verdict
+    verdict: ChangeVerdict
     generation: Generation | None
     shape: Mapping[str, Any]
     pins: Mapping[str, str]
@@ -49,7 +49,7 @@ class Change:
         }
 
 
-def change_of(project: Project, state: StateDir, flow: FlowPlan) -> Change:
+def change_of(project: Project, state: StateDir, flow: FlowPlan) -> FlowChange:
     """What has changed since the flow's generation began. Nothing is written, Spark and services are not asked."""
     settings = {**project.spec.spark.conf, **flow.spec.spark}
     shape = shape_of(flow, settings)
@@ -59,18 +59,18 @@ def change_of(project: Project, state: StateDir, flow: FlowPlan) -> Change:
     generations = state.generations(flow.name)
     current = generations.current()
     if current is None:
-        return Change(flow, Verdict("first"), None, shape, pinned)
+        return FlowChange(flow, ChangeVerdict("first"), None, shape, pinned)
     if current.checkpoint.begun():
-        return Change(flow, _verdict(current, shape, pinned), current, shape, pinned)
+        return FlowChange(flow, _verdict(current, shape, pinned), current, shape, pinned)
     manifest = current.manifest
     before = generations.find(manifest.parent) if manifest.parent and manifest.reason.startswith(_CHANGED) else None
     if before is not None and _verdict(before, shape, pinned).kind == "safe":
         reason = f"{current.id} was made for a change that was taken back before it began"
-        return Change(flow, Verdict("safe", (reason,)), before, shape, pinned)
-    return Change(flow, Verdict("first"), current, shape, pinned)
+        return FlowChange(flow, ChangeVerdict("safe", (reason,)), before, shape, pinned)
+    return FlowChange(flow, ChangeVerdict("first"), current, shape, pinned)
 
 
-def _verdict(generation: Generation, shape: Mapping[str, Any], pinned: Mapping[str, str]) -> Verdict:
+def _verdict(generation: Generation, shape: Mapping[str, Any], pinned: Mapping[str, str]) -> ChangeVerdict:
     manifest, checkpoint = generation.manifest, generation.checkpoint
     verdict = compare(manifest.shape, shape, manifest.pins, pinned)
     planned = checkpoint.planned()
@@ -80,7 +80,7 @@ def _verdict(generation: Generation, shape: Mapping[str, Any], pinned: Mapping[s
     return verdict
 
 
-def refusal(project: Project, change: Change) -> ProjectError | None:
+def refusal(project: Project, change: FlowChange) -> ProjectError | None:
     """The error of a flow that may not go on as it is, None when it may."""
     flow, generation = change.flow.name, change.generation
     if generation is None or change.verdict.kind in ("first", "safe"):
@@ -131,7 +131,7 @@ def define(generation: Generation, project: Project) -> None:
         generation.define(definition)
 
 
-def effects(project: Project, change: Change, begin: From) -> list[tuple[str, str]]:
+def effects(project: Project, change: FlowChange, begin: From) -> list[tuple[str, str]]:
     """What a new generation does to what each sink holds."""
     kept = _last_batch(change.generation) if begin == "current" and change.generation is not None else None
     again = 0 if begin == "current" else None
@@ -147,7 +147,7 @@ def _last_batch(generation: Generation) -> tuple[str, int] | None:
     return None if done is None else (generation.id, done.batch_id)
 
 
-def begin_anew(project: Project, state: StateDir, change: Change, begin: From = "start") -> Generation:
+def begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From = "start") -> Generation:
     """A new generation of a flow, from the start of its sources or where the old one is. The old one is kept."""
     flow = change.flow
     old = change.generation
@@ -171,7 +171,7 @@ def begin_anew(project: Project, state: StateDir, change: Change, begin: From = 
     return made
 
 
-def reason_of(change: Change) -> str:
+def reason_of(change: FlowChange) -> str:
     """Why a new generation is made."""
     reasons = "; ".join(change.verdict.reasons) if change.verdict.kind != "safe" else ""
     return f"{_CHANGED}{reasons}" if reasons else "asked for"
@@ -193,7 +193,7 @@ def _reached(project: Project, flow: FlowPlan, old: Generation) -> dict[str, Any
         reached = committed_positions(inputs, old)
         # an input that the old generation did not have begins where its source says
         return {
-            name: inputs[name].resolve(Current(), position, Scope())
+            name: inputs[name].resolve(Current(), position, SplitScope())
             for name, position in reached.items()
             if position is not None or _was_read(old, name)
         }

@@ -48,7 +48,7 @@ class ReplayOrder:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ArchiveReplayRun:
     """One run of an order: the parts it was made of when it began."""
 
     order: ReplayOrder
@@ -69,14 +69,14 @@ class Replay:
         return asdict(self)
 
     @staticmethod
-    def of_json(kept: Mapping[str, Any]) -> Replay:
+    def of_json(kept: Mapping[str, Any]) -> ArchiveReplayRun:
         """As it was kept."""
         parts, portions = (tuple(tuple(one) for one in kept[name]) for name in ("parts", "portions"))
-        return Replay(ReplayOrder(**kept["order"]), kept["run"], parts, portions, kept["done"])
+        return ArchiveReplayRun(ReplayOrder(**kept["order"]), kept["run"], parts, portions, kept["done"])
 
 
 @dataclass(frozen=True)
-class Replayer:
+class ArchiveReplayer:
     """Replays what one order says, from one archive into one cluster."""
 
     order: ReplayOrder
@@ -88,7 +88,7 @@ class Replayer:
     def _folder(self) -> StatePath:
         return self.context.state_path / "replays" / self.order.id
 
-    def plan(self, *, again: bool = False) -> Replay:
+    def plan(self, *, again: bool = False) -> ArchiveReplayRun:
         """The run that is to be carried on, or a new one: the first, or `again`."""
         last = self._last()
         if last is not None and not again:
@@ -101,9 +101,9 @@ class Replayer:
                 hint="see what it has: headrace archive show",
                 exit_code=Exit.NOT_FOUND,
             )
-        return Replay(self.order, last.run + 1 if last else 1, parts, tuple(_portions(parts)))
+        return ArchiveReplayRun(self.order, last.run + 1 if last else 1, parts, tuple(_portions(parts)))
 
-    def execute(self, replay: Replay, progress: Progress) -> int:
+    def execute(self, replay: ArchiveReplayRun, progress: Progress) -> int:
         """Send what has not been sent; how many records that were."""
         write_new(self._file(replay), json.dumps(replay.to_json()).encode())
         sent = seen = 0
@@ -114,7 +114,7 @@ class Replayer:
         write_atomically(self._file(replay), json.dumps(replace(replay, done=True).to_json()).encode())
         return sent
 
-    def _send(self, replay: Replay, number: int, parts: tuple[tuple[str, str, int], ...]) -> int:
+    def _send(self, replay: ArchiveReplayRun, number: int, parts: tuple[tuple[str, str, int], ...]) -> int:
         identity = f"headrace.replay.{self.order.id}.{replay.run}"
         write = TransactionalWrite(self.properties, identity, self.order.into, number)
         told = [row for batch in write(self._batches(parts)) for row in batch.to_pylist()]
@@ -149,12 +149,12 @@ class Replayer:
             for one in located(self.root / folder).values():
                 yield folder, one.part.name, one.part.records
 
-    def _last(self) -> Replay | None:
+    def _last(self) -> ArchiveReplayRun | None:
         runs = [int(name.removesuffix(".json")) for name in names_in(self._folder) if name.endswith(".json")]
         file = self._folder / f"{max(runs, default=0)}.json"
-        return Replay.of_json(json.loads(file.read_bytes())) if runs else None
+        return ArchiveReplayRun.of_json(json.loads(file.read_bytes())) if runs else None
 
-    def _file(self, replay: Replay) -> StatePath:
+    def _file(self, replay: ArchiveReplayRun) -> StatePath:
         return self._folder / f"{replay.run}.json"
 
 

@@ -34,7 +34,7 @@ from headrace.core.records import spark_schema
 from headrace.engine.flows.checks import check_rows
 from headrace.engine.flows.flow import batch_writer
 from headrace.engine.letters.dead_letter_audit import keys_of
-from headrace.engine.letters.dead_letter_index import LetterBook, Shelf
+from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
 from headrace.engine.letters.dead_letters import read_letters
 from headrace.engine.letters.step_rows import letter_of
 from headrace.engine.replay.replay_inputs import LetterInputs
@@ -55,7 +55,7 @@ _TOLD_BY = "replay.json"
 
 
 @dataclass(frozen=True)
-class Replay:
+class FlowReplay:
     """Letters of one flow that go through it together."""
 
     id: str
@@ -77,10 +77,10 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """What a replay has done."""
 
-    replay: Replay
+    replay: FlowReplay
     replayed: int
     still_bad: int
     rows: int
@@ -120,7 +120,7 @@ class Begun:
             if not file.parent.name.startswith("."):
                 yield file.parent, json.loads(file.read_text(encoding="utf-8"))
 
-    def begin(self, replay: Replay, shelf: Shelf) -> None:
+    def begin(self, replay: FlowReplay, shelf: DeadLetterStore) -> None:
         """Put the letters, bytes and all, into the replay's folder, which is there whole or not at all."""
         assert replay.chosen is not None
         for left_over in self.folder.glob(".*"):
@@ -130,7 +130,7 @@ class Begun:
             said = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
             write_atomically(draft / _TOLD_BY, json.dumps(said).encode())
 
-    def end(self, replay: Replay) -> None:
+    def end(self, replay: FlowReplay) -> None:
         """Forget it, in one step: it is finished, or no sink has heard of it."""
         vanish(replay.folder, _TOLD_BY)
 
@@ -150,7 +150,7 @@ def replay_id(letters: pa.Table) -> str:
 
 
 @contextmanager
-def alone(state: StateDir, replays: Sequence[Replay]) -> Iterator[None]:
+def alone(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
     """Keep the engine away while a sink is written that takes one writer at a time; else it may run."""
     single = [(one.flow.name, step.sink) for one in replays for step in one.flow.sinks if step.sink.one_writer]
     with ExitStack() as held:
@@ -171,7 +171,7 @@ def alone(state: StateDir, replays: Sequence[Replay]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Replayer:
+class DeadLetterReplayer:
     """Brings letters of a project through their flows."""
 
     project: Project
@@ -186,7 +186,7 @@ class Replayer:
     def _begun(self) -> Begun:
         return Begun(self.state.replays)
 
-    def run(self, replay: Replay, shelf: Shelf) -> Outcome:
+    def run(self, replay: FlowReplay, shelf: DeadLetterStore) -> ReplayOutcome:
         """Bring a replay to its end, from wherever it is. Needs the lock of the history, and `alone`."""
         if replay.chosen is not None:
             self._begun.begin(replay, shelf)
@@ -200,7 +200,7 @@ class Replayer:
             self._write(replay, self._fixed_rows(replay, session))
         return self._finish(replay)
 
-    def _fixed_rows(self, replay: Replay, session: SparkSession) -> DataFrame:
+    def _fixed_rows(self, replay: FlowReplay, session: SparkSession) -> DataFrame:
         rows, done = replay.folder / "rows", replay.folder / "rows.json"
         if not done.is_file():
             try:
@@ -212,14 +212,14 @@ class Replayer:
             write_atomically(done, json.dumps({"rows": _count(rows)}).encode())
         return session.read.parquet(spark_path(rows))
 
-    def _fix_rows(self, replay: Replay, session: SparkSession, rows: StatePath) -> None:
+    def _fix_rows(self, replay: FlowReplay, session: SparkSession, rows: StatePath) -> None:
         remove_tree(rows)
         remove_tree(replay.folder / "bad")
         given = self._rows(replay, session)
         check_rows(self.project, replay.flow, spark_schema(given))
         given.write.mode("overwrite").parquet(spark_path(rows))
 
-    def _rows(self, replay: Replay, session: SparkSession) -> DataFrame:
+    def _rows(self, replay: FlowReplay, session: SparkSession) -> DataFrame:
         """What the flow's SQL gives for the letters."""
         from pyspark.errors import AnalysisException
 
@@ -232,7 +232,7 @@ class Replayer:
             except AnalysisException:
                 raise narrow from None
 
-    def _query(self, replay: Replay, session: SparkSession, inputs: Sequence[Input]) -> DataFrame:
+    def _query(self, replay: FlowReplay, session: SparkSession, inputs: Sequence[Input]) -> DataFrame:
         from pyspark.sql import functions as F
         from pyspark.sql.types import NullType
 
@@ -251,12 +251,12 @@ class Replayer:
         ]
         return rows.select(*typed)
 
-    def _write(self, replay: Replay, rows: DataFrame) -> None:
+    def _write(self, replay: FlowReplay, rows: DataFrame) -> None:
         """Without rows nothing is written: the same letters may be replayed again, and no mark may stop them then."""
         if _count(replay.folder / "rows"):
             batch_writer(replay.flow, replay.generation, self.project.context, self.state.fence.check)(rows, 0)
 
-    def _finish(self, replay: Replay) -> Outcome:
+    def _finish(self, replay: FlowReplay) -> ReplayOutcome:
         letters = read_tables([replay.folder / "letters.parquet"], None, ["flow", "generation", "id"])
         met = read_letters(replay.folder / "bad")
         pairs = zip(met["position"].to_pylist(), met["value"].to_pylist(), strict=True)
@@ -265,7 +265,7 @@ class Replayer:
         new = met.filter(pc.is_null(ids))
         self._keep(replay, new)
         good = letters.filter(pc.invert(pc.is_in(letters["id"], bad["id"].combine_chunks())))
-        outcome = Outcome(replay, good.num_rows, bad.num_rows, _count(replay.folder / "rows"), new.num_rows)
+        outcome = ReplayOutcome(replay, good.num_rows, bad.num_rows, _count(replay.folder / "rows"), new.num_rows)
         self._book.history.append("replayed", good, replay=replay.id)
         self._book.history.append("still-bad", bad, replay=replay.id)
         self._begun.end(replay)
@@ -273,7 +273,7 @@ class Replayer:
         remove_tree(self.state.generations(replay.flow.name).folder / replay.generation)
         return outcome
 
-    def _keep(self, replay: Replay, letters: pa.Table) -> None:
+    def _keep(self, replay: FlowReplay, letters: pa.Table) -> None:
         """Put new letters to the others of the flow; once, however often it is tried."""
         for stream in pc.unique(letters["stream"]).to_pylist():
             file = self.state.dead_letters / replay.flow.name / stream / f"{replay.generation}.parquet"

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.sink import Sink
-from headrace.engine.letters.dead_letter_index import Shelf
-from headrace.engine.replay.replay import Begun, Replay, replay_id
+from headrace.engine.letters.dead_letter_index import DeadLetterStore
+from headrace.engine.replay.replay import Begun, FlowReplay, replay_id
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowInput, FlowPlan, StreamInput
@@ -24,7 +24,7 @@ from headrace.sql.streaming import refusals
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedLetters:
     """Letters of a flow that stay where they are."""
 
     flow: str
@@ -36,8 +36,8 @@ class Refusal:
 class ReplayPlan:
     """What a replay would do."""
 
-    replays: Sequence[Replay]
-    refused: Sequence[Refusal]
+    replays: Sequence[FlowReplay]
+    refused: Sequence[RefusedLetters]
 
 
 @dataclass
@@ -46,8 +46,8 @@ class ReplayPlanner:
 
     project: Project
     state: StateDir
-    shelf: Shelf
-    _refused: list[Refusal] = field(default_factory=list)
+    shelf: DeadLetterStore
+    _refused: list[RefusedLetters] = field(default_factory=list)
 
     def plan(self, chosen: pa.Table, flows: Collection[str]) -> ReplayPlan:
         """The plan for the chosen letters of the shelf.
@@ -56,18 +56,18 @@ class ReplayPlanner:
         letters and to `flows`.
         """
         begun = Begun(self.state.replays)
-        replays: list[Replay] = []
+        replays: list[FlowReplay] = []
         for name in sorted({*pc.unique(chosen["flow"]).to_pylist(), *flows}):
             mine = chosen.filter(pc.equal(chosen["flow"], name))
             folders = begun.of(name)
             flow = self._flow(name, mine.num_rows + sum(letters for _, letters in folders))
             if flow is None:
                 continue
-            replays += [Replay(folder.name, flow, folder, letters, None) for folder, letters in folders]
+            replays += [FlowReplay(folder.name, flow, folder, letters, None) for folder, letters in folders]
             mine = self._replayable(flow, begun.without(name, mine))
             if mine.num_rows:
                 made = replay_id(mine)
-                replays.append(Replay(made, flow, self.state.replays / made, mine.num_rows, mine))
+                replays.append(FlowReplay(made, flow, self.state.replays / made, mine.num_rows, mine))
         return ReplayPlan(tuple(replays), tuple(self._refused))
 
     def _flow(self, name: str, letters: int) -> FlowPlan | None:
@@ -75,7 +75,7 @@ class ReplayPlanner:
         if spec is None or not spec.sinks:
             if letters:
                 why = _gone(f"the project has no flow '{name}' with sinks any more")
-                self._refused.append(Refusal(name, letters, why))
+                self._refused.append(RefusedLetters(name, letters, why))
             return None
         plan = make_plan(self.project, (name,), lambda n, s: infer_schema(self.project, self.state, n, s))
         return plan.flow(name)
@@ -83,7 +83,7 @@ class ReplayPlanner:
     def _replayable(self, flow: FlowPlan, letters: pa.Table) -> pa.Table:
         """Those of a flow's letters that can go through it."""
         if letters.num_rows and has_state(flow):
-            self._refused.append(Refusal(flow.name, letters.num_rows, self._stateful(flow, letters)))
+            self._refused.append(RefusedLetters(flow.name, letters.num_rows, self._stateful(flow, letters)))
             return letters.slice(0, 0)
         letters = self._settled(flow, letters)
         streams = {one.name: one for one in flow.streams()}
@@ -99,7 +99,7 @@ class ReplayPlanner:
             else:
                 why = _gone(f"flow '{flow.name}' does not read stream '{name}' any more")
                 why = _refused_by(sinks[name]) if name in sinks else why
-                self._refused.append(Refusal(flow.name, mine.num_rows, why))
+                self._refused.append(RefusedLetters(flow.name, mine.num_rows, why))
         return pa.concat_tables(found)
 
     def _settled(self, flow: FlowPlan, letters: pa.Table) -> pa.Table:
@@ -113,7 +113,7 @@ class ReplayPlanner:
         in_flight = pc.fill_null(pc.and_(of_current, pc.greater(letters["batch"], newest)), False)
         number = pc.sum(in_flight).as_py() or 0
         if number:
-            self._refused.append(Refusal(flow.name, number, _in_flight(flow, newest + 1)))
+            self._refused.append(RefusedLetters(flow.name, number, _in_flight(flow, newest + 1)))
         return letters.filter(pc.invert(in_flight))
 
     def _complete(self, flow: FlowPlan, stream: StreamInput, letters: pa.Table) -> pa.Table:
@@ -126,18 +126,18 @@ class ReplayPlanner:
             with_metadata += _metadata_is_there(stream, part)
         without = with_bytes.count(False)
         if without:
-            self._refused.append(Refusal(flow.name, without, _no_bytes(stream)))
+            self._refused.append(RefusedLetters(flow.name, without, _no_bytes(stream)))
         complete = [a and b for a, b in zip(with_bytes, with_metadata, strict=True)]
         if complete.count(True) < len(complete) - without:
             lost = len(complete) - without - complete.count(True)
-            self._refused.append(Refusal(flow.name, lost, _no_metadata(flow, stream)))
+            self._refused.append(RefusedLetters(flow.name, lost, _no_metadata(flow, stream)))
         return letters.filter(pa.array(complete, pa.bool_()))
 
     def _whole_rows(self, flow: FlowPlan, step: str, letters: pa.Table) -> pa.Table:
         """Letters of a step that have the row; they come in again where the step stands."""
         whole = [one for part in self.shelf.fetch(letters, ["value"]) for one in pc.is_valid(part["value"]).to_pylist()]
         if not all(whole):
-            self._refused.append(Refusal(flow.name, whole.count(False), _no_row(step)))
+            self._refused.append(RefusedLetters(flow.name, whole.count(False), _no_row(step)))
         return letters.filter(pa.array(whole, pa.bool_()))
 
     def _stateful(self, flow: FlowPlan, letters: pa.Table) -> ProjectError:

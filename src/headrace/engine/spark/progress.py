@@ -68,7 +68,7 @@ class StreamNumbers:
 
 
 @dataclass
-class Numbers:
+class FlowCounters:
     """The numbers of one flow since the engine started. What is not known is None."""
 
     trigger: timedelta
@@ -86,14 +86,14 @@ class Numbers:
     _rates: deque[tuple[float, int]] = field(default_factory=deque)
 
     @staticmethod
-    def of(flow: FlowPlan) -> Numbers:
+    def of(flow: FlowPlan) -> FlowCounters:
         """The numbers of a flow that has not run yet."""
         timed = {
             one.name: StreamNumbers(one.event_time.watermark)
             for one in flow.all_inputs()
             if isinstance(one, StreamInput | LakeInput) and one.event_time is not None
         }
-        return Numbers(flow.trigger, timed if flow.state else {})
+        return FlowCounters(flow.trigger, timed if flow.state else {})
 
     def take(self, report: Mapping[str, Any]) -> None:
         """Take in the report of a batch."""

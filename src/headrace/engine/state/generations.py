@@ -19,7 +19,7 @@ Pointer = Literal["current", "candidate"]
 
 
 @dataclass(frozen=True)
-class Manifest:
+class GenerationManifest:
     """What a generation was begun with. Written once, before its first batch."""
 
     generation: str
@@ -66,9 +66,9 @@ class Generation:
         return Checkpoint(self.checkpoint_folder)
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> GenerationManifest:
         """What it was begun with."""
-        return Manifest(**json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
+        return GenerationManifest(**json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
 
     @property
     def definition(self) -> StatePath:
@@ -81,7 +81,7 @@ class Generation:
         if not self.definition.is_file() or self.definition.read_bytes() != content:
             write_atomically(self.definition, content, private=True)
 
-    def describe(self, manifest: Manifest) -> None:
+    def describe(self, manifest: GenerationManifest) -> None:
         """Put the manifest in place."""
         write_atomically(self.folder / MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
@@ -135,7 +135,7 @@ class Generations:
         parent = self._at("current")
         number = 1 + max((_number(one.id) for one in self.all()), default=0)
         generation = Generation(self.folder / f"g{number}-{secrets.token_hex(3)}")
-        generation.describe(Manifest(generation.id, reason, parent.id if parent else None, **known))
+        generation.describe(GenerationManifest(generation.id, reason, parent.id if parent else None, **known))
         return generation
 
     def switch(self, to: Generation) -> None:

@@ -26,7 +26,7 @@ _STORE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Order:
+class FlowOrder:
     """What a flow is wanted to be, who said so and when."""
 
     want: Want
@@ -34,10 +34,10 @@ class Order:
     at: str
 
 
-def give_order(state: StateDir, flow: str, want: Want) -> Order:
+def give_order(state: StateDir, flow: str, want: Want) -> FlowOrder:
     """Leave an order for the engine of this state folder."""
     at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    order = Order(want, _who(), at)
+    order = FlowOrder(want, _who(), at)
     try:
         write_atomically(_file(state, flow), json.dumps(asdict(order)).encode())
     except OSError as error:
@@ -49,10 +49,10 @@ def give_order(state: StateDir, flow: str, want: Want) -> Order:
     return order
 
 
-def last_order(state: StateDir, flow: str) -> Order | None:
+def last_order(state: StateDir, flow: str) -> FlowOrder | None:
     """The order that holds for a flow, if there ever was one."""
     try:
-        return Order(**json.loads(_file(state, flow).read_text(encoding="utf-8")))
+        return FlowOrder(**json.loads(_file(state, flow).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -62,11 +62,11 @@ class Orders:
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
-        self._taken: dict[str, Order] = {}
+        self._taken: dict[str, FlowOrder] = {}
         self._pause = _STORE_SECONDS if isinstance(state.root, ObjectPath) else 0.0
         self._due = 0.0
 
-    def news(self, flows: Iterable[str]) -> dict[str, Order]:
+    def news(self, flows: Iterable[str]) -> dict[str, FlowOrder]:
         """The orders that were not there at the last look, by flow."""
         if time.monotonic() < self._due:
             return {}

@@ -35,7 +35,7 @@ def write_status(state: StateDir, document: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StatusReading:
     """A status, and how much it can be trusted."""
 
     freshness: Freshness
@@ -50,18 +50,18 @@ class Seen:
         return {**(self.document or empty), "freshness": self.freshness, "age_s": age}
 
 
-def look(state: StateDir) -> Seen:
+def look(state: StateDir) -> StatusReading:
     """What is known now. An engine whose disk is full cannot write, but it can answer."""
     found, holder = _read(status_file(state)), state.holder()
     if holder is None:
-        return Seen("no-engine", found, _age(found))
+        return StatusReading("no-engine", found, _age(found))
     age = _age(found)
     if found is not None and age is not None and age > _ASK_AFTER_SECONDS:
         found = _ask(found) or found
         age = _age(found)
     # a new engine has the folder, and what is written there is its predecessor's
     stale = found is None or age is None or age > found["stale_after_s"] or not _is_of(found, holder)
-    return Seen("stale" if stale else "live", found, age)
+    return StatusReading("stale" if stale else "live", found, age)
 
 
 def _is_of(document: Mapping[str, Any], holder: Owner) -> bool:

@@ -18,11 +18,11 @@ from headrace.core.files.state_files import write_atomically
 from headrace.engine.flows import crash_points
 from headrace.engine.flows.flow import side_of
 from headrace.engine.positions.positions import input_positions
-from headrace.engine.positions.upgrade import Change, change_of, define, reason_of
+from headrace.engine.positions.upgrade import FlowChange, change_of, define, reason_of
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
-from headrace.plan.compare import Verdict
+from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, defined_by
@@ -80,7 +80,7 @@ def _cannot_go_on(flow: str, generation: Generation, why: str) -> ProjectError:
     )
 
 
-def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> Change | None:
+def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> FlowChange | None:
     """The flow against its candidate, None when it has none."""
     generations = state.generations(flow.name)
     candidate, current = generations.candidate(), generations.current()
@@ -88,11 +88,11 @@ def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> Chang
         return None
     change = change_of(project, state.beside(flow.name), flow)
     if change.generation != candidate:  # the file is what the running one was begun with
-        change = replace(change, verdict=Verdict("new_generation", change.verdict.reasons), generation=candidate)
+        change = replace(change, verdict=ChangeVerdict("new_generation", change.verdict.reasons), generation=candidate)
     return replace(change, beside=current.id)
 
 
-def other_than_candidate(project: Project, change: Change) -> ProjectError | None:
+def other_than_candidate(project: Project, change: FlowChange) -> ProjectError | None:
     """The error of a flow that is not what its candidate is built for, None when it is."""
     if change.beside is None or change.generation is None or change.verdict.kind in ("first", "safe"):
         return None
@@ -106,7 +106,7 @@ def other_than_candidate(project: Project, change: Change) -> ProjectError | Non
     )
 
 
-def effects(project: Project, state: StateDir, change: Change) -> list[tuple[str, str]]:
+def effects(project: Project, state: StateDir, change: FlowChange) -> list[tuple[str, str]]:
     """What building beside means for each sink; a ProjectError says why it cannot be done."""
     flow = change.flow
     then = running(project, state, flow.name)
@@ -144,7 +144,7 @@ def _obstacles(flow: FlowPlan, context: Context) -> Iterator[str]:
             yield f"the watermark of {one.name} goes on by the clock while it is idle, so two generations would differ"
 
 
-def begin_beside(project: Project, state: StateDir, change: Change) -> Generation:
+def begin_beside(project: Project, state: StateDir, change: FlowChange) -> Generation:
     """A candidate that reads the sources from their start. What runs goes on."""
     generations = state.generations(change.flow.name)
     made = generations.make(reason_of(change), shape=change.shape, pins=change.pins)

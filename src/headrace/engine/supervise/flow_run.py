@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ProjectError
 from headrace.core.tallies.tally import ENGINE
-from headrace.engine.spark.progress import Numbers, new_batches
-from headrace.engine.state.orders import Order
+from headrace.engine.spark.progress import FlowCounters, new_batches
+from headrace.engine.state.orders import FlowOrder
 from headrace.engine.state.status_file import State
 from headrace.engine.supervise.observers import Observer
 from headrace.plan.model import FlowPlan
@@ -66,7 +66,7 @@ class FlowRun:
     """The plan that it goes on with after its running batch."""
     leaving: Future[None] | None = None
     """The query's stop after its running batch, by a side thread."""
-    stop: Order | None = None
+    stop: FlowOrder | None = None
     """Who wants it to be stopped, until somebody wants it to run again."""
     last_error: ProjectError | None = None
     """The last failure that it recovered, or may yet recover, from."""
@@ -78,7 +78,7 @@ class FlowRun:
     look_due: float = 0.0
     look: Future[ProjectError | None] | None = None
     """A look at what the flow depends on, taken by a side thread."""
-    numbers: Numbers = field(init=False)
+    numbers: FlowCounters = field(init=False)
     busy_since: float | None = None
     """Since when Spark has been at one trigger without getting on, on the monotonic clock."""
     starter: FlowStarter | None = None
@@ -93,7 +93,7 @@ class FlowRun:
     _seen_batch: int = -1
 
     def __post_init__(self) -> None:
-        self.numbers = Numbers.of(self.plan)
+        self.numbers = FlowCounters.of(self.plan)
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class FlowRun:
         """Go on as the generation that was built beside it, which is the current one now."""
         self.plan, self.starter, self.building, self.generation = plan, None, None, None
         self.query = self.trouble = self.look = self.caught_up = self.busy_since = None
-        self.numbers = Numbers.of(plan)
+        self.numbers = FlowCounters.of(plan)
         self.become("starting")
 
     @property

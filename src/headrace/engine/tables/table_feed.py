@@ -40,10 +40,10 @@ class TableFeed(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Commits as they are made."""
-        return _Reader(self.tables, self.max_records)
+        return _TableLogReader(self.tables, self.max_records)
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _TableLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, tables: FlowTables, max_records: int) -> None:
         self._tables = tables
         self._max_records = max_records

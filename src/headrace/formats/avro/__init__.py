@@ -17,7 +17,7 @@ from headrace.core.encoding.descriptors import read_file
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Bad, Decoded, Decoder, Encoder
 from headrace.formats._batches import rows_around_bad
-from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
+from headrace.formats._confluent import FramedDecoder, StrippedDecoder, UnreadableSchema
 from headrace.formats._framing import FramedFormat
 from headrace.formats.avro.encoder import AvroEncoder, check_columns, derived_schema
 from headrace.systems.schema_registry import Schemas
@@ -56,7 +56,7 @@ class AvroFormat(FramedFormat):
             return inner
         if self.registry is None:
             return StrippedDecoder(inner, indexed=False)
-        return _RegistryDecoder(schema, avro.parsed, self.registry.schemas(context))
+        return _AvroRegistryDecoder(schema, avro.parsed, self.registry.schemas(context))
 
     def encoder(self, context: Context, schema: pa.Schema) -> Encoder:
         """An encoder of these columns. `unknown-column`, `missing-column` and `wrong-column-type` are refused here."""
@@ -122,7 +122,7 @@ class AvroDecoder(Decoder):
         return record
 
 
-class _RegistryDecoder(FramedDecoder):
+class _AvroRegistryDecoder(FramedDecoder):
     """Decodes each record with the schema it was written with, resolved to the reader's."""
 
     def __init__(self, schema: pa.Schema, reader: Any, schemas: Schemas) -> None:
@@ -130,9 +130,9 @@ class _RegistryDecoder(FramedDecoder):
         self._reader = reader
         self._schemas = schemas
 
-    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | Refusal:
+    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | UnreadableSchema:
         """The decoder of the schema with this id."""
         content = self._schemas.text(schema_id)
         if content is None:
-            return Refusal("unknown-schema-id", f"the registry has no schema {schema_id}")
+            return UnreadableSchema("unknown-schema-id", f"the registry has no schema {schema_id}")
         return AvroDecoder(self.schema, _parsed(content, f"schema {schema_id}").parsed, self._reader)

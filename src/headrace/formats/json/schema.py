@@ -26,7 +26,7 @@ def read_json_schema(text: bytes, file: str) -> pa.Schema:
             f"'{file}' is not a JSON Schema: {str(error).splitlines()[0][:300]}",
             hint="Draft 4 and later are understood",
         ) from error
-    kind = _Reader(document, file).type_of(document, "#", ())
+    kind = _SchemaWalker(document, file).type_of(document, "#", ())
     if not pa.types.is_struct(kind):
         raise ProjectError(
             "bad-json-schema",
@@ -56,7 +56,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return pa.list_(plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-class _Reader:
+class _SchemaWalker:
     """Walks one document; local references are followed."""
 
     def __init__(self, document: dict[str, Any], file: str) -> None:

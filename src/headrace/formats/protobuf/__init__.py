@@ -26,11 +26,11 @@ from headrace.core.encoding.descriptors import (
 )
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Bad, Decoded, Decoder, Encoder, Format, Offer
-from headrace.formats._confluent import FramedDecoder, Refusal, StrippedDecoder
+from headrace.formats._confluent import FramedDecoder, StrippedDecoder, UnreadableSchema
 from headrace.formats._framing import FramedFormat
 from headrace.formats.protobuf.compatible import additions, breaches
 from headrace.formats.protobuf.decoder import ProtobufDecoder
-from headrace.formats.protobuf.descriptor_registry import DescriptorRegistry, Kept, is_address, listed
+from headrace.formats.protobuf.descriptor_registry import AcceptedDescriptors, DescriptorRegistry, is_address, listed
 from headrace.formats.protobuf.encoder import ProtobufEncoder
 from headrace.formats.protobuf.types import message_schema
 from headrace.systems.schema_registry import Schemas
@@ -161,7 +161,7 @@ class ProtobufFormat(FramedFormat):
             return inner
         if self.registry is None:
             return StrippedDecoder(inner, indexed=True)
-        return _RegistryDecoder(inner, self.registry.schemas(context), strict=self.strict)
+        return _ProtobufRegistryDecoder(inner, self.registry.schemas(context), strict=self.strict)
 
     def encoder(self, context: Context, schema: pa.Schema) -> Encoder:
         """An encoder of these columns. `unknown-column` and `wrong-column-type` are refused here."""
@@ -177,8 +177,8 @@ class _DescriptorOffer(Offer):
     form: ProtobufFormat
     registry: DescriptorRegistry
     context: Context
-    kept: Kept
-    found: Kept
+    kept: AcceptedDescriptors
+    found: AcceptedDescriptors
 
     @property
     def label(self) -> str:
@@ -208,7 +208,7 @@ class _DescriptorOffer(Offer):
         self.registry.keep(self.context, self.form.message, self.kept.refusing(self.found, reason))
 
 
-class _RegistryDecoder(FramedDecoder):
+class _ProtobufRegistryDecoder(FramedDecoder):
     """Decodes each record with the message it was written with and picks the columns by name."""
 
     def __init__(self, reader: ProtobufDecoder, schemas: Schemas, *, strict: bool) -> None:
@@ -217,15 +217,15 @@ class _RegistryDecoder(FramedDecoder):
         self._reader = reader
         self._schemas = schemas
 
-    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | Refusal:
+    def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | UnreadableSchema:
         """The decoder of the message at `path` of the schema with this id."""
         content = self._schemas.text(schema_id)
         if content is None:
-            return Refusal("unknown-schema-id", f"the registry has no schema {schema_id}")
+            return UnreadableSchema("unknown-schema-id", f"the registry has no schema {schema_id}")
         descriptor_set, main = _writer_files(content, lambda: self._schemas.references(schema_id))
         writer = _message_in(descriptor_set, main, path)
         if writer is None:
-            return Refusal("unknown-message", f"schema {schema_id} has no message at {list(path)}")
+            return UnreadableSchema("unknown-message", f"schema {schema_id} has no message at {list(path)}")
         return _WriterDecoder(self._reader, descriptor_set, writer, strict=self._strict)
 
 

@@ -88,10 +88,10 @@ class DescriptorRegistry(Options):
         """Where the kept copy is."""
         return context.state_path / "descriptors" / f"{message}-{self.key(message)}.json"
 
-    def kept(self, context: Context, message: str) -> Kept | None:
+    def kept(self, context: Context, message: str) -> AcceptedDescriptors | None:
         """The copy that is in force."""
         try:
-            return Kept.of_json(json.loads(self.file(context, message).read_text(encoding="utf-8")))
+            return AcceptedDescriptors.of_json(json.loads(self.file(context, message).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -101,7 +101,7 @@ class DescriptorRegistry(Options):
                 hint="remove the file; it is fetched again",
             ) from error
 
-    def load(self, context: Context, message: str) -> Kept:
+    def load(self, context: Context, message: str) -> AcceptedDescriptors:
         """The kept copy or, the first time, what the server has. Without either nothing can be decoded."""
         found = self.kept(context, message)
         if found is None:
@@ -110,23 +110,23 @@ class DescriptorRegistry(Options):
             self.keep(context, message, found)
         return found
 
-    def keep(self, context: Context, message: str, kept: Kept) -> None:
+    def keep(self, context: Context, message: str, kept: AcceptedDescriptors) -> None:
         """Put a copy in force."""
         write_atomically(self.file(context, message), json.dumps(kept.to_json()).encode(), durable=False)
 
-    def is_due(self, kept: Kept) -> bool:
+    def is_due(self, kept: AcceptedDescriptors) -> bool:
         """Whether the server is to be asked again. A fixed version never changes."""
         return not isinstance(self.version, int) and time.time() - kept.asked_at >= self.refresh.total_seconds()
 
-    def fetch(self, before: Kept | None = None) -> Kept:
+    def fetch(self, before: AcceptedDescriptors | None = None) -> AcceptedDescriptors:
         """What the server has now. What it says has not changed since `before` is not sent again."""
         known = {part.url: part for part in before.parts} if before is not None else {}
         parts = tuple(self._part(url, known.get(url)) for url in self.urls)
-        found = Kept(parts, time.time())
+        found = AcceptedDescriptors(parts, time.time())
         _ = found.descriptor_set  # what is no descriptor set must not be kept
         return found
 
-    def _part(self, url: str, before: Part | None) -> Part:
+    def _part(self, url: str, before: RegistryPart | None) -> RegistryPart:
         if self.version is None:
             return self._get_set(url, None, before)
         version = self._newest(url) if self.version == "newest" else self.version
@@ -148,11 +148,11 @@ class DescriptorRegistry(Options):
                 hint='expected is [1, 2] or {"versions": [1, 2]}',
             ) from error
 
-    def _get_set(self, url: str, version: int | None, before: Part | None) -> Part:
+    def _get_set(self, url: str, version: int | None, before: RegistryPart | None) -> RegistryPart:
         address = url if version is None else f"{url.rstrip('/')}/versions/{version}"
         asked = {"If-None-Match": before.etag} if before is not None and before.etag else {}
         status, body, etag = self._get(address, asked)
-        return before if status == 304 and before is not None else Part(url, body, version, etag)
+        return before if status == 304 and before is not None else RegistryPart(url, body, version, etag)
 
     def _get(self, address: str, headers: Mapping[str, str]) -> tuple[int, bytes, str | None]:
         own = {name: value.get_secret_value() for name, value in self.headers.items()}
@@ -202,7 +202,7 @@ class DescriptorRegistry(Options):
 
 
 @dataclass(frozen=True)
-class Part:
+class RegistryPart:
     """What one address gave."""
 
     url: str
@@ -221,10 +221,10 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Kept:
+class AcceptedDescriptors:
     """The descriptors of one registry as they were last accepted."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RegistryPart, ...]
     asked_at: float
     """When the server last said what it has."""
     refused: Refused | None = None
@@ -239,7 +239,7 @@ class Kept:
         """What tells these descriptors from others."""
         return hashlib.sha256(self.descriptor_set).hexdigest()[:16]
 
-    def refusing(self, other: Kept, reason: str) -> Kept:
+    def refusing(self, other: AcceptedDescriptors, reason: str) -> AcceptedDescriptors:
         """The same, which remembers that another set was offered and refused."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, at))
@@ -250,10 +250,12 @@ class Kept:
         return {"parts": parts, "asked_at": self.asked_at, "refused": self.refused and asdict(self.refused)}
 
     @staticmethod
-    def of_json(said: Mapping[str, Any]) -> Kept:
+    def of_json(said: Mapping[str, Any]) -> AcceptedDescriptors:
         """As it was kept."""
-        parts = tuple(Part(**{**part, "content": base64.b64decode(part["content"])}) for part in said["parts"])
-        return Kept(parts, float(said["asked_at"]), Refused(**said["refused"]) if said["refused"] else None)
+        parts = tuple(RegistryPart(**{**part, "content": base64.b64decode(part["content"])}) for part in said["parts"])
+        return AcceptedDescriptors(
+            parts, float(said["asked_at"]), Refused(**said["refused"]) if said["refused"] else None
+        )
 
 
 def _away(address: str, said: str) -> ProjectError:

@@ -3,11 +3,11 @@ a group are in memory at once."""
 
 from __future__ import annotations
 
-from headrace.functions.function import Call, Function
+from headrace.functions.function import Function, FunctionCall
 from headrace.functions.template import fill
 
 
-def _collect_array(call: Call) -> str:
+def _collect_array(call: FunctionCall) -> str:
     collect = "collect_set" if call.distinct else "collect_list"
     return call.aggregate(fill(f"{collect}(:v)", v=call.args[0].typed("STRING")))
 
@@ -19,7 +19,7 @@ _PERCENTILE = f"""CASE WHEN array_size(:a) = 0 THEN NULL WHEN {_PLACE} < 1 THEN 
  * (:a[CAST(floor({_PLACE}) AS INT)] - :a[CAST(floor({_PLACE}) AS INT) - 1]) END""".replace("\n", "")
 
 
-def _percentile(call: Call) -> str:
+def _percentile(call: FunctionCall) -> str:
     if call.distinct:
         raise call.error("DISTINCT has no meaning here")
     percent = call.number(0)
@@ -31,7 +31,7 @@ def _percentile(call: Call) -> str:
     return fill(_PERCENTILE, a=f"array_sort({values})", p=wanted)
 
 
-def _distinct_count(call: Call) -> str:
+def _distinct_count(call: FunctionCall) -> str:
     # Spark counts DISTINCT values of no stream
     return f"size({call.aggregate(fill('collect_set(:v)', v=call.args[0].typed('STRING')))})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headrace.core.errors import did_you_mean
-from headrace.functions.function import Call, Function
+from headrace.functions.function import Function, FunctionCall
 from headrace.functions.template import fill
 
 _TYPES = {"integer": "INT", "int": "INT", "long": "BIGINT", "bigint": "BIGINT", "float": "DOUBLE", "double": "DOUBLE"}
@@ -43,7 +43,7 @@ _NONE_IS_ZERO = ("average", "avg", "min", "max", "first", "findFirst", "findAny"
 _ALL = {name.lower(): name for name in (*_TO_ARRAY, *_TO_VALUE)}
 
 
-def _chain(call: Call) -> tuple[str, bool]:
+def _chain(call: FunctionCall) -> tuple[str, bool]:
     """What an array becomes, operation by operation, and whether that is a single value."""
     kind = _element_type(call)
     result = fill(f"CAST(:a AS ARRAY<{kind}>)", a=call.args[0]) if kind else call.args[0].typed("ARRAY<STRING>").sql
@@ -62,7 +62,7 @@ def _chain(call: Call) -> tuple[str, bool]:
     return result, single
 
 
-def _element_type(call: Call) -> str | None:
+def _element_type(call: FunctionCall) -> str | None:
     """Spark's word for the type of the elements; None where they stay what they are."""
     word = call.written(2, "the type").strip()
     if word.lower() not in (*_TYPES, _OTHER):
@@ -70,7 +70,7 @@ def _element_type(call: Call) -> str | None:
     return _TYPES.get(word.lower())
 
 
-def _operation(call: Call, part: str) -> tuple[str, int]:
+def _operation(call: FunctionCall, part: str) -> tuple[str, int]:
     found = _OPERATION.fullmatch(part)
     word = found[1] if found else part.strip()
     name = _ALL.get(word.lower())
@@ -81,21 +81,21 @@ def _operation(call: Call, part: str) -> tuple[str, int]:
     return name, int(found[2] or 0)
 
 
-def _array_aggregate(call: Call) -> str:
+def _array_aggregate(call: FunctionCall) -> str:
     result, single = _chain(call)
     if not single:
         raise call.error("the last operation must give one value", "for an array as result use ArrayOperate")
     return result
 
 
-def _array_operate(call: Call) -> str:
+def _array_operate(call: FunctionCall) -> str:
     result, single = _chain(call)
     if single:
         raise call.error("every operation must give an array", "for a single value as result use ArrayAggregate")
     return result
 
 
-def _element_at(call: Call) -> str:
+def _element_at(call: FunctionCall) -> str:
     """`(array, index)`, `(array, index, path)` or as Dagger has it `(array, name, index, path[, table])`."""
     place = 1 if len(call.args) < 4 else 2
     if len(call.args) >= 4:
@@ -114,14 +114,14 @@ def _element_at(call: Call) -> str:
     return ".".join([element, *(f"`{name}`" for name in names)])
 
 
-def _list_contains(call: Call) -> str:
+def _list_contains(call: FunctionCall) -> str:
     # Spark takes no NULL without a type
     if any(one.is_null for one in call.args):
         return "false"
     return fill("coalesce(array_contains(:a, :v), false)", a=call.args[0], v=call.args[1])
 
 
-def _map_get(call: Call) -> str:
+def _map_get(call: FunctionCall) -> str:
     if call.args[0].is_null:
         return "CAST(NULL AS STRING)"
     return fill("try_element_at(:m, :k)", m=call.args[0], k=call.args[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.errors import did_you_mean
-from headrace.functions.function import Argument, Call, Function
+from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.template import fill
 
 # slot: Spark's type, what Dagger calls the type, and Spark's types that belong there when none is named
@@ -48,7 +48,7 @@ def _by_own_type(key: Argument, value: Argument) -> str:
     return _feature(key, slots, value)
 
 
-def _by_named_type(call: Call, index: int) -> str:
+def _by_named_type(call: FunctionCall, index: int) -> str:
     key, value = call.args[index], call.args[index + 1]
     word = call.written(index + 2, "a type")
     wanted = _BY_TYPE.get(word.lower())
@@ -62,23 +62,23 @@ def _by_named_type(call: Call, index: int) -> str:
     return _feature(key, slots, value)
 
 
-def _groups(call: Call, size: int) -> range:
+def _groups(call: FunctionCall, size: int) -> range:
     if call.distinct or len(call.args) % size:
         what = "key and value" if size == 2 else "key, value and type"
         raise call.error(f"the arguments come {size} by {size}: {what}; there are {len(call.args)}")
     return range(0, len(call.args), size)
 
 
-def _features(call: Call) -> str:
+def _features(call: FunctionCall) -> str:
     pairs = [_by_own_type(call.args[index], call.args[index + 1]) for index in _groups(call, 2)]
     return f"flatten({_collected(call, ', '.join(pairs))})"
 
 
-def _collected(call: Call, features: str) -> str:
+def _collected(call: FunctionCall, features: str) -> str:
     return call.aggregate(f"collect_list(array({features}))")
 
 
-def _with_type(call: Call) -> str:
+def _with_type(call: FunctionCall) -> str:
     return ", ".join(_by_named_type(call, index) for index in _groups(call, 3))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.functions.families.s2 import cell_area, cell_id
-from headrace.functions.function import Arrow, Call, Function
+from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.template import fill
 
 _BASE32 = "0123456789bcdefghjkmnpqrstuvwxyz"
@@ -22,7 +22,7 @@ _HALF = (
 _DISTANCE = f"2 * 6371 * atan2(sqrt({_HALF}), sqrt(abs(1 - ({_HALF}))))"
 
 
-def _distance(call: Call) -> str:
+def _distance(call: FunctionCall) -> str:
     return fill(_DISTANCE, **dict(zip(("lat1", "lon1", "lat2", "lon2"), call.args, strict=True)))
 
 
@@ -47,7 +47,7 @@ def _character(place: int) -> str:
     return f"substring('{_INTERLEAVED}', CAST({bits[0]} * 4 + {bits[1]} + 1 AS INT), 1)"
 
 
-def _geohash(call: Call) -> str:
+def _geohash(call: FunctionCall) -> str:
     call.whole_number(2, 1, 12, "the length")
     lat, lon, length = call.args
     count = call.number(2)
@@ -57,7 +57,7 @@ def _geohash(call: Call) -> str:
     return fill(f"left({whole}, CASE WHEN :n BETWEEN 1 AND 12 THEN CAST(:n AS INT) END)", lat=lat, lon=lon, n=length)
 
 
-def _s2_id(call: Call) -> str:
+def _s2_id(call: FunctionCall) -> str:
     call.whole_number(2, 0, 30, "the level")
     lat, lon, level = call.args
     # Spark says better than a worker could what is no number

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.core.encoding.python_values import python_values
 from headrace.core.errors import ProjectError
-from headrace.functions.function import Arrow, Call, Function
+from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.template import fill
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def compiled(path: str) -> _Path:
     return _Path(found, tuple(_names(found)) if found.singular_query() else None)
 
 
-def _check_path(call: Call) -> None:
+def _check_path(call: FunctionCall) -> None:
     path = call.text(1)
     if path is not None:
         try:
@@ -68,7 +68,7 @@ def _check_path(call: Call) -> None:
             raise call.error(f"invalid path '{path}': it names the whole document")
 
 
-def _query(call: Call) -> str | None:
+def _query(call: FunctionCall) -> str | None:
     _check_path(call)
     if not _SIMPLE.fullmatch(call.text(1) or ""):
         return None

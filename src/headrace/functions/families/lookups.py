@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import ProjectError
-from headrace.functions.function import Arrow, Call, Function
+from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.resources import Resources
 
 
 @dataclass
-class Shelf:
+class LookupFiles:
     """The files of one folder, each read again when it has become too old."""
 
     path: str
@@ -47,9 +47,9 @@ class Shelf:
 
 
 @cache
-def _shelf(path: str) -> Shelf:
+def _shelf(path: str) -> LookupFiles:
     """One for all functions of a worker process."""
-    return Shelf(path)
+    return LookupFiles(path)
 
 
 def _contents(folder: str, name: str) -> Any:
@@ -99,7 +99,7 @@ class _Lookup:
     path: str | None
     refresh: timedelta
 
-    def _shelf(self) -> Shelf:
+    def _shelf(self) -> LookupFiles:
         if self.path is None:
             raise lookups_missing()
         return _shelf(self.path)
@@ -190,7 +190,7 @@ def _matches(texts: pa.Array, patterns: pa.Array, members: Sequence[str]) -> pa.
     return found
 
 
-def _check(call: Call) -> None:
+def _check(call: FunctionCall) -> None:
     name = call.text(0)
     if name is not None and (name.startswith("/") or ".." in name.split("/") or not name):
         raise call.error(f"'{name}' is not the name of a lookup")

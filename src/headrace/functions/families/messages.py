@@ -12,26 +12,26 @@ import pyarrow.compute as pc
 from headrace.core.errors import ProjectError
 from headrace.core.format import Decoder
 from headrace.core.schema import ddl_type
-from headrace.functions.function import Arrow, Call, Function
-from headrace.functions.resources import Messages, Resources
+from headrace.functions.function import Arrow, Function, FunctionCall
+from headrace.functions.resources import MessageCatalog, Resources
 from headrace.functions.template import fill, literal
 
 _PICK = "headrace_selectfields_"
 _TIME_PARTS = {"seconds": pa.int64(), "nanos": pa.int32()}
 
 
-def _cond_eq(call: Call) -> str:
+def _cond_eq(call: FunctionCall) -> str:
     _path(call, 0)
     return fill("named_struct('field', :f, 'value', :v)", f=call.args[0], v=call.args[1])
 
 
-def _filters(call: Call) -> None:
+def _filters(call: FunctionCall) -> None:
     for condition in call.args[2:]:
         if condition.call is None or condition.call.function.name != "CondEq":
             raise call.error("conditions are written as CondEq(field, value)")
 
 
-def _select_fields(call: Call) -> str:
+def _select_fields(call: FunctionCall) -> str:
     """A function of a name of its own, as the type of the result depends on the message and the field."""
     inner = call.args[0].call
     filtered = inner is not None and inner.function.name == "Filters"
@@ -44,7 +44,7 @@ def _select_fields(call: Call) -> str:
     return f"{picker(message, path)}({call.args[0].sql})"
 
 
-def _path(call: Call, index: int) -> str:
+def _path(call: FunctionCall, index: int) -> str:
     path = call.written(index, "the field")
     if not all(part.isidentifier() for part in path.split(".")):
         raise call.error(f"'{path}' is not a field such as driver.name")
@@ -115,7 +115,7 @@ class Pick:
 class Filters:
     """Filters over columns: the messages of each array that meet all conditions."""
 
-    messages: Messages
+    messages: MessageCatalog
     _fields: dict[tuple[str, str], _Field] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Filters:
         return self._fields[key]
 
 
-def field_of(messages: Messages, message: str, path: str) -> _Field:
+def field_of(messages: MessageCatalog, message: str, path: str) -> _Field:
     """A field of a message of the project; `unknown-message` and `unknown-column` are refused."""
     parts = path.split(".")
     found = _Field(messages.decoder(message, parts[0]), parts)
@@ -202,7 +202,7 @@ def pick(resources: Resources, message: str, path: str) -> Arrow:
     return Arrow(Pick(found), f"array<{ddl_type(found.type())}>")
 
 
-def _messages(resources: Resources) -> Messages:
+def _messages(resources: Resources) -> MessageCatalog:
     if resources.messages is None:
         raise ProjectError(
             "unknown-message",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.functions.function import Argument, Call, Function
+from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.template import fill
 
 _SLOTS = (
@@ -24,7 +24,7 @@ _AVERAGE = (
 )
 
 
-def _points(call: Call, window: str) -> str:
+def _points(call: FunctionCall, window: str) -> str:
     """The values by their minute after the start, each minute once: its last value; others are left out."""
     times, values, start = call.args[0].typed("ARRAY<TIMESTAMP>"), call.args[1].typed("ARRAY<DOUBLE>"), call.args[2]
     return fill(_LAST, slots=fill(_SLOTS, times=times, values=values, start=start, window=window))
@@ -34,19 +34,19 @@ def _whole(window: Argument) -> str:
     return fill("CAST(:w AS BIGINT)", w=window)
 
 
-def _check_window(call: Call) -> None:
+def _check_window(call: FunctionCall) -> None:
     minutes = call.number(3)
     if minutes is not None and minutes < 1:
         raise call.error(f"a window has at least one minute, not {minutes:g}")
 
 
-def _linear_trend(call: Call) -> str:
+def _linear_trend(call: FunctionCall) -> str:
     _check_window(call)
     window = _whole(call.args[3])
     return fill(_TREND, points=_points(call, window), window=window)
 
 
-def _moving_average(call: Call) -> str:
+def _moving_average(call: FunctionCall) -> str:
     _check_window(call)
     alpha = call.number(4)
     if alpha is not None and not 0 <= alpha <= 1:

@@ -5,11 +5,11 @@ A row for which they give none is not in the result, unless it is LATERAL VIEW O
 
 from __future__ import annotations
 
-from headrace.functions.function import Call, Function
+from headrace.functions.function import Function, FunctionCall
 from headrace.functions.template import fill
 
 
-def _histogram_bucket(call: Call) -> str:
+def _histogram_bucket(call: FunctionCall) -> str:
     written = call.text(1)
     for bucket in [] if written is None else written.split(","):
         if not _is_number(bucket):
@@ -71,7 +71,7 @@ _ROW = (
 )
 
 
-def _outlier_mad(call: Call) -> str:
+def _outlier_mad(call: FunctionCall) -> str:
     names = ("values", "times", "start", "window", "observed", "tolerance", "percent")
     bounds = _let(
         "_median",

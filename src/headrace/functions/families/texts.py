@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.functions.function import Call, Function
+from headrace.functions.function import Function, FunctionCall
 from headrace.functions.template import fill
 
 # what follows the last part that has something in it is left out, unless nothing was split at all
@@ -12,7 +12,7 @@ _PARTS = (
 )
 
 
-def _split(call: Call) -> str:
+def _split(call: FunctionCall) -> str:
     if any(one.is_null for one in call.args):
         return "CAST(array() AS ARRAY<STRING>)"
     text, delimiter = call.args

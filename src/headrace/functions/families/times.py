@@ -7,7 +7,7 @@ import zoneinfo
 from itertools import groupby
 
 from headrace.core.errors import nearest
-from headrace.functions.function import Argument, Call, Function
+from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.template import fill, literal
 
 _OFFSET = re.compile(r"(UTC|GMT|UT)?[+-]\d{1,2}(:?\d{2}(:?\d{2})?)?|Z")
@@ -17,7 +17,7 @@ _SHORT = re.compile(
 )
 
 
-def check_zone(call: Call, index: int) -> None:
+def check_zone(call: FunctionCall, index: int) -> None:
     """Refuse a written time zone that nobody knows."""
     zone = call.text(index)
     known = zoneinfo.available_timezones()
@@ -43,17 +43,17 @@ _WEEK = _boundary("trunc({day}, 'WEEK')")
 _NEXT_WEEK = _boundary("date_add(trunc({day}, 'WEEK'), 7)")
 
 
-def _of_seconds(template: str, call: Call) -> str:
+def _of_seconds(template: str, call: FunctionCall) -> str:
     check_zone(call, 1)
     return fill(template.replace(":at", "timestamp_seconds(CAST(:s AS BIGINT))"), s=call.args[0], tz=call.args[1])
 
 
-def _of_millis(template: str, call: Call) -> str:
+def _of_millis(template: str, call: FunctionCall) -> str:
     check_zone(call, 1)
     return fill(template.replace(":at", "timestamp_millis(CAST(:s AS BIGINT))"), s=call.args[0], tz=call.args[1])
 
 
-def _time_in_date(call: Call) -> str:
+def _time_in_date(call: FunctionCall) -> str:
     zone: Argument | str = "'UTC'"
     if len(call.args) == 4:
         check_zone(call, 3)
@@ -87,7 +87,7 @@ _NATIVE = "GyMLDdEHkKhmsQq"
 _PIECE = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|[^A-Za-z']+")
 
 
-def _piece(call: Call, text: str) -> tuple[str, bool]:
+def _piece(call: FunctionCall, text: str) -> tuple[str, bool]:
     """A piece of a Java pattern: in Spark's letters, or as an expression of its own."""
     letter = text[0]
     if letter == "'" or not letter.isalpha():
@@ -119,7 +119,7 @@ def _week_based(text: str) -> str:
     return f"format_string('%0{len(text)}d', extract(YEAROFWEEK FROM {_SHOWN}))"
 
 
-def _format_time(call: Call) -> str:
+def _format_time(call: FunctionCall) -> str:
     check_zone(call, 1)
     time, zone, pattern = call.args
     written = call.text(2)

@@ -24,7 +24,7 @@ _PROBE_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FailedRequest:
     """A question that got no answer: `reason` is a stable code, `detail` is for people and has no secret in it."""
 
     reason: str
@@ -38,14 +38,14 @@ class Refusal:
     """How long the service asks us to wait."""
 
 
-def timed_out(seconds: float) -> Refusal:
+def timed_out(seconds: float) -> FailedRequest:
     """No answer in time."""
-    return Refusal("timeout", f"no answer within {seconds:g} s", "timeout", passes=True, away=True)
+    return FailedRequest("timeout", f"no answer within {seconds:g} s", "timeout", passes=True, away=True)
 
 
-def unreachable(why: str) -> Refusal:
+def unreachable(why: str) -> FailedRequest:
     """No connection, or one that broke."""
-    return Refusal("connection", why, passes=True, away=True)
+    return FailedRequest("connection", why, passes=True, away=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ Answer = Any
 """A document, Nothing or a Refusal."""
 
 
-class Service(ABC):
+class ServiceClient(ABC):
     """One service as a step asks it. Pickled to the workers; it connects when it is first asked."""
 
     label: str
@@ -86,7 +86,7 @@ class Service(ABC):
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """How a service is asked."""
 
     capacity: int
@@ -100,8 +100,8 @@ class Limits:
 class Asker:
     """Asks one service. What it knows about the service's health outlives the tasks."""
 
-    service: Service
-    limits: Limits
+    service: ServiceClient
+    limits: RequestLimits
     _answered: float = 0.0
     """When it last answered something, on the monotonic clock."""
     _probed: tuple[float, bool] = (-_PROBE_EVERY, False)
@@ -169,7 +169,7 @@ class Asker:
         longest = max(_LONGEST_BACKOFF, self.limits.backoff)
         return min(self.limits.backoff * 2.0 ** min(max(attempt - 1, 0), 20), longest)
 
-    async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, Refusal]:
+    async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, FailedRequest]:
         """Ask once; what may pass is given back, with its question's number."""
         began = time.monotonic()
         try:
@@ -179,11 +179,11 @@ class Asker:
             found = [timed_out(self.limits.timeout)] * len(numbers)
         work.tally.took(time.monotonic() - began)
         work.tally.add("calls")
-        again: dict[int, Refusal] = {}
+        again: dict[int, FailedRequest] = {}
         for number, answer in zip(numbers, found, strict=True):
             work.answers[number] = answer
             self._count(answer, work.tally)
-            if isinstance(answer, Refusal) and answer.passes:
+            if isinstance(answer, FailedRequest) and answer.passes:
                 again[number] = answer
         if len(again) < len(numbers):
             self._answered = time.monotonic()
@@ -191,7 +191,7 @@ class Asker:
 
     @staticmethod
     def _count(answer: Answer, tally: StepTally) -> None:
-        if isinstance(answer, Refusal):
+        if isinstance(answer, FailedRequest):
             tally.add("timeouts" if answer.failure == "timeout" else f"failures_{answer.failure}")
         elif isinstance(answer, Nothing) and answer.failure is not None:
             tally.add(f"failures_{answer.failure}")
@@ -227,7 +227,7 @@ class _Work:
     tally: StepTally
 
 
-def _timed_out(refused: dict[int, Refusal]) -> bool:
+def _timed_out(refused: dict[int, FailedRequest]) -> bool:
     return all(one.failure == "timeout" for one in refused.values())
 
 
@@ -244,7 +244,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def check_service(service: Service) -> None:
+def check_service(service: ServiceClient) -> None:
     """Ask for a sign of life, from a thread that has no event loop."""
 
     async def ask() -> None:

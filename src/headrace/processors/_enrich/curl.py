@@ -8,7 +8,7 @@ from typing import Any
 
 import pycurl
 
-from headrace.processors._enrich.async_requests import PROBE_SECONDS, Refusal, timed_out, unreachable
+from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, timed_out, unreachable
 from headrace.systems.services import not_trusted, service_away
 from headrace.systems.tls import TlsTexts
 
@@ -66,7 +66,7 @@ class CurlClient:
     _multi: Any = field(default=None, repr=False)
     _idle: list[Any] = field(default_factory=list, repr=False)
 
-    async def send(self, request: Request) -> Reply | Refusal:
+    async def send(self, request: Request) -> Reply | FailedRequest:
         """The reply, whatever its status; a refusal when there is none. A ProjectError: no safe connection."""
         handle = self._idle.pop() if self._idle else self._handle()
         handle.setopt(pycurl.URL, request.url)
@@ -88,7 +88,7 @@ class CurlClient:
             reply = await self._perform(handle)
         finally:
             handle.close()
-        if isinstance(reply, Refusal):
+        if isinstance(reply, FailedRequest):
             # a long answer is one, too
             if reply.passes:
                 raise service_away(self.label, reply.detail)
@@ -104,7 +104,7 @@ class CurlClient:
             handle.close()
         self._idle.clear()
 
-    async def _perform(self, handle: Any) -> Reply | Refusal:
+    async def _perform(self, handle: Any) -> Reply | FailedRequest:
         if self._multi is None:
             self._multi = pycurl.AsyncCurlMulti()
         body = _Body(self.max_response)
@@ -118,10 +118,10 @@ class CurlClient:
         location = handle.getinfo(pycurl.REDIRECT_URL) if 300 <= status < 400 else None
         return Reply(status, b"".join(body.parts), float(wait) if wait else None, location)
 
-    def _refusal(self, error: pycurl.error, body: _Body) -> Refusal:
+    def _refusal(self, error: pycurl.error, body: _Body) -> FailedRequest:
         code, said = error.args[0], error.args[1] if len(error.args) > 1 else ""
         if body.too_long or code == pycurl.E_FILESIZE_EXCEEDED:
-            return Refusal("response-too-large", f"the answer has more than {self.max_response:,} bytes")
+            return FailedRequest("response-too-large", f"the answer has more than {self.max_response:,} bytes")
         if code in _UNTRUSTED:
             raise not_trusted(self.label, said)
         if code == pycurl.E_OPERATION_TIMEDOUT:

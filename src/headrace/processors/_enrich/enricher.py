@@ -18,7 +18,14 @@ from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
 from headrace.core.tallies.step_tally import StepTally
-from headrace.processors._enrich.async_requests import Asker, Limits, Nothing, Refusal, Service, check_service
+from headrace.processors._enrich.async_requests import (
+    Asker,
+    FailedRequest,
+    Nothing,
+    RequestLimits,
+    ServiceClient,
+    check_service,
+)
 from headrace.processors._enrich.cache import CacheOptions, TtlCache
 from headrace.processors._enrich.keys import Values, keys_of, type_of
 from headrace.processors._enrich.outputs import Found, Output, Outputs, Paths
@@ -75,7 +82,7 @@ class Enricher(ArrowProcessor):
         """The columns that a request is made of."""
 
     @abstractmethod
-    def service(self, context: Context) -> Service:
+    def service(self, context: Context) -> ServiceClient:
         """What is asked, fit to be sent to the workers."""
 
     def check(self, context: Context) -> None:
@@ -108,8 +115,8 @@ class Enricher(ArrowProcessor):
             tally=StepTally.of(at.flow, at.step),
         )
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> RequestLimits:
+        return RequestLimits(
             capacity=self.capacity,
             timeout=self.timeout.total_seconds(),
             retries=self.retries,
@@ -142,8 +149,8 @@ class Enrichment:
 
     identity: str = field(repr=False)
     """Steps with the same one share answers and connections."""
-    service: Service
-    limits: Limits
+    service: ServiceClient
+    limits: RequestLimits
     cache: tuple[float, int]
     asked: tuple[str, ...]
     outputs: Outputs
@@ -173,10 +180,10 @@ class Enrichment:
             made = made.append_column(field, column) if index < 0 else made.set_column(index, field, column)
         return self._without(refused, batch, made, keys.places) if refused else made
 
-    def _answers(self, keys: list[Values], live: _Live) -> tuple[list[Found | None], dict[int, Refusal]]:
+    def _answers(self, keys: list[Values], live: _Live) -> tuple[list[Found | None], dict[int, FailedRequest]]:
         """What was found for each key, and which keys were refused."""
         found: list[Found | None] = [live.cache.get(values) for values in keys]
-        refused: dict[int, Refusal] = {}
+        refused: dict[int, FailedRequest] = {}
         numbers, questions = [], []
         for number, values in enumerate(keys):
             if found[number] is None:
@@ -184,29 +191,29 @@ class Enrichment:
                     questions.append(self.service.question(values))
                     numbers.append(number)
                 except UnfitValueError as error:
-                    refused[number] = Refusal("bad-value", str(error))
+                    refused[number] = FailedRequest("bad-value", str(error))
         self.tally.add("cache_hits", len(keys) - len(numbers) - len(refused))
         for number, answer in zip(numbers, live.asker.ask_all(questions, self.tally), strict=True):
             taken = self._taken(answer)
-            if isinstance(taken, Refusal):
+            if isinstance(taken, FailedRequest):
                 refused[number] = taken
             else:
                 found[number] = taken
                 live.cache.put(keys[number], taken)
         return found, refused
 
-    def _taken(self, answer: Any) -> Found | Refusal:
-        if isinstance(answer, Refusal):
+    def _taken(self, answer: Any) -> Found | FailedRequest:
+        if isinstance(answer, FailedRequest):
             return answer
         if isinstance(answer, Nothing):
             return (None,) * len(self.outputs.types)
         try:
             return self.outputs.taken(answer)
         except UnfitValueError as error:
-            return Refusal("bad-answer", str(error))
+            return FailedRequest("bad-answer", str(error))
 
     def _without(
-        self, refused: dict[int, Refusal], batch: pa.RecordBatch, made: pa.RecordBatch, places: pa.Array
+        self, refused: dict[int, FailedRequest], batch: pa.RecordBatch, made: pa.RecordBatch, places: pa.Array
     ) -> pa.RecordBatch:
         """The rows that go on, after something was done about those whose key was refused."""
         if self.on_error == "fail":

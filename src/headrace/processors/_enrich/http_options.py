@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.processors._enrich.async_requests import FailureClass, Nothing, Refusal
+from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing
 from headrace.processors._enrich.curl import CurlClient, Reply
 from headrace.processors._enrich.enricher import Enricher
 from headrace.systems.services import not_let_in
@@ -117,7 +117,9 @@ def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: fr
         raise not_let_in(label, reply.text)
     passes = status in _PASSING or status >= 500
     away = status in _NOBODY_BEHIND
-    return Refusal(f"http-status-{status}", reply.text, failure_class(status) or "other", passes, away, reply.wait)
+    return FailedRequest(
+        f"http-status-{status}", reply.text, failure_class(status) or "other", passes, away, reply.wait
+    )
 
 
 def _decoded(reply: Reply) -> Any:
@@ -126,7 +128,7 @@ def _decoded(reply: Reply) -> Any:
     try:
         return msgspec.json.decode(reply.body)
     except msgspec.DecodeError as error:
-        return Refusal("bad-answer", f"the answer is not JSON: {error}")
+        return FailedRequest("bad-answer", f"the answer is not JSON: {error}")
 
 
 def failure_class(status: int) -> FailureClass | None:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import Nothing, Refusal, Service
+from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient
 from headrace.processors._enrich.curl import CurlClient, Request
 from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of
 
@@ -72,7 +72,7 @@ class SearchEnricher(HttpEnricher):
         """The columns of both templates."""
         return templates.columns_of(self._index, self._key)
 
-    def service(self, context: Context) -> Service:
+    def service(self, context: Context) -> ServiceClient:
         """For one of the two ways."""
         asked, url = self.asked(), self.url.rstrip("/")
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -98,7 +98,7 @@ class SearchEnricher(HttpEnricher):
 
 
 @dataclass
-class SearchService(Service):
+class SearchService(ServiceClient):
     """One search for each question."""
 
     keeps_time: ClassVar[bool] = True
@@ -120,7 +120,7 @@ class SearchService(Service):
 
     async def _ask(self, request: Request) -> Any:
         reply = await self.client.send(request)
-        return reply if isinstance(reply, Refusal) else document_of(reply, self.label, frozenset({404}))
+        return reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, frozenset({404}))
 
     async def probe(self) -> None:
         """What the cluster says about itself."""
@@ -145,10 +145,10 @@ class DocumentService(SearchService):
         """One answer for each document."""
         request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(questions)}).encode())
         reply = await self.client.send(request)
-        found = reply if isinstance(reply, Refusal) else document_of(reply, self.label, _NO_STATUS)
-        if isinstance(found, Refusal) and found.reason == "response-too-large" and len(questions) > 1:
+        found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
+        if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(questions) > 1:
             return [(await self.ask([question]))[0] for question in questions]
-        if isinstance(found, Refusal | Nothing):
+        if isinstance(found, FailedRequest | Nothing):
             return [found] * len(questions)
         return self._documents(found, len(questions))
 
@@ -156,7 +156,7 @@ class DocumentService(SearchService):
     def _documents(found: Any, number: int) -> list[Any]:
         documents = found.get("docs") if isinstance(found, dict) else None
         if not isinstance(documents, list) or len(documents) != number:
-            return [Refusal("bad-answer", "not the answer of a cluster to _mget")] * number
+            return [FailedRequest("bad-answer", "not the answer of a cluster to _mget")] * number
         return [_document(one) for one in documents]
 
 
@@ -168,5 +168,5 @@ def _document(found: dict[str, Any]) -> Any:
             return Nothing()
         detail = msgspec.json.encode(error).decode()[:200]
         passes = kind in _PASSING
-        return Refusal(f"search-{kind.replace('_', '-')}", detail, "5xx" if passes else "4xx", passes)
+        return FailedRequest(f"search-{kind.replace('_', '-')}", detail, "5xx" if passes else "4xx", passes)
     return found.get("_source") or {} if found.get("found") else Nothing()

@@ -34,14 +34,14 @@ class JsonText(str):
 
 
 @dataclass(frozen=True)
-class Hole:
+class Placeholder:
     """A place for a column."""
 
     column: str
     escape: Escape
 
 
-Parts = tuple[str | Hole, ...]
+Parts = tuple[str | Placeholder, ...]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Text:
     parts: tuple[str | tuple[int, Escape], ...]
 
     @staticmethod
-    def of(parts: Iterable[str | Hole], columns: Sequence[str]) -> Text:
+    def of(parts: Iterable[str | Placeholder], columns: Sequence[str]) -> Text:
         """With the columns a key is made of."""
         return Text(
             tuple(part if isinstance(part, str) else (columns.index(part.column), part.escape) for part in parts)
@@ -64,7 +64,7 @@ class Text:
 
 def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda text: text) -> Parts:
     """The literal texts and holes of a template; a ValueError says what is wrong with it."""
-    found: list[str | Hole] = []
+    found: list[str | Placeholder] = []
     position, plain = 0, ""
     for match in _HOLE.finditer(text):
         plain += text[position : match.start()]
@@ -75,7 +75,7 @@ def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda t
             raise ValueError(f"there is a single '{match[0]}': write {{column}}, and {{{{ or }}}} for a brace")
         else:
             found += [literal(plain)] if plain else []
-            found.append(Hole(match[1].strip(), escape))
+            found.append(Placeholder(match[1].strip(), escape))
             plain = ""
     plain += text[position:]
     return (*found, literal(plain)) if plain else tuple(found)
@@ -88,13 +88,13 @@ def url_parts(text: str, escape: Escape) -> Parts:
 
 def json_parts(text: str) -> Parts:
     """Those of a JSON text. Between quotes a value is part of the text there, elsewhere a JSON value of its own."""
-    found: list[str | Hole] = []
+    found: list[str | Placeholder] = []
     position, inside = 0, False
     for match in _JSON_HOLE.finditer(text):
         if match[0] == '"':
             inside = not inside
         elif match[1] is not None:
-            found += [text[position : match.start()], Hole(match[1], in_json_text if inside else as_json)]
+            found += [text[position : match.start()], Placeholder(match[1], in_json_text if inside else as_json)]
             position = match.end()
     example = "".join(part if isinstance(part, str) else sample(part) for part in [*found, text[position:]])
     try:
@@ -104,14 +104,14 @@ def json_parts(text: str) -> Parts:
     return tuple(part for part in [*found, text[position:]] if part != "")
 
 
-def sample(hole: Hole) -> str:
+def sample(hole: Placeholder) -> str:
     """What may stand in a place of a JSON text."""
     return "x" if hole.escape is in_json_text else "null"
 
 
-def columns_of(*templates: Iterable[str | Hole]) -> tuple[str, ...]:
+def columns_of(*templates: Iterable[str | Placeholder]) -> tuple[str, ...]:
     """The columns that templates use, each once."""
-    holes = (part for parts in templates for part in parts if isinstance(part, Hole))
+    holes = (part for parts in templates for part in parts if isinstance(part, Placeholder))
     return tuple(dict.fromkeys(hole.column for hole in holes))
 
 

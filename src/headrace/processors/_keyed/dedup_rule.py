@@ -15,7 +15,7 @@ _ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenKeys:
     """Rows that have passed: the two halves of their keys' hashes, and their times."""
 
     high: Numbers
@@ -26,38 +26,38 @@ class Seen:
         return len(self.time)
 
     @staticmethod
-    def none() -> Seen:
+    def none() -> SeenKeys:
         """Nothing yet."""
         empty = np.zeros(0, np.int64)
-        return Seen(empty, empty, empty)
+        return SeenKeys(empty, empty, empty)
 
     @staticmethod
-    def of(parts: list[Seen]) -> Seen:
+    def of(parts: list[SeenKeys]) -> SeenKeys:
         """Several as one."""
         if not parts:
-            return Seen.none()
-        return Seen(
+            return SeenKeys.none()
+        return SeenKeys(
             np.concatenate([one.high for one in parts]),
             np.concatenate([one.low for one in parts]),
             np.concatenate([one.time for one in parts]),
         )
 
-    def where(self, chosen: Flags | Numbers) -> Seen:
+    def where(self, chosen: Flags | Numbers) -> SeenKeys:
         """Some of them."""
-        return Seen(self.high[chosen], self.low[chosen], self.time[chosen])
+        return SeenKeys(self.high[chosen], self.low[chosen], self.time[chosen])
 
     def to_bytes(self) -> bytes:
         """24 bytes each."""
         return np.column_stack([self.high, self.low, self.time]).astype("<i8").tobytes()
 
     @staticmethod
-    def from_bytes(data: bytes) -> Seen:
+    def from_bytes(data: bytes) -> SeenKeys:
         """What `to_bytes` made."""
         table = np.frombuffer(data, dtype="<i8").reshape(-1, 3)
-        return Seen(table[:, 0], table[:, 1], table[:, 2])
+        return SeenKeys(table[:, 0], table[:, 1], table[:, 2])
 
 
-def firsts(rows: Seen, known: Seen, ttl: int) -> Flags:
+def firsts(rows: SeenKeys, known: SeenKeys, ttl: int) -> Flags:
     """Which rows pass: those less than `ttl` away in time from no row of their key that has passed.
 
     Rows are taken in the order of their times, those of one time in the order in which they stand. Those in `known`
@@ -75,7 +75,7 @@ def firsts(rows: Seen, known: Seen, ttl: int) -> Flags:
     return kept
 
 
-def _numbered(rows: Seen, known: Seen) -> tuple[Numbers, Numbers]:
+def _numbered(rows: SeenKeys, known: SeenKeys) -> tuple[Numbers, Numbers]:
     """Keys as small numbers, equal where both halves are."""
     both = np.empty(len(rows) + len(known), dtype=[("high", np.int64), ("low", np.int64)])
     both["high"] = np.concatenate([rows.high, known.high])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.filters import Filter, apply_all
+from headrace.core.filters import ColumnFilter, apply_all
 from headrace.core.processor import StepClock
 from headrace.core.schema import TIMESTAMP
-from headrace.processors._keyed.dedup_rule import Seen, firsts
-from headrace.processors._keyed.keyed_filter import Verdict
+from headrace.processors._keyed.dedup_rule import SeenKeys, firsts
+from headrace.processors._keyed.keyed_filter import RowVerdict
 from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FirstsWork:
     ttl: int
     time: str | None
     clock: StepClock
-    considered: tuple[Filter, ...] = ()
+    considered: tuple[ColumnFilter, ...] = ()
     """What must be true of rows that are looked at at all."""
     marks: bool = False
     """Whether repeats pass too, and are told by a mark."""
@@ -46,28 +46,28 @@ class FirstsWork:
         times = pa.array(times_of(rows, self.time, self.clock))
         return {_TIME: times, _CONSIDERED: everything if considered is None else considered}
 
-    def judge(self, rows: pa.Table) -> Verdict:
+    def judge(self, rows: pa.Table) -> RowVerdict:
         """Those that are no repeats pass, or all of them with a mark."""
         assert self._list is not None, "opened before it is used"
-        given = Seen(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), rows[_TIME].to_numpy())
+        given = SeenKeys(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), rows[_TIME].to_numpy())
         considered = rows[_CONSIDERED].to_numpy()
-        parts = [Seen.from_bytes(bytes(part[0])) for part in self._list.get()]
-        known = Seen.of(parts)
+        parts = [SeenKeys.from_bytes(bytes(part[0])) for part in self._list.get()]
+        known = SeenKeys.of(parts)
         judged = np.flatnonzero(considered & ~rows[KEYLESS].to_numpy())
         passed = np.ones(len(given), np.bool_)
         passed[judged] = firsts(given.where(judged), known, self.ttl)
         self._remember(known, len(parts), given.where(judged[passed[judged]]))
         if not self.marks:
-            return Verdict(passed)
-        return Verdict(np.ones(len(given), np.bool_), pa.array(~passed, mask=~considered))
+            return RowVerdict(passed)
+        return RowVerdict(np.ones(len(given), np.bool_), pa.array(~passed, mask=~considered))
 
-    def _remember(self, known: Seen, parts: int, new: Seen) -> None:
+    def _remember(self, known: SeenKeys, parts: int, new: SeenKeys) -> None:
         assert self._list is not None
         # rows may be late: of event time twice as much is kept
         bound = self.clock.planned() - self.ttl if self.time is None else self.clock.watermark() - 2 * self.ttl
         alive = known.time > bound
         if parts >= _MOST_PARTS or 2 * np.count_nonzero(alive) < len(known):
-            left = Seen.of([known.where(alive), new])
+            left = SeenKeys.of([known.where(alive), new])
             if len(left):
                 self._list.put([(left.to_bytes(),)])
             else:

@@ -30,7 +30,7 @@ _VERDICTS = pa.schema([(_PLACE, pa.int32()), (_MARK, pa.bool_())])
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RowVerdict:
     """What becomes of rows."""
 
     passes: NDArray[np.bool_]
@@ -47,7 +47,7 @@ class Judge(Protocol):
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Get hold of the state. Also called on the driver, to learn what state there is."""
 
-    def judge(self, rows: pa.Table) -> Verdict:
+    def judge(self, rows: pa.Table) -> RowVerdict:
         """The rows of one bucket in one batch, in their order: the hashes of their keys and what was asked."""
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
-from headrace.processors._lookup.tables import Place
+from headrace.processors._lookup.tables import LookupTable
 
 _KEPT = 8
 
@@ -68,10 +68,10 @@ def _all_valid(keys: Sequence[Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LookupSpec:
     """What is looked up in a table: the key columns, the others, and which of several rows of a key counts."""
 
-    place: Place
+    place: LookupTable
     keys: tuple[str, ...]
     values: pa.Schema
     """The columns to take, by their names in the table."""
@@ -129,4 +129,4 @@ class Wanted:
 
 
 _lock = threading.Lock()
-_loaded: OrderedDict[Wanted, tuple[str, Lookup]] = OrderedDict()
+_loaded: OrderedDict[LookupSpec, tuple[str, Lookup]] = OrderedDict()

@@ -52,18 +52,18 @@ class TableAt(Options):
         """The table in a word."""
         return self.flow or self.lake or self.files or ""
 
-    def place(self, project: Surroundings) -> Place:
+    def place(self, project: Surroundings) -> LookupTable:
         """The table, found."""
         if self.files is not None:
-            return Place(self.format, project.context.path(self.files), self.label)
+            return LookupTable(self.format, project.context.path(self.files), self.label)
         if self.lake is not None:
-            return Place("lake", project.context.path(self.lake), self.label)
+            return LookupTable("lake", project.context.path(self.lake), self.label)
         table = project.lake_table(self.flow or "")
-        return Place("lake", project.context.path(table.path), self.label, table.columns)
+        return LookupTable("lake", project.context.path(table.path), self.label, table.columns)
 
 
 @dataclass(frozen=True)
-class Place:
+class LookupTable:
     """A table that may be there or not yet."""
 
     kind: Kind

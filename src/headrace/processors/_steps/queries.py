@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.core.filters import Filter
+from headrace.core.filters import ColumnFilter
 from headrace.sql.columns import unknown_columns
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.reads import reads
@@ -34,7 +34,7 @@ def condition(text: str) -> str:
     return query
 
 
-def filters_of(query: str, given: pa.Schema) -> tuple[Filter, ...] | None:
+def filters_of(query: str, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
     """What a condition means for the rows of an Arrow batch; None if only Spark can say it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
@@ -42,17 +42,17 @@ def filters_of(query: str, given: pa.Schema) -> tuple[Filter, ...] | None:
     return None if None in found else tuple(one for one in found if one is not None)
 
 
-def _filter(part: exp.Expr, given: pa.Schema) -> Filter | None:
+def _filter(part: exp.Expr, given: pa.Schema) -> ColumnFilter | None:
     columns = list(part.find_all(exp.Column))
     if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in given.names:
         return None
     field = given.field(columns[0].name)
     match part:
         case exp.Column() if pa.types.is_boolean(field.type):
-            return Filter(field.name, "is true")
+            return ColumnFilter(field.name, "is true")
         case exp.Is(this=exp.Column(), expression=exp.Null()):
-            return Filter(field.name, "is null")
-    return Filter.from_sql(part, field)
+            return ColumnFilter(field.name, "is null")
+    return ColumnFilter.from_sql(part, field)
 
 
 def words(text: str) -> frozenset[str]:

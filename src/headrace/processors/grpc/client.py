@@ -16,7 +16,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from headrace.core.encoding.descriptors import find_method
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailureClass, Nothing, Refusal, Service, timed_out, unreachable
+from headrace.processors._enrich.async_requests import (
+    FailedRequest,
+    FailureClass,
+    Nothing,
+    ServiceClient,
+    timed_out,
+    unreachable,
+)
 from headrace.systems.services import not_let_in, not_trusted, service_away, wrongly_asked
 from headrace.systems.tls import TlsTexts
 
@@ -43,7 +50,7 @@ Question = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
-class GrpcService(Service):
+class GrpcService(ServiceClient):
     """Calls one method. Pickled to the workers; it connects when it is asked."""
 
     label: str
@@ -75,13 +82,13 @@ class GrpcService(Service):
         try:
             message = json_format.ParseDict(json.loads(request), self._messages[0]())
         except (json_format.ParseError, ValueError) as error:
-            return Refusal("bad-request", f"the request does not fit its message: {str(error)[:200]}", "4xx")
+            return FailedRequest("bad-request", f"the request does not fit its message: {str(error)[:200]}", "4xx")
         try:
             answer = await self._connected()(message, timeout=self.timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return self._answer_to(error.code(), error.details() or "")
         except DecodeError:
-            return Refusal("bad-answer", "the answer is not the message that the descriptors say")
+            return FailedRequest("bad-answer", "the answer is not the message that the descriptors say")
         return json_format.MessageToDict(
             answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
@@ -102,8 +109,8 @@ class GrpcService(Service):
                 return unreachable(said)
         reason = f"grpc-{status.name.lower().replace('_', '-')}"
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
-            return Refusal("response-too-large", f"the answer has more than {self.max_response:,} bytes")
-        return Refusal(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
+            return FailedRequest("response-too-large", f"the answer has more than {self.max_response:,} bytes")
+        return FailedRequest(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
 
     async def probe(self) -> None:
         """Whether a connection can be made; no method is called, as it might do something."""

@@ -15,7 +15,7 @@ from headrace.core.processor import Processor, StepContext, Surroundings, requir
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, to_ddl
 from headrace.processors._lookup.lookup import check_alike
-from headrace.processors._lookup.tables import Pins, Place, TableAt
+from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
 from headrace.processors._steps.columns import check_key, heads, type_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class History(Processor):
     )
     time: str | None = Field(None, description="In mode read: the column of the table with the time of an event.")
 
-    _place: Place | None = PrivateAttr(None)
+    _place: LookupTable | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> History:

@@ -15,9 +15,9 @@ from headrace.core.processor import Batches, StepClock
 from headrace.core.schema import TIMESTAMP
 from headrace.processors._keyed.dedup_work import times_of
 from headrace.processors._lookup.lookup import index_of
-from headrace.processors._lookup.tables import Pins, Place
+from headrace.processors._lookup.tables import LookupTable, Pins
 from headrace.processors.history.state import TIME
-from headrace.processors.history.window import Numbers, Range, seen_by
+from headrace.processors.history.window import Numbers, TimeRanges, seen_by
 from headrace.processors.history.work import Look, listed
 
 
@@ -25,7 +25,7 @@ from headrace.processors.history.work import Look, listed
 class EventTable:
     """A table with events: their keys, their time, and what is taken of them."""
 
-    place: Place
+    place: LookupTable
     keys: pa.Schema
     time: str
     events: pa.Schema
@@ -82,7 +82,7 @@ class ReadWork:
         times = events[TIME].to_numpy()
         for mine, theirs in _matched(chosen, their_keys):
             for place in whole[mine].tolist():
-                moment = Range(looks.since[place : place + 1], looks.until[place : place + 1])
+                moment = TimeRanges(looks.since[place : place + 1], looks.until[place : place + 1])
                 # the row itself stands for the one new event, which it does not see
                 seen = seen_by(times[theirs], looks.until[place : place + 1], moment, self.look.limit, False)[0]
                 found[place] = theirs[seen]

@@ -11,14 +11,14 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Range:
+class TimeRanges:
     """For each new event, from when to when (both inclusive) it looks at the past."""
 
     since: Numbers
     until: Numbers
 
 
-def seen_by(past: Numbers, new: Numbers, looks: Range, limit: int | None, with_self: bool) -> list[Numbers]:
+def seen_by(past: Numbers, new: Numbers, looks: TimeRanges, limit: int | None, with_self: bool) -> list[Numbers]:
     """For each new event, in order, the places of what it sees in `past` followed by `new`, the newest first.
 
     Both are times in ascending order. A new event sees remembered ones and those new ones that stand before it. Of one

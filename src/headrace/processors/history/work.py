@@ -14,7 +14,7 @@ from headrace.processors._keyed.dedup_work import times_of
 from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 from headrace.processors._keyed.timers import Key
 from headrace.processors.history.state import TIME, HistoryState
-from headrace.processors.history.window import Numbers, Range, seen_by
+from headrace.processors.history.window import Numbers, TimeRanges, seen_by
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -30,11 +30,11 @@ class Look:
     limit: int | None = None
     with_self: bool = False
 
-    def range(self, rows: pa.Table, times: Numbers) -> Range:
+    def range(self, rows: pa.Table, times: Numbers) -> TimeRanges:
         """From when to when each row looks at the past; a row without such a time sees nothing."""
         if self.since is None or self.until is None:
-            return Range(times - self.last, times)
-        return Range(_moments(rows[self.since], empty=1), _moments(rows[self.until], empty=0))
+            return TimeRanges(times - self.last, times)
+        return TimeRanges(_moments(rows[self.since], empty=1), _moments(rows[self.until], empty=0))
 
 
 def _moments(column: pa.ChunkedArray, empty: int) -> Numbers:
@@ -97,7 +97,7 @@ class HistoryWork:
         found: list[Numbers] = [np.zeros(0, np.int64)] * rows.num_rows
         known, total = [], 0
         for key, places in new.items():
-            mine = Range(looks.since[places], looks.until[places])
+            mine = TimeRanges(looks.since[places], looks.until[places])
             past = self._state.between(key, int(mine.since.min()), int(mine.until.max()))
             seen = seen_by(past[TIME].to_numpy(), times[places], mine, self.look.limit, self.look.with_self)
             for place, one in zip(places.tolist(), seen, strict=True):

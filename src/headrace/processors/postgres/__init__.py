@@ -15,14 +15,14 @@ from sqlglot.errors import SqlglotError
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.processors._enrich.async_requests import Service
+from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Paths
 from headrace.systems.addresses import PostgresUrl
 from headrace.systems.tls import ServiceTls
 
 
-class Postgres(Enricher):
+class PostgresEnricher(Enricher):
     """Adds columns with the row that a query of a PostgreSQL database gives for each row.
 
     `:column` in the query is a parameter: the value of the column, never a part of the SQL; a nested one is its JSON
@@ -76,7 +76,7 @@ class Postgres(Enricher):
         """The columns that are parameters."""
         return tuple(dict.fromkeys(bound_query(self.query)[1]))
 
-    def service(self, context: Context) -> Service:
+    def service(self, context: Context) -> ServiceClient:
         """With the query as the client takes it."""
         from headrace.processors.postgres.client import PostgresService, bounded
 

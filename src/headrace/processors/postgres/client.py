@@ -10,7 +10,7 @@ import psycopg
 
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.processors._enrich.async_requests import Nothing, Refusal, Service, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
 from headrace.systems.postgres import lacks_database, one_line, refused_at_the_door, tls_options
 from headrace.systems.services import not_let_in, service_away, wrongly_asked
 from headrace.systems.tls import TlsTexts
@@ -23,7 +23,7 @@ _UNKNOWN_TYPE = "42P18"
 
 
 @dataclass
-class PostgresService(Service):
+class PostgresService(ServiceClient):
     """Asks one query with many parameters. Pickled to the workers; it connects when it is asked."""
 
     label: str
@@ -87,7 +87,7 @@ class PostgresService(Service):
         if not rows:
             return Nothing()
         if len(rows) > 1:
-            return Refusal("several-rows", "the query gives more than one row")
+            return FailedRequest("several-rows", "the query gives more than one row")
         return dict(zip([column.name for column in description], rows[0], strict=True))
 
     async def probe(self) -> None:
@@ -128,7 +128,7 @@ class PostgresService(Service):
             options |= tls_options(self.tls, paths)
             return await psycopg.AsyncConnection.connect(self.url, **options)
 
-    def _at_the_door(self, error: psycopg.OperationalError) -> Refusal:
+    def _at_the_door(self, error: psycopg.OperationalError) -> FailedRequest:
         said = one_line(error)
         if lacks_database(error):
             raise wrongly_asked(self.label, said, "make the database, or mend its name") from error
@@ -137,7 +137,7 @@ class PostgresService(Service):
             raise refused from error
         return unreachable(said)
 
-    def _refusal(self, error: psycopg.Error) -> Refusal:
+    def _refusal(self, error: psycopg.Error) -> FailedRequest:
         """Whose fault an error of the server is; a ProjectError when it is the query's."""
         state, said = error.sqlstate, one_line(error)
         if state is None or state.startswith(_PASSING):
@@ -148,7 +148,7 @@ class PostgresService(Service):
             raise not_let_in(self.label, said) from error
         if state.startswith("42"):
             raise _wrong_query(self.label, said) from error
-        return Refusal(f"sql-{state.lower()}", said, "4xx" if state.startswith(("22", "23")) else "other")
+        return FailedRequest(f"sql-{state.lower()}", said, "4xx" if state.startswith(("22", "23")) else "other")
 
 
 def _wrong_query(label: str, said: str) -> ProjectError:

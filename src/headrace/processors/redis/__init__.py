@@ -12,14 +12,14 @@ from pydantic import Field, SecretStr, model_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import Service
+from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Outputs
 from headrace.systems.addresses import RedisUrl, redis_place
 from headrace.systems.tls import ServiceTls
 
 
-class Redis(Enricher):
+class RedisEnricher(Enricher):
     """Adds columns with what a Redis database holds about each row.
 
     GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
@@ -79,7 +79,7 @@ class Redis(Enricher):
         """The columns of the key."""
         return templates.columns_of(self._key)
 
-    def service(self, context: Context) -> Service:
+    def service(self, context: Context) -> ServiceClient:
         """With the key's template taken apart."""
         from headrace.processors.redis.client import RedisService
 

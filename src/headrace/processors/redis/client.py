@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import Nothing, Refusal, Service, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
 from headrace.systems.services import not_let_in, not_trusted, service_away
 from headrace.systems.tls import TlsTexts
 
@@ -25,7 +25,7 @@ _NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 @dataclass
-class RedisService(Service):
+class RedisService(ServiceClient):
     """Gets keys. Pickled to the workers; it connects when it is asked."""
 
     label: str
@@ -103,7 +103,7 @@ class RedisService(Service):
             return Nothing()
         size = _size(found)
         if size > self.max_response:
-            return Refusal("response-too-large", f"the value has more than {self.max_response:,} bytes")
+            return FailedRequest("response-too-large", f"the value has more than {self.max_response:,} bytes")
         if isinstance(found, dict):
             return {_text(name): _text(value) for name, value in found.items()}
         if isinstance(found, set):
@@ -113,9 +113,9 @@ class RedisService(Service):
         try:
             return msgspec.json.decode(found)
         except msgspec.DecodeError as error:
-            return Refusal("bad-answer", f"the value is not JSON: {error}")
+            return FailedRequest("bad-answer", f"the value is not JSON: {error}")
 
-    def _refusal(self, error: redis.RedisError) -> Refusal:
+    def _refusal(self, error: redis.RedisError) -> FailedRequest:
         said = str(error) or type(error).__name__
         if isinstance(error, redis.AuthenticationError) or said.startswith(_NOT_ALLOWED):
             raise not_let_in(self.label, said) from error
@@ -128,8 +128,8 @@ class RedisService(Service):
         if said.startswith(_PASSING):
             return unreachable(said)
         if said.startswith("WRONGTYPE"):
-            return Refusal("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")
-        return Refusal("redis-error", said, "other")
+            return FailedRequest("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")
+        return FailedRequest("redis-error", said, "other")
 
 
 def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:

@@ -26,7 +26,7 @@ Timed = tuple[int, Row]
 
 
 @dataclass(frozen=True)
-class Span:
+class OpenSession:
     """A session between two batches."""
 
     last: int
@@ -47,7 +47,7 @@ class Rules:
     limit: int = 10_000
     order: tuple[str, ...] = ()
 
-    def due(self, span: Span) -> int:
+    def due(self, span: OpenSession) -> int:
         """When there is something to do about a session if no row comes."""
         return span.last + self.gap + (self.keep if span.finished else 0)
 
@@ -78,7 +78,9 @@ class SessionRun:
     rules: Rules
     output: pa.Schema
 
-    def go(self, span: Span | None, rows: Sequence[Timed], until: int | None) -> tuple[Span | None, list[Row]]:
+    def go(
+        self, span: OpenSession | None, rows: Sequence[Timed], until: int | None
+    ) -> tuple[OpenSession | None, list[Row]]:
         """What a session is after some rows, in order, and when time has come to `until` (None: to its end).
 
         Also gives the rows that came out.
@@ -92,7 +94,9 @@ class SessionRun:
         except Exception as error:
             raise self.known.failed(error) from error
 
-    def _go(self, span: Span | None, rows: Sequence[Timed], until: int | None) -> tuple[Span | None, list[Row]]:
+    def _go(
+        self, span: OpenSession | None, rows: Sequence[Timed], until: int | None
+    ) -> tuple[OpenSession | None, list[Row]]:
         rules, made = self.rules, list[Row]()
         session = None if span is None else self._recalled(span)
         last, count, finished = (0, 0, False) if span is None else (span.last, span.rows, span.finished)
@@ -109,9 +113,9 @@ class SessionRun:
             count, finished = 0, True
         if session is None or until is None or (finished and until >= last + rules.gap + rules.keep):
             return None, made
-        return Span(last, count, finished, msgspec.json.encode(session.remember())), made
+        return OpenSession(last, count, finished, msgspec.json.encode(session.remember())), made
 
-    def _recalled(self, span: Span) -> Any:
+    def _recalled(self, span: OpenSession) -> Any:
         session = self.known.make(self.options)
         session.recall(msgspec.json.decode(span.memory))
         return session

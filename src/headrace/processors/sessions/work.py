@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.core.processor import StepClock, StepLetters
 from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 from headrace.processors._keyed.timers import Agenda, Key
-from headrace.processors.sessions.run import SessionRun, Span, Timed
+from headrace.processors.sessions.run import OpenSession, SessionRun, Timed
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
@@ -29,10 +29,10 @@ _SHORTEST = 1_000_000
 
 
 @dataclass
-class Kept:
+class SessionState:
     """What is kept of a key: its session, rows that wait for earlier ones, and when it is looked at again."""
 
-    span: Span | None = None
+    span: OpenSession | None = None
     waiting: list[Timed] = field(default_factory=list)
     slot: int | None = None
 
@@ -42,10 +42,10 @@ class Kept:
         return pickle.dumps((span, self.waiting, self.slot), pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
-    def from_bytes(data: bytes) -> Kept:
+    def from_bytes(data: bytes) -> SessionState:
         """What `to_bytes` made: read back from the flow's own checkpoint, nothing from outside."""
         span, waiting, slot = pickle.loads(data)  # noqa: S301
-        return Kept(None if span is None else Span(*span), waiting, slot)
+        return SessionState(None if span is None else OpenSession(*span), waiting, slot)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class SessionWork(_Given):
         assert self._agenda is not None, "opened before it is used"
         return self._agenda.first()
 
-    def _advance(self, kept: Kept, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
+    def _advance(self, kept: SessionState, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
         rows = self.run.rules.sorted([*kept.waiting, *new])
         passed = bisect_left(rows, watermark, key=lambda one: one[0])
         kept.waiting = self._within_limit(rows[passed:])
@@ -166,19 +166,19 @@ class SessionWork(_Given):
             self.letters.keep(pa.RecordBatch.from_pylist([row]), 0, FULL, detail)
         return rows[:limit]
 
-    def _next(self, kept: Kept) -> int | None:
+    def _next(self, kept: SessionState) -> int | None:
         """When a key is to be looked at again: the end of a slice of time. None: nothing is kept of it."""
         moments = [kept.waiting[0][0]] if kept.waiting else []
         moments += [self.run.rules.due(kept.span)] if kept.span is not None else []
         length = max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)
         return (min(moments) // length + 1) * length if moments else None
 
-    def _read(self, key: Key) -> Kept:
+    def _read(self, key: Key) -> SessionState:
         assert self._open is not None
         found = self._open.getValue(key)
-        return Kept() if found is None else Kept.from_bytes(bytes(found[0]))
+        return SessionState() if found is None else SessionState.from_bytes(bytes(found[0]))
 
-    def _write(self, key: Key, kept: Kept) -> None:
+    def _write(self, key: Key, kept: SessionState) -> None:
         assert self._open is not None
         if kept.span is None and not kept.waiting:
             self._open.removeKey(key)

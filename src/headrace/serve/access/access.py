@@ -25,10 +25,10 @@ from headrace.core.files.state_files import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.url_values import KeyReader
-from headrace.store.endpoint.reader import Event, Row, StoreReader, View
+from headrace.store.endpoint.reader import ReadTransaction, ServedRow, StoreEvent, StoreReader
 from headrace.store.lmdb.errors import StoreClosedError, StoreDamagedError
-from headrace.store.query.filters import Filter, both, parse_filter
-from headrace.store.query.query import Page, Query, parse_query
+from headrace.store.query.filters import RowFilter, both, parse_filter
+from headrace.store.query.query import ResultPage, StoreQuery, parse_query
 
 if TYPE_CHECKING:
     from headrace.serve.base.settings import Settings
@@ -55,7 +55,7 @@ class Readers(Protocol):
     def reader(self, name: str, version: int | None = None) -> StoreReader:
         """The store of an endpoint; a RequestError when there is none, or none that can answer now."""
 
-    def view(self, name: str, version: int | None = None) -> AbstractContextManager[View]:
+    def view(self, name: str, version: int | None = None) -> AbstractContextManager[ReadTransaction]:
         """One moment of an endpoint's rows."""
 
     def damaged(self, name: str, reader: StoreReader, damage: StoreDamagedError) -> RequestError:
@@ -159,7 +159,7 @@ class Door:
         return self._tag % version
 
     @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> Iterator[ReadTransaction]:
         """One moment of the store, for `scan`."""
         with ExitStack() as stack:
             try:
@@ -168,7 +168,7 @@ class Door:
                 view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
             yield view
 
-    def get(self, key: Sequence[Any]) -> Row | None:
+    def get(self, key: Sequence[Any]) -> ServedRow | None:
         """The row of a key: a value for each of the endpoint's key columns."""
         if not self.endpoint.key:
             raise self._no_key()
@@ -178,7 +178,7 @@ class Door:
         shown = self.shown(row.json)
         return None if shown is None else row._replace(json=shown)
 
-    def query(self, document: Any, bound: int | None = None) -> Page:
+    def query(self, document: Any, bound: int | None = None) -> ResultPage:
         """A page of rows. With a `bound` no more rows than that are looked at, other than those of the answer."""
         # a cursor tells where a page ended, which may be by columns that are hidden
         seal = None if self._columns is None else self._sealed
@@ -187,18 +187,18 @@ class Door:
         if self._columns is None:
             return page
         # the query had the restriction in it; what is left is to cut out columns
-        return Page([row._replace(json=self._cut(row.json)) for row in page.rows], page.next)
+        return ResultPage([row._replace(json=self._cut(row.json)) for row in page.rows], page.next)
 
     def count(self, document: Any, bound: int | None = None) -> int:
         """How many rows a query finds."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
         return self._asked(StoreReader.count, query, self._within(bound))
 
-    def filter(self, document: Any) -> Filter | None:
+    def filter(self, document: Any) -> RowFilter | None:
         """A caller's own filter, over the columns it sees."""
         return None if document is None else parse_filter(document, self.endpoint)
 
-    def scan(self, view: View, filter: Filter | None = None) -> Iterator[Row]:
+    def scan(self, view: ReadTransaction, filter: RowFilter | None = None) -> Iterator[ServedRow]:
         """All rows in sight that meet a filter, in the order of the key."""
         wanted = both(self.restriction, filter)
         for row in view.scan():
@@ -209,7 +209,7 @@ class Door:
         """A stored row as the caller sees it; None: it does not."""
         return self._seen(json, self.restriction)
 
-    def event(self, event: Event, filter: Filter | None = None) -> Event | None:
+    def event(self, event: StoreEvent, filter: RowFilter | None = None) -> StoreEvent | None:
         """A change as it looks from here: a row that moves out of sight is deleted, one that moves in is new."""
         wanted = both(self.restriction, filter)
         new = None if event.new is None else self._seen(event.new, wanted)
@@ -217,7 +217,7 @@ class Door:
         if new == old:  # out of sight before and after, or all that changed is hidden
             return None
         op = Op.INSERT if old is None else Op.DELETE if new is None else Op.UPDATE
-        return Event(version=event.version, op=op, key=b"" if self._hides_key else event.key, new=new, old=old)
+        return StoreEvent(version=event.version, op=op, key=b"" if self._hides_key else event.key, new=new, old=old)
 
     @cached_property
     def keys(self) -> KeyReader:
@@ -261,7 +261,7 @@ class Door:
             self._reader = None
             raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
-    def _seen(self, json: bytes, wanted: Filter | None) -> bytes | None:
+    def _seen(self, json: bytes, wanted: RowFilter | None) -> bytes | None:
         if wanted is not None and not wanted.matches(msgspec.json.decode(json)):
             return None
         return self._cut(json)
@@ -277,7 +277,7 @@ class Door:
     def _within(self, bound: int | None) -> int:
         return self._limits.scan if bound is None else min(bound, self._limits.scan)
 
-    def _restricted(self, query: Query) -> Query:
+    def _restricted(self, query: StoreQuery) -> StoreQuery:
         return query if self.restriction is None else replace(query, filter=both(self.restriction, query.filter))
 
     @cached_property
@@ -310,7 +310,7 @@ def _narrowed(endpoint: Endpoint, fields: Sequence[str] | None) -> Endpoint:
     )
 
 
-def _restriction(access: Access, endpoint: Endpoint) -> Filter | None:
+def _restriction(access: Access, endpoint: Endpoint) -> RowFilter | None:
     if access.filter is None:
         return None
     try:

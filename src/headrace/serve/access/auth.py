@@ -40,7 +40,7 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownTokens:
     grant: Grant
     until: float
 
@@ -61,7 +61,7 @@ class Callers:
         self._limit = spec.limits.requests_per_second
         self._tokens = None if spec.auth.jwt is None else Tokens(spec.auth.jwt, project, root)
         self._rates = Rates(shared)
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _KnownTokens] = {}
         self.anyone = None if self.wanted or self._limit is not None else self._anyone("")
         """What everybody may do who asks, where neither tokens nor limits are set."""
 
@@ -92,7 +92,7 @@ class Callers:
         known = self._known.get(digest)
         if known is None:
             grant = Grant(_ANYONE, frozenset(SCOPES), limit=self._limit, limited_as=f"address {address}")
-            known = _Known(grant, float("inf"))
+            known = _KnownTokens(grant, float("inf"))
             self._remember(digest, known)
         return known.grant
 
@@ -108,21 +108,21 @@ class Callers:
             self._remember(digest, known)
         return known.grant
 
-    def _remember(self, digest: bytes, known: _Known) -> None:
+    def _remember(self, digest: bytes, known: _KnownTokens) -> None:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         self._known[digest] = known
 
-    def _checked(self, token: str, digest: bytes) -> _Known:
+    def _checked(self, token: str, digest: bytes) -> _KnownTokens:
         # all keys are looked at, whichever fits: the time it takes tells nothing
         fitting = [key for expected, key in self._keys if hmac.compare_digest(expected, digest)]
         if fitting:
-            return _Known(_of_key(fitting[0], self._limit), float("inf"))
+            return _KnownTokens(_of_key(fitting[0], self._limit), float("inf"))
         if self._tokens is None:
             raise RequestError("bad-token", "the key is not known", status=401, hint=_HOW)
         claims = self._tokens.verified(token)
         until = float(claims["exp"]) + self._tokens.leeway
-        return _Known(grant_of(claims, self._limit, digest.hex()), until)
+        return _KnownTokens(grant_of(claims, self._limit, digest.hex()), until)
 
 
 class Tokens:

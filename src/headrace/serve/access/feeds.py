@@ -14,7 +14,7 @@ from itertools import islice
 
 from headrace.core.errors import RequestError
 from headrace.serve.access.stores import Stores
-from headrace.store.endpoint.reader import Event, Events, View
+from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreEvents
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.025
@@ -79,7 +79,7 @@ class Feed:
         self.moved_to: int | None = None
         """The version of the endpoint that is served instead of this one."""
         self.subscribers = 0
-        self._recent: list[Event] = []
+        self._recent: list[StoreEvent] = []
         loop = asyncio.get_running_loop()
         self._next: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] = loop.create_task(self._follow())
@@ -90,21 +90,21 @@ class Feed:
         return self._task.done() or self._task.cancelling() > 0
 
     @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> Iterator[ReadTransaction]:
         """One moment of the store."""
         with self._stores.view(self._name, self._asked) as view:
             yield view
 
-    def after(self, version: int, limit: int = _AT_ONCE) -> Events:
+    def after(self, version: int, limit: int = _AT_ONCE) -> StoreEvents:
         """The changes after one: from those that are kept here, else from the store."""
         if version >= self.version:
-            return Events(0, [])
+            return StoreEvents(0, [])
         if self._recent and self._recent[0].version <= version + 1:
             begin = version + 1 - self._recent[0].version
-            return Events(self._recent[0].version, list(islice(self._recent, begin, begin + limit)))
+            return StoreEvents(self._recent[0].version, list(islice(self._recent, begin, begin + limit)))
         with self.view() as view:
             if view.endpoint.version != self.endpoint.version:  # the next look will notice, and say so
-                return Events(0, [])
+                return StoreEvents(0, [])
             return view.events(version, limit)
 
     async def news(self, seconds: float) -> None:

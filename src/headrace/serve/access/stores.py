@@ -17,7 +17,7 @@ from headrace.core.errors import RequestError, did_you_mean
 from headrace.serve.base.settings import Settings
 from headrace.serve.base.status import read_status
 from headrace.serve.replica.pointers import Pointer, pointer_file, read_pointer, report_damage, reported_damage
-from headrace.store.endpoint.reader import StoreReader, View
+from headrace.store.endpoint.reader import ReadTransaction, StoreReader
 from headrace.store.lmdb.errors import StoreDamagedError
 
 _LOOK_SECONDS = 0.05
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass
-class _Seen:
+class _SeenPointer:
     """An endpoint's pointer as it was last looked at."""
 
     pointer: Pointer
@@ -39,7 +39,7 @@ class Stores:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenPointer] = {}
         self._readers: dict[tuple[str, str], StoreReader] = {}
         self._lock = threading.Lock()
 
@@ -66,7 +66,7 @@ class Stores:
         return self._open(name, folder) if found is None else found
 
     @contextmanager
-    def view(self, name: str, version: int | None = None) -> Iterator[View]:
+    def view(self, name: str, version: int | None = None) -> Iterator[ReadTransaction]:
         """One moment of an endpoint's rows."""
         reader = self.reader(name, version)
         with self._guarded(name, reader), reader.view() as view:
@@ -136,7 +136,7 @@ class Stores:
         home = self._settings.store / name
         mark = _mark(home)
         if seen is None or mark != seen.mark:
-            seen = self._seen[name] = _Seen(read_pointer(home), mark, now)
+            seen = self._seen[name] = _SeenPointer(read_pointer(home), mark, now)
             self._let_go(name, set(seen.pointer.folders.values()))
         seen.until = now + _LOOK_SECONDS
         return seen.pointer

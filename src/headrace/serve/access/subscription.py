@@ -21,8 +21,8 @@ from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError, did_you_mean
 from headrace.serve.access.access import Door
 from headrace.serve.access.feeds import Feed, Feeds, stopped, unavailable
-from headrace.store.endpoint.reader import Event, StoreReader, View
-from headrace.store.query.filters import Filter
+from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreReader
+from headrace.store.query.filters import RowFilter
 from headrace.store.rows.row_json import typed
 
 HEARTBEAT_SECONDS = 15.0
@@ -36,7 +36,7 @@ ItemType = Literal["insert", "update", "delete", "snapshot", "snapshot_end", "ga
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SubscriptionItem:
     """One thing to tell a subscriber."""
 
     type: ItemType
@@ -68,7 +68,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SubscriptionRequest:
     """What a subscriber asks for."""
 
     filter: Any = None
@@ -77,7 +77,7 @@ class Wanted:
     after: str | None = None
 
     @staticmethod
-    def of(filter: Any, types: Iterable[str], snapshot: bool, after: str | None) -> Wanted:
+    def of(filter: Any, types: Iterable[str], snapshot: bool, after: str | None) -> SubscriptionRequest:
         """Checked: types that there are, and a token that can be one."""
         given = frozenset(types)
         for name in sorted(given - set(TYPES)):
@@ -90,22 +90,22 @@ class Wanted:
                 f"'{after[:40]}' is not the id of an event",
                 hint="give the id of the last one taken",
             )
-        return Wanted(filter, given or frozenset(TYPES), snapshot, after or None)
+        return SubscriptionRequest(filter, given or frozenset(TYPES), snapshot, after or None)
 
 
 class Subscription:
     """Gives the items of one subscriber. `again` opens its door anew: what it may see can end while it listens."""
 
     def __init__(
-        self, feeds: Feeds, again: Callable[[], Door], wanted: Wanted, heartbeat: float = HEARTBEAT_SECONDS
+        self, feeds: Feeds, again: Callable[[], Door], wanted: SubscriptionRequest, heartbeat: float = HEARTBEAT_SECONDS
     ) -> None:
         self._feeds, self._again, self._wanted, self._heartbeat = feeds, again, wanted, heartbeat
         self.door = again()
-        self._filter: Filter | None = self.door.filter(wanted.filter)
+        self._filter: RowFilter | None = self.door.filter(wanted.filter)
         self._due = 0.0
         self._feed: Feed
 
-    async def items(self) -> AsyncGenerator[list[Item], None]:
+    async def items(self) -> AsyncGenerator[list[SubscriptionItem], None]:
         """What happens, some at a time, until the endpoint's version changes. A RequestError: why it ended before."""
         endpoint = self.door.endpoint
         with self._feeds.join(endpoint.name, self.door.asked) as self._feed:
@@ -117,12 +117,12 @@ class Subscription:
                     yield items
                     position = at
             else:
-                yield [Item("heartbeat", self._token(position))]
+                yield [SubscriptionItem("heartbeat", self._token(position))]
             self._due = time.monotonic() + self._heartbeat
             async for items in self._changes(position or 0):
                 yield items
 
-    def _begin(self) -> tuple[int | None, Item | None]:
+    def _begin(self) -> tuple[int | None, SubscriptionItem | None]:
         """Where to begin, None with a snapshot; and what was missed, if the token is of another version."""
         wanted, feed = self._wanted, self._feed
         fresh = None if wanted.snapshot else feed.version
@@ -131,9 +131,9 @@ class Subscription:
             return fresh, None
         if int(token[1]) == feed.endpoint.version:
             return int(token[2]), None
-        return fresh, Item("gap", None, gap=(str(wanted.after), self._token(feed.version)))
+        return fresh, SubscriptionItem("gap", None, gap=(str(wanted.after), self._token(feed.version)))
 
-    async def _changes(self, position: int) -> AsyncIterator[list[Item]]:
+    async def _changes(self, position: int) -> AsyncIterator[list[SubscriptionItem]]:
         feed = self._feed
         while feed.moved_to is None:
             self._check_end()
@@ -148,7 +148,7 @@ class Subscription:
                 missed = found.first_kept - 1
                 gap = (self._token(position), self._token(missed))
                 position = missed
-                yield [Item("gap", None if self._wanted.snapshot else self._token(missed), gap=gap)]
+                yield [SubscriptionItem("gap", None if self._wanted.snapshot else self._token(missed), gap=gap)]
                 if self._wanted.snapshot:
                     async for items, at in self._snapshot():
                         yield items
@@ -163,10 +163,10 @@ class Subscription:
                 await asyncio.sleep(0)
             if time.monotonic() >= self._due:
                 self._beat()
-                yield [Item("heartbeat", self._token(position))]
+                yield [SubscriptionItem("heartbeat", self._token(position))]
             if not found.events:
                 await feed.news(max(0.0, self._due - time.monotonic()))
-        yield [Item("version", version=feed.moved_to)]
+        yield [SubscriptionItem("version", version=feed.moved_to)]
 
     def _check_end(self) -> None:
         if self._feeds.stopping:
@@ -181,16 +181,16 @@ class Subscription:
             if error.status in (401, 403, 404):
                 raise
 
-    def _shown(self, events: Sequence[Event], *, numbered: bool = True) -> list[Item]:
+    def _shown(self, events: Sequence[StoreEvent], *, numbered: bool = True) -> list[SubscriptionItem]:
         items = []
         for event in events:
             seen = self.door.event(event, self._filter)
             if seen is not None and _OPS[seen.op] in self._wanted.types:
                 token = self._token(seen.version) if numbered else None
-                items.append(Item(_OPS[seen.op], token, seen.new, seen.old))
+                items.append(SubscriptionItem(_OPS[seen.op], token, seen.new, seen.old))
         return items
 
-    async def _snapshot(self) -> AsyncIterator[tuple[list[Item], int]]:
+    async def _snapshot(self) -> AsyncIterator[tuple[list[SubscriptionItem], int]]:
         """All rows, with the changes that come meanwhile to those given before; each time the version this is as of."""
         last: bytes | None = None
         at: int | None = None
@@ -203,16 +203,19 @@ class Subscription:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if piece.first_kept > piece.since + 1:  # too slow even for the ring: begin again
-                yield [Item("gap", None, gap=(self._token(piece.since), self._token(piece.first_kept - 1)))], piece.at
+                yield (
+                    [SubscriptionItem("gap", None, gap=(self._token(piece.since), self._token(piece.first_kept - 1)))],
+                    piece.at,
+                )
                 last = at = None
                 continue
             items = self._shown(piece.changes, numbered=False)
-            rows = (Event(row.version, Op.INSERT, row.key, row.json, None) for row in piece.rows)
+            rows = (StoreEvent(row.version, Op.INSERT, row.key, row.json, None) for row in piece.rows)
             seen = (self.door.event(row, self._filter) for row in rows)
-            items += [Item("snapshot", None, row.new) for row in seen if row is not None]
+            items += [SubscriptionItem("snapshot", None, row.new) for row in seen if row is not None]
             last, at = piece.last, piece.at
             if piece.over:
-                yield [*items, Item("snapshot_end", self._token(at))], at
+                yield [*items, SubscriptionItem("snapshot_end", self._token(at))], at
                 return
             yield items, at
             await asyncio.sleep(0)
@@ -240,14 +243,14 @@ class _Piece:
 
     since: int
     first_kept: int
-    changes: list[Event]
+    changes: list[StoreEvent]
     rows: list[Any]
     last: bytes | None
     at: int
     over: bool
 
 
-def _piece(view: View, last: bytes | None, at: int | None) -> _Piece:
+def _piece(view: ReadTransaction, last: bytes | None, at: int | None) -> _Piece:
     now = view.version
     since = now if at is None else at
     found = view.events(since, _PIECE) if since < now else None
@@ -261,7 +264,7 @@ def _piece(view: View, last: bytes | None, at: int | None) -> _Piece:
     return _Piece(since, first_kept, changes, rows, rows[-1].key if rows else last, now, len(rows) < _PIECE)
 
 
-def _given(reader: StoreReader, events: Iterable[Event], last: bytes) -> Iterable[Event]:
+def _given(reader: StoreReader, events: Iterable[StoreEvent], last: bytes) -> Iterable[StoreEvent]:
     """The part of changes that is about rows up to a key: a row may move across it."""
     for event in events:
         new = event.new is not None and event.key <= last
@@ -274,7 +277,7 @@ def _given(reader: StoreReader, events: Iterable[Event], last: bytes) -> Iterabl
             yield replace(event, op=Op.DELETE, new=None)
 
 
-def _old_key(reader: StoreReader, event: Event) -> bytes:
+def _old_key(reader: StoreReader, event: StoreEvent) -> bytes:
     """The row key before a change."""
     if event.op is not Op.UPDATE or event.old is None or event.new is None:
         return event.key

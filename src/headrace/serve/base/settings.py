@@ -77,21 +77,21 @@ class Settings:
     @staticmethod
     def here() -> Settings:
         """Those of the node that this process belongs to."""
-        return Given.here().settings()
+        return ServeProjectRef.here().settings()
 
 
 @dataclass(frozen=True)
-class Given(project_ref.Given):
+class ServeProjectRef(project_ref.ProjectRef):
     """Which project a node's processes serve."""
 
     def settings(self) -> Settings:
         """The settings of that project, as its files are now."""
         return Settings.of(self.project())
 
-    def over(self, **values: object) -> Given:
+    def over(self, **values: object) -> ServeProjectRef:
         """With these values of `serve:` laid over it."""
         laid = (f"serve.{key}={json.dumps(value)}" for key, value in values.items())
-        return Given(self.path, self.profile, (*self.overrides, *laid))
+        return ServeProjectRef(self.path, self.profile, (*self.overrides, *laid))
 
 
 def _snapshots(project: Project, log: StatePath) -> StatePath:

@@ -22,7 +22,7 @@ _FILE = "status.json"
 
 
 @dataclass(frozen=True)
-class Status:
+class ServeStatus:
     """What was last said, and when."""
 
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Status:
         return {**vars(self), "stale": self.stale}
 
 
-def read_status(store: Path) -> Status:
+def read_status(store: Path) -> ServeStatus:
     """What is known of the endpoints in a store folder."""
     try:
         said = json.loads((store / _FILE).read_bytes())
     except (OSError, ValueError):
-        return Status()
-    return Status(
+        return ServeStatus()
+    return ServeStatus(
         said["endpoints"], said["as_of"], round(max(0.0, time.time() - said["at"]), 3), said["pid"], said["note"]
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.core.errors import RequestError
 from headrace.serve.grpc.http2 import heads
-from headrace.serve.grpc.http2.streams import Stream
+from headrace.serve.grpc.http2.streams import Http2Stream
 
 _logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ PREFIX = 5
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """How a call went."""
 
     OK = 0
@@ -43,15 +43,15 @@ class Status(IntEnum):
 
 
 _STATUSES = {
-    400: Status.INVALID_ARGUMENT,
-    401: Status.UNAUTHENTICATED,
-    403: Status.PERMISSION_DENIED,
-    404: Status.NOT_FOUND,
-    409: Status.ALREADY_EXISTS,
-    413: Status.OUT_OF_RANGE,
-    422: Status.FAILED_PRECONDITION,
-    429: Status.RESOURCE_EXHAUSTED,
-    503: Status.UNAVAILABLE,
+    400: GrpcStatus.INVALID_ARGUMENT,
+    401: GrpcStatus.UNAUTHENTICATED,
+    403: GrpcStatus.PERMISSION_DENIED,
+    404: GrpcStatus.NOT_FOUND,
+    409: GrpcStatus.ALREADY_EXISTS,
+    413: GrpcStatus.OUT_OF_RANGE,
+    422: GrpcStatus.FAILED_PRECONDITION,
+    429: GrpcStatus.RESOURCE_EXHAUSTED,
+    503: GrpcStatus.UNAVAILABLE,
 }
 
 
@@ -91,13 +91,13 @@ def trailers_of(error: RequestError) -> bytes:
     """How a call went that the caller can mend: the code and the hint are for programs, the message is for people."""
     text = f"{error.code}: {error.message}" + (f" ({error.hint})" if error.hint else "")
     further = [("headrace-code", error.code), *([("headrace-hint", error.hint)] if error.hint else [])]
-    return heads.outcome(_STATUSES.get(error.status, Status.UNKNOWN), text, further)
+    return heads.outcome(_STATUSES.get(error.status, GrpcStatus.UNKNOWN), text, further)
 
 
 class _RefusedError(Exception):
     """A call that is not made as gRPC has it."""
 
-    def __init__(self, status: Status, message: str, further: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(self, status: GrpcStatus, message: str, further: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.trailers = heads.outcome(status, message, further)
 
@@ -109,7 +109,7 @@ class Calls:
         self._find, self._threads, self._largest = find, threads, largest
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Http2Stream) -> None:
         """A call has begun."""
         head = stream.head
         kind = head.metadata.get("content-type", "")
@@ -119,7 +119,7 @@ class Calls:
             return
         method = self._find(head.path)
         if method is None:
-            stream.finish(heads.outcome(Status.UNIMPLEMENTED, f"there is no method '{head.path}'"))
+            stream.finish(heads.outcome(GrpcStatus.UNIMPLEMENTED, f"there is no method '{head.path}'"))
             return
         stream.state = method
         if method.style is Style.TALK:
@@ -127,11 +127,11 @@ class Calls:
         if stream.ended:
             self.received(stream)
 
-    def received(self, stream: Stream) -> None:
+    def received(self, stream: Http2Stream) -> None:
         """More of a call is there."""
         state = stream.state
         try:
-            if isinstance(state, _Talk):
+            if isinstance(state, _ClientStream):
                 for message in iter(lambda: self._message(stream), None):
                     state.put(message)
                 if stream.ended:
@@ -141,12 +141,12 @@ class Calls:
         except _RefusedError as error:
             stream.finish(error.trailers)
 
-    def _question(self, stream: Stream, method: Method) -> None:
+    def _question(self, stream: Http2Stream, method: Method) -> None:
         """The one message of a call that has only one."""
         message = self._message(stream)
         if message is None:
             if stream.ended:
-                raise _RefusedError(Status.INVALID_ARGUMENT, "the call has no whole message")
+                raise _RefusedError(GrpcStatus.INVALID_ARGUMENT, "the call has no whole message")
             stream.connection.taken(stream)
             return
         stream.state = None
@@ -160,7 +160,7 @@ class Calls:
         else:
             self._start(stream, _stream(stream, method, caller, message))
 
-    def _message(self, stream: Stream) -> bytes | None:
+    def _message(self, stream: Http2Stream) -> bytes | None:
         """The next whole message."""
         data = stream.incoming
         if len(data) < PREFIX:
@@ -168,10 +168,10 @@ class Calls:
         size = int.from_bytes(data[1:PREFIX], "big")
         if data[0]:
             accepted = [("grpc-accept-encoding", "identity")]
-            raise _RefusedError(Status.UNIMPLEMENTED, "messages may not be compressed", accepted)
+            raise _RefusedError(GrpcStatus.UNIMPLEMENTED, "messages may not be compressed", accepted)
         if size > self._largest:
             raise _RefusedError(
-                Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes is too long: {self._largest} are allowed"
+                GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes is too long: {self._largest} are allowed"
             )
         if len(data) < PREFIX + size:
             return None
@@ -179,17 +179,17 @@ class Calls:
         del data[: PREFIX + size]
         return message
 
-    def _talk(self, stream: Stream, method: Method) -> None:
-        talk = stream.state = _Talk(stream)
+    def _talk(self, stream: Http2Stream, method: Method) -> None:
+        talk = stream.state = _ClientStream(stream)
         caller = Caller(stream.head.metadata, stream.connection.address)
         self._start(stream, _stream(stream, method, caller, talk.messages()))
 
-    async def _slow(self, stream: Stream, method: Method, caller: Caller, message: bytes) -> None:
+    async def _slow(self, stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
         loop = asyncio.get_running_loop()
         reply = await loop.run_in_executor(self._threads, method.call, caller, message)
         stream.answer(framed(reply))
 
-    def _start(self, stream: Stream, work: Any) -> None:
+    def _start(self, stream: Http2Stream, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(_guarded(stream, work))
         self._tasks.add(task)
         stream.on_close = task.cancel
@@ -200,10 +200,10 @@ class Calls:
         task.add_done_callback(done)
 
 
-class _Talk:
+class _ClientStream:
     """The messages of a caller that sends a stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Http2Stream) -> None:
         self._stream = stream
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
@@ -217,7 +217,7 @@ class _Talk:
             yield message
 
 
-def _quick(stream: Stream, method: Method, caller: Caller, message: bytes) -> None:
+def _quick(stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
     try:
         stream.answer(framed(method.call(caller, message)))
     except RequestError as error:
@@ -226,11 +226,11 @@ def _quick(stream: Stream, method: Method, caller: Caller, message: bytes) -> No
         _failed(stream)
 
 
-async def _later(stream: Stream, method: Method, caller: Caller, message: bytes) -> None:
+async def _later(stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
     stream.answer(framed(await method.call(caller, message)))
 
 
-async def _stream(stream: Stream, method: Method, caller: Caller, given: Any) -> None:
+async def _stream(stream: Http2Stream, method: Method, caller: Caller, given: Any) -> None:
     async with aclosing(method.call(caller, given)) as messages:
         async for message in messages:
             stream.send(framed(message))
@@ -239,22 +239,22 @@ async def _stream(stream: Stream, method: Method, caller: Caller, given: Any) ->
     stream.finish(heads.OK)
 
 
-async def _guarded(stream: Stream, work: Any) -> None:
+async def _guarded(stream: Http2Stream, work: Any) -> None:
     try:
         async with asyncio.timeout(_seconds(stream.head.metadata.get("grpc-timeout"))):
             await work
     except TimeoutError:
-        stream.finish(heads.outcome(Status.DEADLINE_EXCEEDED, "the deadline is over"))
+        stream.finish(heads.outcome(GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over"))
     except RequestError as error:
         stream.finish(trailers_of(error))
     except Exception:
         _failed(stream)
 
 
-def _failed(stream: Stream) -> None:
+def _failed(stream: Http2Stream) -> None:
     """A defect of the server: the caller learns that there is one, the log what it is."""
     _logger.exception("a call of %s failed", stream.head.path)
-    stream.finish(heads.outcome(Status.INTERNAL, "internal-error: the server failed to answer; its log says why"))
+    stream.finish(heads.outcome(GrpcStatus.INTERNAL, "internal-error: the server failed to answer; its log says why"))
 
 
 def _seconds(timeout: str | None) -> float | None:

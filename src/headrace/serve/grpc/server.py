@@ -11,7 +11,7 @@ from headrace.serve.access.stores import Stores
 from headrace.serve.base.meters import Meters
 from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.calls import Calls, Method
-from headrace.serve.grpc.http2.connection import Connection
+from headrace.serve.grpc.http2.connection import Http2Connection
 from headrace.serve.grpc.inspection import Inspection
 from headrace.serve.grpc.services import Services
 
@@ -31,7 +31,7 @@ class Server:
         self.services = Services(settings, self._stores, self._callers, self._meters)
         self._inspection = Inspection(self.services)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
-        self._connections: set[Connection] = set()
+        self._connections: set[Http2Connection] = set()
         self._server: asyncio.Server
         self._writing: asyncio.Task[None]
 
@@ -39,7 +39,7 @@ class Server:
         """Listen; the port, which may have been any free one."""
         calls = Calls(self.find, self._threads, int(self._settings.spec.limits.body))
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(calls, self._connections), host, port, backlog=_BACKLOG, reuse_port=True
+            lambda: Http2Connection(calls, self._connections), host, port, backlog=_BACKLOG, reuse_port=True
         )
         self._writing = asyncio.create_task(self._write())
         return int(self._server.sockets[0].getsockname()[1])

@@ -21,14 +21,14 @@ from headrace.serve.access.auth import Callers, token_of
 from headrace.serve.access.feeds import Feeds
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
-from headrace.serve.access.subscription import Item, Subscription, Wanted
+from headrace.serve.access.subscription import Subscription, SubscriptionItem, SubscriptionRequest
 from headrace.serve.base.meters import Meters
 from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.calls import Caller, Method, Style
 from headrace.serve.grpc.typed import PACKAGE, Typed, common_files, service_name
 from headrace.serve.grpc.values import GenericRows, key_of, read
 from headrace.serve.ingest.pushing import Pushing
-from headrace.store.endpoint.reader import Row
+from headrace.store.endpoint.reader import ServedRow
 
 COMMON_SERVICE = "headrace.v1.CommonService"
 TABLE_SERVICE = "headrace.v1.TableService"
@@ -268,7 +268,9 @@ class Services:
         def again() -> Door:
             return self._door(caller, name, "events")
 
-        wanted = Wanted.of(document(asked.filter, None), _types(asked.types), asked.snapshot, asked.after or None)
+        wanted = SubscriptionRequest.of(
+            document(asked.filter, None), _types(asked.types), asked.snapshot, asked.after or None
+        )
         subscription = Subscription(self.feeds, again, wanted)
         event, row = how(subscription.door)
         self._meters.subscribers(1)
@@ -303,7 +305,7 @@ def document(text: str, empty: Any = msgspec.UNSET) -> Any:
         raise RequestError("bad-json", f"not JSON: {error}", hint="check quotes and commas") from None
 
 
-def row_of(door: Door, key: Callable[[], list[Any]]) -> Row:
+def row_of(door: Door, key: Callable[[], list[Any]]) -> ServedRow:
     """The row of a key."""
     if not door.endpoint.key:
         door.get([])  # says why there is none
@@ -339,7 +341,7 @@ def _types(numbers: list[int]) -> list[str]:
     return [_EVENT_TYPES[number] for number in numbers]
 
 
-def _event(item: Item, row: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+def _event(item: SubscriptionItem, row: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"type": _NUMBERS[item.type]}
     if item.token is not None:
         found["token"] = item.token

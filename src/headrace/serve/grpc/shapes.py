@@ -29,7 +29,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True)
-class Shape:
+class ValueShape:
     """How values of one type stand in a message."""
 
     kind: int
@@ -52,7 +52,7 @@ def camel(name: str) -> str:
     return found if found[:1].isalpha() else f"X{found}"
 
 
-class Names:
+class MessageNames:
     """Names in a message: such as protobuf allows, and none twice, however it is written."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class MessageMaker:
     def __init__(self, name: str, full: str, root: MessageMaker | None = None) -> None:
         self.proto = DescriptorProto(name=name)
         self.full = full
-        self.names = Names()
+        self.names = MessageNames()
         self._root = root or self
-        self.nested_names: Names = Names() if root is None else root.nested_names
+        self.nested_names: MessageNames = MessageNames() if root is None else root.nested_names
 
-    def add(self, column: str, field: str, number: int, shape: Shape, *, optional: bool = True) -> None:
+    def add(self, column: str, field: str, number: int, shape: ValueShape, *, optional: bool = True) -> None:
         """A field for a column."""
         label = _F.LABEL_REPEATED if shape.repeated else _F.LABEL_OPTIONAL
         added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)
@@ -123,7 +123,7 @@ class MessageMaker:
         self._root.proto.nested_type.append(maker.close())
         return maker.full
 
-    def shape(self, kind: pa.DataType, field: str) -> Shape:
+    def shape(self, kind: pa.DataType, field: str) -> ValueShape:
         """How a column of this type stands in this message."""
         types = pa.types
         if types.is_map(kind):
@@ -134,9 +134,9 @@ class MessageMaker:
             return self._struct(kind, field)
         return _simple(kind)
 
-    def _list(self, kind: pa.DataType, field: str) -> Shape:
+    def _list(self, kind: pa.DataType, field: str) -> ValueShape:
         item = self._single(kind.value_type, f"{field}_item")
-        return Shape(
+        return ValueShape(
             item.kind,
             item.message,
             repeated=True,
@@ -145,7 +145,7 @@ class MessageMaker:
             holes=lambda value, path: _list_holes(item, value, path),
         )
 
-    def _map(self, kind: pa.DataType, field: str) -> Shape:
+    def _map(self, kind: pa.DataType, field: str) -> ValueShape:
         key = _map_key(kind.key_type)
         item = self._single(kind.item_type, f"{field}_value")
         entry = self.proto.nested_type.add(name=f"{camel(field)}Entry")
@@ -155,7 +155,7 @@ class MessageMaker:
         if item.message:
             value.type_name = item.message
         as_key, as_item = key.write or str, _or_default(item)
-        return Shape(
+        return ValueShape(
             _F.TYPE_MESSAGE,
             f"{self.full}.{entry.name}",
             repeated=True,
@@ -164,14 +164,14 @@ class MessageMaker:
             holes=lambda value, path: _map_holes(item, value, path),
         )
 
-    def _struct(self, kind: pa.DataType, field: str) -> Shape:
+    def _struct(self, kind: pa.DataType, field: str) -> ValueShape:
         maker = self.inner(camel(field))
         columns = [(part.name, maker.names.field(part.name), part.type) for part in kind]
         shapes = [maker.shape(inside, name) for _, name, inside in columns]
         for number, ((column, name, _), shape) in enumerate(zip(columns, shapes, strict=True), 1):
             maker.add(column, name, number, shape)
         pairs = [(column, name, shape) for (column, name, _), shape in zip(columns, shapes, strict=True)]
-        return Shape(
+        return ValueShape(
             _F.TYPE_MESSAGE,
             self.keep(maker),
             write=writer(pairs),
@@ -180,7 +180,7 @@ class MessageMaker:
             holes=_struct_holes(pairs),
         )
 
-    def _single(self, kind: pa.DataType, field: str) -> Shape:
+    def _single(self, kind: pa.DataType, field: str) -> ValueShape:
         """For what may not be repeated itself: a list in a list becomes a message that has it."""
         shape = self.shape(kind, field) if not _is_many(kind) else None
         if shape is not None:
@@ -191,7 +191,7 @@ class MessageMaker:
         write, read = inside.write, inside.read
         assert write is not None
         assert read is not None
-        return Shape(
+        return ValueShape(
             _F.TYPE_MESSAGE,
             self.keep(maker),
             write=lambda value: {"items": write(value)},
@@ -201,7 +201,7 @@ class MessageMaker:
         )
 
 
-def writer(pairs: list[tuple[str, str, Shape]]) -> Convert:
+def writer(pairs: list[tuple[str, str, ValueShape]]) -> Convert:
     """From the values of a row or struct by column to those of a message by field."""
     steps = [(column, field, shape.write) for column, field, shape in pairs]
 
@@ -216,7 +216,7 @@ def writer(pairs: list[tuple[str, str, Shape]]) -> Convert:
     return write
 
 
-def reader(pairs: list[tuple[str, str, Shape]]) -> Convert:
+def reader(pairs: list[tuple[str, str, ValueShape]]) -> Convert:
     """From a message to its values by column."""
 
     def read(message: Any) -> dict[str, Any]:
@@ -292,30 +292,30 @@ def binary(value: bytes) -> str:
     return b64encode(value).decode()
 
 
-def _simple(kind: pa.DataType) -> Shape:
+def _simple(kind: pa.DataType) -> ValueShape:
     types = pa.types
     if types.is_boolean(kind):
-        return Shape(_F.TYPE_BOOL, default=False)
+        return ValueShape(_F.TYPE_BOOL, default=False)
     if types.is_integer(kind):
-        return Shape(_integer(kind), default=0)
+        return ValueShape(_integer(kind), default=0)
     if types.is_floating(kind):
         field = _F.TYPE_DOUBLE if kind == pa.float64() else _F.TYPE_FLOAT
-        return Shape(field, write=number, read=json_number, default=0.0)
+        return ValueShape(field, write=number, read=json_number, default=0.0)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return Shape(_F.TYPE_BYTES, write=b64decode, read=binary, default=b"")
+        return ValueShape(_F.TYPE_BYTES, write=b64decode, read=binary, default=b"")
     if types.is_string(kind) or types.is_large_string(kind):
-        return Shape(_F.TYPE_STRING, default="")
+        return ValueShape(_F.TYPE_STRING, default="")
     return _known_message(kind)
 
 
-def _known_message(kind: pa.DataType) -> Shape:
+def _known_message(kind: pa.DataType) -> ValueShape:
     types = pa.types
     if types.is_decimal(kind):
         return _message("Decimal", lambda text: {"text": text}, lambda value: value.text)
     if types.is_date32(kind):
         return _message("Date", day, json_day)
     if types.is_timestamp(kind) and kind.tz is not None:
-        return Shape(_F.TYPE_MESSAGE, TIMESTAMP, write=timestamp, read=json_timestamp, default={})
+        return ValueShape(_F.TYPE_MESSAGE, TIMESTAMP, write=timestamp, read=json_timestamp, default={})
     if types.is_timestamp(kind):
         return _message("LocalTimestamp", lambda text: {"text": text}, lambda value: value.text)
     if is_point(kind):
@@ -323,8 +323,8 @@ def _known_message(kind: pa.DataType) -> Shape:
     raise TypeError(f"values of type {kind} have no message")
 
 
-def _message(name: str, write: Convert, read: Convert) -> Shape:
-    return Shape(_F.TYPE_MESSAGE, f"{COMMON}{name}", write=write, read=read, default={})
+def _message(name: str, write: Convert, read: Convert) -> ValueShape:
+    return ValueShape(_F.TYPE_MESSAGE, f"{COMMON}{name}", write=write, read=read, default={})
 
 
 def _integer(kind: pa.DataType) -> int:
@@ -333,13 +333,13 @@ def _integer(kind: pa.DataType) -> int:
     return _F.TYPE_UINT64 if kind == pa.uint64() else _F.TYPE_UINT32
 
 
-def _map_key(kind: pa.DataType) -> Shape:
+def _map_key(kind: pa.DataType) -> ValueShape:
     """Protobuf knows few kinds of keys; the others are text, as they are in JSON."""
     if pa.types.is_integer(kind):
-        return Shape(_integer(kind), write=int)
+        return ValueShape(_integer(kind), write=int)
     if pa.types.is_boolean(kind):
-        return Shape(_F.TYPE_BOOL, write=lambda text: text == "true")
-    return Shape(_F.TYPE_STRING, write=str)
+        return ValueShape(_F.TYPE_BOOL, write=lambda text: text == "true")
+    return ValueShape(_F.TYPE_STRING, write=str)
 
 
 def _text(key: Any) -> str:
@@ -350,17 +350,17 @@ def _is_many(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _or_default(item: Shape) -> Convert:
+def _or_default(item: ValueShape) -> Convert:
     write, default = item.write, item.default
     return lambda value: default if value is None else value if write is None else write(value)
 
 
-def _each(item: Shape) -> Convert:
+def _each(item: ValueShape) -> Convert:
     convert = _or_default(item)
     return lambda values: [convert(value) for value in values]
 
 
-def _list_holes(item: Shape, value: Any, path: str) -> Iterator[str]:
+def _list_holes(item: ValueShape, value: Any, path: str) -> Iterator[str]:
     if value is None:
         yield path
         return
@@ -368,7 +368,7 @@ def _list_holes(item: Shape, value: Any, path: str) -> Iterator[str]:
         yield from _hole(item, one, f"{path}[{at}]")
 
 
-def _map_holes(item: Shape, value: Any, path: str) -> Iterator[str]:
+def _map_holes(item: ValueShape, value: Any, path: str) -> Iterator[str]:
     if value is None:
         yield path
         return
@@ -376,14 +376,14 @@ def _map_holes(item: Shape, value: Any, path: str) -> Iterator[str]:
         yield from _hole(item, one, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
 
 
-def _hole(item: Shape, value: Any, path: str) -> Iterator[str]:
+def _hole(item: ValueShape, value: Any, path: str) -> Iterator[str]:
     if value is None:
         yield path
     elif item.holes is not None:
         yield from item.holes(value, path)
 
 
-def _struct_holes(pairs: list[tuple[str, str, Shape]]) -> Callable[[Any, str], Iterator[str]] | None:
+def _struct_holes(pairs: list[tuple[str, str, ValueShape]]) -> Callable[[Any, str], Iterator[str]] | None:
     holed = [(column, shape.holes) for column, _, shape in pairs if shape.holes is not None]
     if not holed:
         return None

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from headrace.core.encoding.descriptors import build_pool, compile_text, files_of
 from headrace.core.endpoints import Endpoint
-from headrace.serve.grpc.shapes import COMMON, NULLS, MessageMaker, Shape, camel, reader, writer
+from headrace.serve.grpc.shapes import COMMON, NULLS, MessageMaker, ValueShape, camel, reader, writer
 
 PACKAGE = "headrace.endpoints"
 COMMON_FILE = "headrace/v1/common.proto"
@@ -48,7 +48,7 @@ class Column:
     name: str
     field: str
     number: int
-    shape: Shape
+    shape: ValueShape
 
 
 class Typed:
@@ -176,7 +176,7 @@ def _columns(endpoint: Endpoint, maker: MessageMaker, shown: Sequence[str] | Non
         if shown is None or name in shown:
             columns.append(Column(name, field, number, maker.shape(kind, field)))
             maker.add(name, field, number, columns[-1].shape)
-    maker.add(nulls, nulls, NULLS, Shape(_F.TYPE_STRING, repeated=True))
+    maker.add(nulls, nulls, NULLS, ValueShape(_F.TYPE_STRING, repeated=True))
     return columns
 
 

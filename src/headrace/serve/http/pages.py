@@ -16,7 +16,7 @@ _SCRIPT = re.compile(rb'<script src="([a-z]+\.js)"></script>')
 _HTML = "text/html"
 
 
-class Page:
+class StaticPage:
     """One page of the folder `static`, with the scripts that it names put into it."""
 
     def __init__(self, name: str) -> None:
@@ -52,5 +52,5 @@ def wanted(request: Request) -> bool:
     return _HTML in request.headers.get("accept", "")
 
 
-DOCS = Page("docs.html")
-DASHBOARDS = Page("dashboards.html")
+DOCS = StaticPage("docs.html")
+DASHBOARDS = StaticPage("dashboards.html")

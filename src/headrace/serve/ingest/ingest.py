@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
-from headrace.log.inbox import Entry, Pushed, id_of
+from headrace.log.inbox import InboxEntry, Pushed, id_of
 from headrace.serve.access.grants import Grant
 from headrace.serve.base.settings import Settings
 from headrace.serve.http.problems import problem
@@ -123,7 +123,7 @@ class _Gate(Desk):
         errors = [] if self._checker is None else self._checker.errors(record)
         # the body and not the record: what the clock or chance has set is another one when a request comes again
         id = None if key is None else id_of(key, plain, request=True)
-        return Pushed([Entry(Op.UPSERT, record)], id), errors
+        return Pushed([InboxEntry(Op.UPSERT, record)], id), errors
 
     def _check(self, grant: Grant) -> None:
         grant.check("write")

@@ -22,7 +22,7 @@ from headrace.serve.base.settings import Settings
 from headrace.serve.base.status import write_status
 from headrace.serve.replica import folders
 from headrace.serve.replica.corruption_flag import cleared, suspected
-from headrace.serve.replica.follower import Follower
+from headrace.serve.replica.follower import LogFollower
 from headrace.serve.replica.pointers import Pointer, distrust, pointer_file, read_pointer, write_pointer
 from headrace.serve.replica.snapshots import Saver
 
@@ -42,7 +42,7 @@ class Applier:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._logs = settings.logs
-        self._followers: dict[Key, Follower] = {}
+        self._followers: dict[Key, LogFollower] = {}
         self._aliases: dict[str, int | None] = {}
         self._pointing = threading.RLock()
         self._note: str | None = None
@@ -111,7 +111,7 @@ class Applier:
         kept = None if served is None else home / served
         if kept is not None and not (kept.is_dir() and kept.name.startswith(folders.prefix(version, log.id))):
             kept = None
-        follower = Follower(self._settings, endpoint, log, kept, lambda: self._point(name))
+        follower = LogFollower(self._settings, endpoint, log, kept, lambda: self._point(name))
         self._followers[key] = follower
         folders.tidy(home, version, log.id, kept)
         follower.start()

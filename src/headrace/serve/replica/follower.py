@@ -44,7 +44,7 @@ _AT_ONCE = 16
 
 
 @dataclass
-class Follower:
+class LogFollower:
     """Runs from `start` to `close`. `changed` is called whenever another folder is to be served."""
 
     settings: Settings

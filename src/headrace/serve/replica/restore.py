@@ -11,7 +11,7 @@ from headrace.core.files.state_files import StatePath
 from headrace.log.log import Log
 from headrace.serve.base.settings import Settings
 from headrace.serve.replica import folders
-from headrace.store.endpoint.snapshot import MANIFEST, Snapshot, Snapshots
+from headrace.store.endpoint.snapshot import MANIFEST, Snapshots, StoreSnapshot
 
 
 def snapshots_root(settings: Settings, log: Log) -> StatePath:
@@ -24,7 +24,7 @@ def snapshots_of(settings: Settings, log: Log) -> Snapshots:
     return Snapshots(snapshots_root(settings, log))
 
 
-def made_at(snapshot: Snapshot) -> datetime:
+def made_at(snapshot: StoreSnapshot) -> datetime:
     """When a snapshot was finished."""
     return datetime.fromtimestamp((snapshot.folder / MANIFEST).stat().st_mtime, UTC)
 

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
 from headrace.serve.base.settings import Settings
-from headrace.serve.replica.follower import Follower
+from headrace.serve.replica.follower import LogFollower
 from headrace.serve.replica.pointers import report_damage
 from headrace.serve.replica.restore import made_at, snapshots_of
 from headrace.store.lmdb.errors import StoreDamagedError
@@ -33,7 +33,7 @@ _ASKED, _ANSWERED = ".snapshot-asked", ".snapshot-made"
 class Saver:
     """A thread that makes a snapshot of each store whenever one is due or asked for."""
 
-    def __init__(self, settings: Settings, followers: Callable[[], Sequence[Follower]]) -> None:
+    def __init__(self, settings: Settings, followers: Callable[[], Sequence[LogFollower]]) -> None:
         self._settings = settings
         self._followers = followers
         self._stopping = threading.Event()
@@ -55,7 +55,7 @@ class Saver:
                     return
                 self._tend(follower)
 
-    def _tend(self, follower: Follower) -> None:
+    def _tend(self, follower: LogFollower) -> None:
         home, version = self._settings.store / follower.endpoint.name, follower.endpoint.version
         asked = list(home.glob(f"*-v{version}{_ASKED}"))
         try:
@@ -72,7 +72,7 @@ class Saver:
                 write_atomically(question.with_suffix(_ANSWERED), json.dumps(answer).encode(), durable=False)
                 question.unlink(missing_ok=True)
 
-    def _made(self, follower: Follower, asked: bool) -> int:
+    def _made(self, follower: LogFollower, asked: bool) -> int:
         """The position of the newest snapshot, after one was made if that was to be."""
         if follower.snapshot is None or self._is_due(follower, asked):
             self._look(follower)  # another node may have made one
@@ -80,14 +80,14 @@ class Saver:
             save(self._settings, follower)
         return follower.snapshot[0] if follower.snapshot else 0
 
-    def _look(self, follower: Follower) -> None:
+    def _look(self, follower: LogFollower) -> None:
         found = snapshots_of(self._settings, follower.log).newest(follower.endpoint)
         if found is not None:
             follower.snapshot = (found.position, made_at(found))
         elif follower.snapshot is None:  # the time counts from when there was none
             follower.snapshot = (0, datetime.now(UTC))
 
-    def _is_due(self, follower: Follower, asked: bool) -> bool:
+    def _is_due(self, follower: LogFollower, asked: bool) -> bool:
         if follower.snapshot is None:
             return False
         position, at = follower.snapshot
@@ -95,7 +95,7 @@ class Saver:
         return old and follower.state == "ready" and follower.position > position
 
 
-def save(settings: Settings, follower: Follower) -> None:
+def save(settings: Settings, follower: LogFollower) -> None:
     """Make a snapshot, of a store that is found to be well, and cut off what is before the oldest that is kept."""
     snapshots, keep = snapshots_of(settings, follower.log), settings.spec.snapshots.keep
     with follower.writer() as writer:

@@ -10,7 +10,7 @@ from headrace.core.processes.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.base.ports import shared
 from headrace.serve.base.settings import Settings
 from headrace.serve.rest.app import create_app
-from headrace.serve.rest.connection import IDLE_SECONDS, LOOK_SECONDS, Connection
+from headrace.serve.rest.connection import IDLE_SECONDS, LOOK_SECONDS, HttpConnection
 
 _BACKLOG = 2048
 _MESSAGE_BYTES = 1 << 20
@@ -22,14 +22,14 @@ def server(settings: Settings) -> Server:
 
     async def look() -> None:
         for connection in list(made.server_state.connections):
-            if isinstance(connection, Connection):
+            if isinstance(connection, HttpConnection):
                 connection.look()
 
     made = Server(
         Config(
             create_app(settings),
             loop="uvloop",
-            http=Connection,
+            http=HttpConnection,
             ws="websockets-sansio",
             ws_max_size=_MESSAGE_BYTES,
             # heartbeats tell that a line is dead, and callers who read slowly may stay

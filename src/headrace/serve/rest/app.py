@@ -28,7 +28,7 @@ from headrace.serve.http.problems import Headers, bug, problem
 from headrace.serve.http.request_context import Client, Front
 from headrace.serve.ingest.ingest import Ingest
 from headrace.serve.rest.routes import routes
-from headrace.serve.rest.rows import Reply, Rows
+from headrace.serve.rest.rows import Reply, RowRoutes
 from headrace.serve.sql.pool import Answerers
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class App:
     def __init__(self, front: Front, router: ASGIApp) -> None:
         self._front = front
         self._router = router
-        self._rows = Rows(front)
+        self._rows = RowRoutes(front)
         self._under_way = 0
         self._most = _AT_ONCE + front.settings.spec.limits.subscribers
         self._ingest = Ingest(front)
@@ -76,7 +76,7 @@ class App:
 
     async def _routed(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        seen = _Seen(send, head=scope["method"] == "HEAD")
+        seen = _StatusRecorder(send, head=scope["method"] == "HEAD")
         self._under_way += 1
         try:
             if self._under_way > self._most:
@@ -95,7 +95,7 @@ class App:
         self._front.meters.count("rest", route, name, seen.status, time.perf_counter() - began)
 
 
-class _Seen:
+class _StatusRecorder:
     """Passes an answer on and notes its status. The answer to HEAD has no body."""
 
     def __init__(self, send: Send, *, head: bool) -> None:

@@ -67,7 +67,7 @@ class _Gathering:
 _ANSWERED = cast(RequestResponseCycle, _Answered())
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One connection. Who sends no whole head in time, or one without end, is let go."""
 
     app: App

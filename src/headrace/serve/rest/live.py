@@ -19,7 +19,7 @@ from headrace.core.processes import lifeline
 from headrace.serve.access.access import Door
 from headrace.serve.access.auth import token_of
 from headrace.serve.access.feeds import Feeds
-from headrace.serve.access.subscription import Item, Subscription, Wanted
+from headrace.serve.access.subscription import Subscription, SubscriptionItem, SubscriptionRequest
 from headrace.serve.http.problems import bug
 from headrace.serve.http.request_context import Front, check_accept
 
@@ -79,9 +79,9 @@ class Live:
             return
         await socket.accept(subprotocol=protocol)
         with suppress(WebSocketDisconnect, RuntimeError):  # the caller is gone
-            await _Talk(socket, self, token).run()
+            await _WebSocketSession(socket, self, token).run()
 
-    async def _items(self, door: Any, wanted: Wanted) -> AsyncGenerator[list[Item], None]:
+    async def _items(self, door: Any, wanted: SubscriptionRequest) -> AsyncGenerator[list[SubscriptionItem], None]:
         subscription = Subscription(self.feeds, door, wanted)
         self._front.meters.subscribers(1)
         try:
@@ -91,7 +91,9 @@ class Live:
         finally:
             self._front.meters.subscribers(-1)
 
-    def of_socket(self, socket: WebSocket, token: str | None, wanted: Wanted) -> AsyncGenerator[list[Item], None]:
+    def of_socket(
+        self, socket: WebSocket, token: str | None, wanted: SubscriptionRequest
+    ) -> AsyncGenerator[list[SubscriptionItem], None]:
         """The items of a WebSocket's caller."""
         front = self._front
 
@@ -109,7 +111,7 @@ class Live:
             self._loop.call_soon_threadsafe(self.feeds.stop)
 
 
-class _Talk:
+class _WebSocketSession:
     """One WebSocket: what was asked last is what is sent."""
 
     def __init__(self, socket: WebSocket, live: Live, token: str | None) -> None:
@@ -131,7 +133,7 @@ class _Talk:
             _LOG.exception("a WebSocket of %s failed", self._socket.url.path)
             await self._end(bug())
 
-    async def _first(self, wanted: Wanted) -> Wanted:
+    async def _first(self, wanted: SubscriptionRequest) -> SubscriptionRequest:
         try:
             async with asyncio.timeout(_FIRST_MESSAGE_SECONDS):
                 return await self._asked(wanted)
@@ -143,7 +145,7 @@ class _Talk:
                 hint='send {"type": "subscribe", "token": "…"} as the first message',
             ) from None
 
-    async def _send_until_asked(self, wanted: Wanted) -> Wanted | None:
+    async def _send_until_asked(self, wanted: SubscriptionRequest) -> SubscriptionRequest | None:
         """Send what is wanted until the caller wants something else; None: that was all."""
         sending = asyncio.create_task(self._send(wanted))
         asking = asyncio.create_task(self._asked(wanted))
@@ -159,13 +161,13 @@ class _Talk:
                 task.cancel()
             await asyncio.gather(sending, asking, return_exceptions=True)
 
-    async def _send(self, wanted: Wanted) -> None:
+    async def _send(self, wanted: SubscriptionRequest) -> None:
         async with aclosing(self._live.of_socket(self._socket, self._token, wanted)) as items:
             async for some in items:
                 for item in some:
                     await self._socket.send_text(item.to_json().decode())
 
-    async def _asked(self, before: Wanted) -> Wanted:
+    async def _asked(self, before: SubscriptionRequest) -> SubscriptionRequest:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005))
@@ -182,7 +184,7 @@ class _Talk:
             ) from None
         if asked.token is not None:
             self._token = asked.token
-        return Wanted.of(
+        return SubscriptionRequest.of(
             before.filter if asked.filter is None else asked.filter,
             before.types if asked.types is None else asked.types,
             before.snapshot if asked.snapshot is None else asked.snapshot,
@@ -206,7 +208,7 @@ class _Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unkno
     after: str | None = None
 
 
-def wanted_of(parameters: Sequence[tuple[str, str]], last: str | None) -> Wanted:
+def wanted_of(parameters: Sequence[tuple[str, str]], last: str | None) -> SubscriptionRequest:
     """What the parameters of an address ask for; the id that a browser repeats is newer than the one in the address."""
     found: dict[str, str] = {}
     for name, text in parameters:
@@ -219,7 +221,9 @@ def wanted_of(parameters: Sequence[tuple[str, str]], last: str | None) -> Wanted
             raise RequestError("bad-parameter", f"{word} is there twice", hint="leave one out")
         found[word] = text
     types = [name.strip() for name in found.get("types", "").split(",") if name.strip()]
-    return Wanted.of(_json(found.get("$filter")), types, _flag(found.get("snapshot")), last or found.get("after"))
+    return SubscriptionRequest.of(
+        _json(found.get("$filter")), types, _flag(found.get("snapshot")), last or found.get("after")
+    )
 
 
 def _json(text: str | None) -> Any:
@@ -260,7 +264,9 @@ def _shown_token(socket: WebSocket) -> tuple[str | None, str | None]:
     return token or named, _PROTOCOL if _PROTOCOL in offered else None
 
 
-async def _sse(first: list[Item], items: AsyncGenerator[list[Item], None]) -> AsyncIterator[bytes]:
+async def _sse(
+    first: list[SubscriptionItem], items: AsyncGenerator[list[SubscriptionItem], None]
+) -> AsyncIterator[bytes]:
     yield b"".join(map(_message, first))
     try:
         async with aclosing(items):
@@ -272,6 +278,6 @@ async def _sse(first: list[Item], items: AsyncGenerator[list[Item], None]) -> As
             yield b"event: error\ndata: %s\n\n" % msgspec.json.encode({**said, "hint": error.hint})
 
 
-def _message(item: Item) -> bytes:
+def _message(item: SubscriptionItem) -> bytes:
     place = b"" if item.token is None else b"id: %s\n" % item.token.encode()
     return b"event: %s\n%sdata: %s\n\n" % (item.type.encode(), place, item.to_json())

@@ -21,11 +21,11 @@ from headrace.serve.http.request_context import Front
 from headrace.serve.ingest import pushing
 from headrace.serve.ingest.ingest import may_post
 from headrace.serve.rest import dashboards, live, openapi
-from headrace.serve.rest.rows import Rows
+from headrace.serve.rest.rows import RowRoutes
 from headrace.serve.sql import routes as sql
 from headrace.serve.sql.pool import Answerers
 from headrace.sources.http import HttpSource
-from headrace.store.query.query import Page
+from headrace.store.query.query import ResultPage
 
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _READY = "ready"
@@ -61,7 +61,7 @@ class Rest:
     def __init__(self, front: Front, tables: pushing.Pushing) -> None:
         self._front = front
         self._tables = tables
-        self._rows = Rows(front)
+        self._rows = RowRoutes(front)
 
     async def endpoints(self, request: Request) -> Response:
         """The paths of all endpoints that the caller may see."""
@@ -171,7 +171,7 @@ class Rest:
     def _json(self, request: Request, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
         return self._front.answer(request, msgspec.json.encode(value), headers, status)
 
-    def _page(self, request: Request, page: Page, headers: dict[str, str]) -> Response:
+    def _page(self, request: Request, page: ResultPage, headers: dict[str, str]) -> Response:
         if page.next is not None:
             headers["x-next-cursor"] = page.next
         return self._front.answer(request, b"[" + b",".join(row.json for row in page.rows) + b"]", headers)

@@ -25,7 +25,7 @@ Reply = tuple[int, Headers, bytes]
 """Status, headers and body."""
 
 
-class Rows:
+class RowRoutes:
     """Answers questions for single rows."""
 
     def __init__(self, front: Front) -> None:

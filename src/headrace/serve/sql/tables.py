@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.core.errors import RequestError, did_you_mean
 from headrace.serve.access.access import Door, Doors
 from headrace.serve.access.grants import Grant
-from headrace.serve.sql.text import Question, Table
+from headrace.serve.sql.text import QueriedTable, Question
 from headrace.store.rows.row_json import Picker
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Tables:
         database.execute(f"CREATE SCHEMA {LAKE}")
         return {str(table) for table in question.tables if self._load(database, table, question, until)}
 
-    def _load(self, database: duckdb.DuckDBPyConnection, table: Table, question: Question, until: float) -> bool:
+    def _load(self, database: duckdb.DuckDBPyConnection, table: QueriedTable, question: Question, until: float) -> bool:
         bare = table.name.partition("@")[0]
         if not table.schema and bare in self.doors.names(self.grant):
             door = self.doors.open(self.grant, table.name, "sql")
@@ -80,7 +80,9 @@ def timed_out(seconds: float | None = None) -> RequestError:
     )
 
 
-def _fill(database: duckdb.DuckDBPyConnection, table: Table, door: Door, question: Question, until: float) -> None:
+def _fill(
+    database: duckdb.DuckDBPyConnection, table: QueriedTable, door: Door, question: Question, until: float
+) -> None:
     """Rows as the caller sees them, with the columns that the question needs."""
     names = question.columns(door.endpoint.columns.names)
     schema = pa.schema([door.endpoint.columns.field(name) for name in names])
@@ -112,7 +114,7 @@ def _batches(door: Door, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _link(database: duckdb.DuckDBPyConnection, table: Table, flow: str, path: str) -> None:
+def _link(database: duckdb.DuckDBPyConnection, table: QueriedTable, flow: str, path: str) -> None:
     """A lake table stays where it is: files, columns and row groups are picked by what the question needs."""
     source = f"_lake_{flow}"
     database.register(source, _dataset(flow, path))
@@ -132,6 +134,6 @@ def _dataset(flow: str, path: str) -> Dataset:
     raise RequestError("lake-unreadable", f"the lake table of flow '{flow}' cannot be read: {why}", status=503)
 
 
-def _quoted(table: Table) -> str:
+def _quoted(table: QueriedTable) -> str:
     name = '"' + table.name.replace('"', '""') + '"'
     return f"{LAKE}.{name}" if table.schema else name

@@ -29,7 +29,7 @@ _ALLOWED = "SELECT, WITH, VALUES, FROM, DESCRIBE, SUMMARIZE, SHOW TABLES and EXP
 
 
 @dataclass(frozen=True)
-class Table:
+class QueriedTable:
     """A table that is asked for. Names mean the same whatever their case, as in SQL."""
 
     schema: str
@@ -48,7 +48,7 @@ class Question:
     """It is SHOW TABLES."""
     describes: bool = False
     """It asks for columns, not for rows."""
-    tables: frozenset[Table] = frozenset()
+    tables: frozenset[QueriedTable] = frozenset()
     made_up: frozenset[str] = frozenset()
     """Names that the question gives to parts of itself."""
     words: frozenset[str] | None = None
@@ -78,7 +78,7 @@ def read(text: str) -> Question:
         text,
         describes=isinstance(tree, exp.Describe),
         tables=frozenset(
-            Table(node.db.lower(), node.name.lower())
+            QueriedTable(node.db.lower(), node.name.lower())
             for node in tree.find_all(exp.Table)
             if isinstance(node.this, exp.Identifier)
         ),

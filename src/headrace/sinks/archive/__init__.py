@@ -22,7 +22,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.files.state_files import StatePath, write_first
-from headrace.core.places import ANY, Place
+from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._publish import safe_name
@@ -50,7 +50,7 @@ _PATIENCE = 5.0
 
 
 @dataclass
-class _Place:
+class _OpenFolders:
     """What is known of the folders that are not finished. Shared by the thread of the flow and the one that tidies."""
 
     root: StatePath | None = None
@@ -64,7 +64,7 @@ class _Place:
     working: threading.Lock = field(default_factory=threading.Lock)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Place)
+        return isinstance(other, _OpenFolders)
 
 
 class ArchiveSink(Sink):
@@ -72,8 +72,9 @@ class ArchiveSink(Sink):
 
     Each is whole from the moment it appears; beside it a hidden `_<name>.json` tells of its lines and their positions.
 
-    Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names, unless the
-    old ones are taken back. Order: that of the input within a task, so that of a Kafka partition within a folder.
+    Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
+    repeated batch completes the renames. A rewound flow writes its rows again under new names, unless the old files are
+    removed. Order: that of the input within a task, so that of a Kafka partition within a folder.
     A day (or hour) is finished when the flow has read all there is and the day has been over for `finish_after`: its
     small files are merged, and `_SUCCESS` names all files, their lines and how many were late. A file that was named
     there stays as it is. Late records are still written: the mark becomes `_LATE` and comes back with them in it.
@@ -117,7 +118,7 @@ class ArchiveSink(Sink):
     merge_to: int = Field(256, ge=1, description="Size of merged files in megabytes, about.")
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
 
-    _place: _Place = PrivateAttr(default_factory=_Place)
+    _place: _OpenFolders = PrivateAttr(default_factory=_OpenFolders)
 
     @field_validator("zone")
     @classmethod
@@ -163,10 +164,10 @@ class ArchiveSink(Sink):
         """What is written where."""
         return f"archive {self.path}"
 
-    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
         """The folders of the topics."""
         root = archive_root(context.path(self.path), context.store)
-        return tuple(Place("files", f"{root}/{name}/*") for name in texts.get(self.topic, (ANY,)))
+        return tuple(Location("files", f"{root}/{name}/*") for name in texts.get(self.topic, (ANY,)))
 
     @property
     def holds_back(self) -> bool:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from headrace.core.files.state_files import StatePath, remove_tree, sync, write_atomically
-from headrace.sinks.archive.files import LATE, MARK, WORKSHOP, DataFile, Part, move, names_in, write_about
+from headrace.sinks.archive.files import LATE, MARK, WORKSHOP, ArchivePart, DataFile, move, names_in, write_about
 
 _AT_ONCE = 16
 
@@ -72,7 +72,7 @@ class ArchiveBatch:
         for file in files:
             number = numbers[file.folder] = numbers.get(file.folder, -1) + 1
             named = DataFile(self.writer, self.generation, self.batch_id, self.batch_id, number, self.extension)
-            part = Part(named.name, file.bytes, file.records, file.positions)
+            part = ArchivePart(named.name, file.bytes, file.records, file.positions)
             planned.append({"staged": f"{attempt}/{file.path}", "folder": file.folder, "part": part.to_json()})
         if planned:
             write_atomically(self.manifest, json.dumps({"files": planned}).encode())
@@ -91,7 +91,7 @@ class ArchiveBatch:
         return sum(file["part"]["records"] for file in files if file["folder"] in closed)
 
     def _place(self, planned: Mapping[str, Mapping[str, object]]) -> None:
-        part = Part(**planned["part"])  # type: ignore[arg-type]
+        part = ArchivePart(**planned["part"])  # type: ignore[arg-type]
         staged, folder = self._staging / str(planned["staged"]), self.root / str(planned["folder"])
         if staged.is_file():
             file = DataFile.of(part.name)

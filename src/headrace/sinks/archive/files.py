@@ -76,7 +76,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Part:
+class ArchivePart:
     """What one task of one batch has put into a folder."""
 
     name: str
@@ -117,12 +117,12 @@ def sorted_out(names: Iterable[str]) -> tuple[list[DataFile], list[DataFile]]:
     return [file for file in found if file not in inside], sorted(inside)
 
 
-def parts_of(folder: StatePath, file: DataFile) -> list[Part]:
+def parts_of(folder: StatePath, file: DataFile) -> list[ArchivePart]:
     """What a file consists of."""
-    return [Part(**part) for part in json.loads((folder / file.about).read_bytes())["parts"]]
+    return [ArchivePart(**part) for part in json.loads((folder / file.about).read_bytes())["parts"]]
 
 
-def write_about(folder: StatePath, file: DataFile, parts: Iterable[Part]) -> None:
+def write_about(folder: StatePath, file: DataFile, parts: Iterable[ArchivePart]) -> None:
     """Say what a file consists of. Before it appears, so that there is never one without."""
     text = json.dumps({"parts": [part.to_json() for part in parts]}, separators=(",", ":"))
     write_atomically(folder / file.about, text.encode())

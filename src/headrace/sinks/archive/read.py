@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath
-from headrace.sinks.archive.files import DataFile, Part, names_in, parts_of, sorted_out
+from headrace.sinks.archive.files import ArchivePart, DataFile, names_in, parts_of, sorted_out
 
 _ATTEMPTS = 5
 _DECODERS = {".gz": "gzip", ".zst": "zstd"}
@@ -22,7 +22,7 @@ _DECODERS = {".gz": "gzip", ".zst": "zstd"}
 class Located:
     """A part, in the file that has it now."""
 
-    part: Part
+    part: ArchivePart
     file: DataFile
     start: int
 
@@ -82,7 +82,7 @@ def _located(folder: StatePath) -> dict[str, Located]:
     return found
 
 
-def read_parts(folder: StatePath, names: Sequence[str]) -> Iterator[tuple[Part, list[bytes]]]:
+def read_parts(folder: StatePath, names: Sequence[str]) -> Iterator[tuple[ArchivePart, list[bytes]]]:
     """The lines of some parts of a folder, one part after the other, from wherever they are by now."""
     left = list(names)
     for attempts_left in reversed(range(_ATTEMPTS)):
@@ -100,7 +100,7 @@ def read_parts(folder: StatePath, names: Sequence[str]) -> Iterator[tuple[Part, 
             return
 
 
-def _read(folder: StatePath, file: DataFile, parts: Sequence[Located]) -> Iterator[tuple[Part, list[bytes]]]:
+def _read(folder: StatePath, file: DataFile, parts: Sequence[Located]) -> Iterator[tuple[ArchivePart, list[bytes]]]:
     with (folder / file.name).open("rb") as data:
         for one in parts:
             data.seek(one.start)
@@ -127,7 +127,7 @@ def _require(folder: StatePath, names: Sequence[str], where: dict[str, Located])
         )
 
 
-def coverage(parts: Sequence[Part]) -> list[Coverage]:
+def coverage(parts: Sequence[ArchivePart]) -> list[Coverage]:
     """What parts of one topic have of its partitions, by the positions that stand beside them."""
     runs = np.array([run for part in parts for run in part.positions if run[1] >= 0], np.int64).reshape(-1, 3)
     return [_covered(int(number), runs[runs[:, 0] == number]) for number in np.unique(runs[:, 0])]

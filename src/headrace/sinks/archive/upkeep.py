@@ -30,8 +30,8 @@ from headrace.sinks.archive.files import (
     LATE,
     MARK,
     WORKSHOP,
+    ArchivePart,
     DataFile,
-    Part,
     names_in,
     orphans,
     parts_of,
@@ -195,7 +195,7 @@ def _take_back(root: StatePath, folder: StatePath, file: DataFile, rewind: Rewin
     remove_file(folder, file)
 
 
-def _part_stays(part: Part, rewind: Rewind) -> bool:
+def _part_stays(part: ArchivePart, rewind: Rewind) -> bool:
     file = DataFile.of(part.name)
     return file is not None and rewind.stays(file.generation, file.last)
 

@@ -16,7 +16,7 @@ from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
 from headrace.core.sink import Delivery, Rewind, Side, Sink
 from headrace.log.folder import LogFolder, Version
-from headrace.log.log import Log, Mark, Part
+from headrace.log.log import Log, Mark, SegmentPart
 from headrace.sinks._documents import require_columns
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report
 from headrace.sinks._views import refuse_options, view_key
@@ -45,13 +45,13 @@ class _Memory:
 
 
 @dataclass(eq=False)
-class _Place:
+class _TargetVersion:
     """The version that the current generation writes to, once it is known."""
 
     found: _Memory | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Place)
+        return isinstance(other, _TargetVersion)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -59,8 +59,9 @@ class _Place:
 class EndpointSink(Sink):
     """Rows that a serve node answers requests from: with `key` one row per key, replaced by the newest; without, all.
 
-    Delivery: exactly once per generation of the flow. Tasks write their changes beside the endpoint's log; one small
-    file, put there in one step, makes them a segment of it and marks the batch. Serve nodes take in whole segments.
+    Delivery: exactly once per generation of the flow; one small file commits a batch to the endpoint's log, and a serve
+    node stores its position in the log together with the rows. Tasks write their changes next to the log; the file
+    makes them a segment of it, and serve nodes apply whole segments.
     Order: changes of one key apply in the order of `sequence`, else of the rows; those of one batch are put together
     first, so that readers see one change per key and batch. A row that comes in a later batch replaces an earlier one
     whatever its `sequence` says. Scale: batches of some million rows; a commit takes some milliseconds on a disk and
@@ -124,7 +125,7 @@ class EndpointSink(Sink):
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
     _builder: str | None = PrivateAttr(None)
     """Who fills a version beside the others with it."""
-    _place: _Place = PrivateAttr(default_factory=_Place)
+    _place: _TargetVersion = PrivateAttr(default_factory=_TargetVersion)
     _of_view: bool = PrivateAttr(False)
 
     @field_validator("name")
@@ -313,7 +314,7 @@ class EndpointSink(Sink):
     def beside(self, side: Side) -> Sink:
         """The same with a version of its own."""
         made = self.model_copy()
-        made._builder, made._place = _builder(side), _Place()
+        made._builder, made._place = _builder(side), _TargetVersion()
         return made
 
     def publish(self, side: Side, spark: SparkSession) -> None:
@@ -338,7 +339,9 @@ class EndpointSink(Sink):
         report = Report.of(batch, self.label, self.on_error)
         step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
         told = staged(step, changes)
-        parts = [Part(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0]
+        parts = [
+            SegmentPart(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0
+        ]
         log.commit_parts(mark, parts)
         batch.tally.add(batch.flow, batch.sink, "written", sum(part.rows for part in parts))
         batch.tally.add_bytes(batch.flow, batch.sink, sum(part.bytes for part in parts))

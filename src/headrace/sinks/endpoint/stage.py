@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.core.encoding.json_values import as_text
 from headrace.core.endpoints import OLD, OP, Conflicts, Op
-from headrace.log.log import Part, Staging
+from headrace.log.log import BatchStaging, SegmentPart
 from headrace.sinks._refused import Report, task_number
 from headrace.sinks.endpoint.net_changes import net_batches
 
@@ -39,7 +39,7 @@ _OPS = {op.name.lower(): int(op) for op in Op}
 class StageStep:
     """Stages the changes of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
-    staging: Staging
+    staging: BatchStaging
     schema: pa.Schema
     """Of the changes."""
     report: Report
@@ -110,7 +110,7 @@ def _ops(rows: pa.RecordBatch, plain: Op) -> pa.Array:
     return pa.repeat(pa.scalar(int(plain), pa.int8()), rows.num_rows)
 
 
-def _told(task: int, parts: Sequence[Part], refused: int) -> Iterator[pa.RecordBatch]:
+def _told(task: int, parts: Sequence[SegmentPart], refused: int) -> Iterator[pa.RecordBatch]:
     """What the driver has to know of a task: its pieces in order, and how many rows were refused."""
     rows = [(task, number, *astuple(part), 0) for number, part in enumerate(parts)]
     rows += [(task, -1, "", 0, 0, "", refused)] if refused else []

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.places import ANY, Place
+from headrace.core.places import ANY, Location
 from headrace.core.rows import drain, structured
 from headrace.core.schema import ddl_type
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class FilesSink(Sink):
     """Files named `<flow>-<sink>-<generation>-<batch>-<n>` in a folder, whole from the moment they appear.
 
-    Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names. Order:
-    none between files. Scale: one file or more per task and batch; the folder must be one that all workers and the
+    Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
+    repeated batch completes the renames. A rewound flow writes its rows again under new names. Order: none between
+    files. Scale: one file or more per task and batch; the folder must be one that all workers and the
     driver share (a local disk, or a mounted one), since publishing is renaming: for object stores use `lake`.
 
     With `contains: lines` the texts of column `value` are the lines, verbatim, and other columns are not written. A
@@ -87,12 +88,12 @@ class FilesSink(Sink):
         """What is written where."""
         return f"{self.contains} files in {self.path}"
 
-    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Place, ...]:
+    def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
         """The folder, or those that the column may name."""
         folder = str(self._folder(context))
         if self.folder_column is None:
-            return (Place("files", folder),)
-        return tuple(Place("files", f"{folder}/{name}") for name in texts.get(self.folder_column, (ANY,)))
+            return (Location("files", folder),)
+        return tuple(Location("files", f"{folder}/{name}") for name in texts.get(self.folder_column, (ANY,)))
 
     def check(self, context: Context) -> None:
         """Refuse a place that is no local folder, or may not be written."""

@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import Answer, HttpClient, refusal, zipped
+from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
 from headrace.sinks._refused import Report, task_number
 
 Body = Literal["array", "lines", "row"]
@@ -24,7 +24,7 @@ _NOT_IN_A_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
-class Row:
+class RequestRow:
     """One row: its number in the task, its JSON, and what its request has of its own."""
 
     number: int
@@ -40,7 +40,7 @@ class Delivered:
     written: int = 0
     size: int = 0
     """Bytes of the requests that were taken."""
-    refused: list[tuple[Row, str]] = field(default_factory=list)
+    refused: list[tuple[RequestRow, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class HttpWrite:
             summary = list(self.report.batches())
         yield from summary
 
-    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[RequestRow]:
         number = 0
         for batch in batches:
             bodies, urls = batch.column("body").to_pylist(), batch.column("url").to_pylist()
@@ -87,12 +87,12 @@ class HttpWrite:
                 headers = tuple((name, one[index]) for name, one in zip(self.header_names, values, strict=True))
                 problem = _problem(url, headers)
                 if problem is None:
-                    yield Row(number, body, url, headers)
+                    yield RequestRow(number, body, url, headers)
                 else:
                     self.report.refused(number, "no-request", problem, body)
                 number += 1
 
-    def _deliver(self, portion: Sequence[Row], task: int) -> Delivered:
+    def _deliver(self, portion: Sequence[RequestRow], task: int) -> Delivered:
         """Send a portion; one that is refused for its content is halved until the rows at fault are found."""
         content = self._content(portion)
         headers = {"Content-Type": _CONTENT[self.body], **dict(portion[0].headers)}
@@ -110,13 +110,13 @@ class HttpWrite:
         first, second = (self._deliver(half, task) for half in halves(portion))
         return Delivered(first.written + second.written, first.size + second.size, first.refused + second.refused)
 
-    def _content(self, portion: Sequence[Row]) -> bytes:
+    def _content(self, portion: Sequence[RequestRow]) -> bytes:
         bodies = [row.body for row in portion]
         if self.body == "array":
             return b"[" + b",".join(bodies) + b"]"
         return b"".join(body + b"\n" for body in bodies) if self.body == "lines" else bodies[0]
 
-    def _for_content(self, answer: Answer) -> bool:
+    def _for_content(self, answer: HttpReply) -> bool:
         """Whether other rows may fare better. A request for one row has an address of its own, too."""
         return answer.status in _BAD_CONTENT or (self.body == "row" and 400 <= answer.status < 500)
 

@@ -18,7 +18,7 @@ from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
-from headrace.sinks.influxdb.lines import InfluxWrite, Shape, as_lines, cannot_hold
+from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,10 +31,11 @@ class InfluxDBSink(HttpOptions, Sink):
 
     Columns `tag_x` and `label_x` become the tag `x`, `window_timestamp` the time of the point, all others fields.
     Nulls, NaN and infinities are left out; whole numbers are written as integers, texts, dates and other times as
-    texts. Delivery: idempotent. A point is told by measurement, tags and time, so a batch that is run again writes the
-    same points; two rows with the same tags and time are one point. That is why a flow without a time column is refused
-    before it starts: the server's clock would make new points of repeated rows. Order: none. Scale: one connection per
-    task, `batch_size` points per request; every batch is written out at its end, so the flow's `trigger` is the flush
+    texts.
+    Delivery: idempotent; measurement, tags and time identify a point, so a repeated batch writes the same points. Two
+    rows with the same tags and time are one point. That is why a flow without a time column is refused before it
+    starts: the server's clock would make new points of repeated rows. Order: none. Scale: one connection per task,
+    `batch_size` points per request; every batch is written out at its end, so the flow's `trigger` is the flush
     interval. Points older than the retention policy keeps are dropped by the server and counted as `late` in the metric
     headrace_sink_rows.
     """
@@ -110,7 +111,7 @@ class InfluxDBSink(HttpOptions, Sink):
         if schema is not None:
             self._check_types(shape, schema)
 
-    def _check_types(self, shape: Shape, schema: pa.Schema) -> None:
+    def _check_types(self, shape: LineShape, schema: pa.Schema) -> None:
         for name in (*shape.tags, *shape.fields):
             kind = ddl_type(schema.field(name).type)
             if cannot_hold(kind):
@@ -150,8 +151,8 @@ class InfluxDBSink(HttpOptions, Sink):
         cannot = "; points written since stay" if replace else ""
         return f"{rewind.words}: their points are written again and replace those with the same tags and time{cannot}"
 
-    def _shape(self, columns: Sequence[str]) -> Shape:
-        return Shape.of(list(columns), self.measurement, self.time, self.tags)
+    def _shape(self, columns: Sequence[str]) -> LineShape:
+        return LineShape.of(list(columns), self.measurement, self.time, self.tags)
 
 
 def _query(client: HttpClient, text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import Answer, HttpClient, refusal, zipped
+from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
 from headrace.sinks._refused import Report
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LATE = re.compile(r"points beyond retention policy dropped=(\d+)")
 
 
 @dataclass(frozen=True)
-class Shape:
+class LineShape:
     """Which columns are what."""
 
     measurement: str
@@ -37,14 +37,14 @@ class Shape:
     fields: tuple[str, ...]
 
     @staticmethod
-    def of(columns: list[str], measurement: str, time: str, more_tags: list[str]) -> Shape:
+    def of(columns: list[str], measurement: str, time: str, more_tags: list[str]) -> LineShape:
         """By their names: a prefix makes a tag, all but tags and the time are fields."""
         tags = {name: name for name in more_tags}
         for name in columns:
             prefix = next((one for one in TAG_PREFIXES if name.startswith(one) and name != one), None)
             if prefix is not None and name != time and name not in tags:
                 tags[name] = name.removeprefix(prefix)
-        return Shape(measurement, time, tags, tuple(name for name in columns if name != time and name not in tags))
+        return LineShape(measurement, time, tags, tuple(name for name in columns if name != time and name not in tags))
 
 
 def cannot_hold(kind: str) -> bool:
@@ -52,7 +52,7 @@ def cannot_hold(kind: str) -> bool:
     return kind.startswith(_NESTED)
 
 
-def as_lines(rows: DataFrame, shape: Shape) -> DataFrame:
+def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
     """`line`, null where a row has no field; `problem`, and then the `row` as JSON, where it cannot be a point."""
     from pyspark.sql import functions as F
 
@@ -69,7 +69,7 @@ def as_lines(rows: DataFrame, shape: Shape) -> DataFrame:
     ).toDF("line", "problem", "row")
 
 
-def _problem(shape: Shape) -> Column:
+def _problem(shape: LineShape) -> Column:
     """Why a row cannot be a point: line protocol has no way to write such a tag."""
     from pyspark.sql import functions as F
 
@@ -162,7 +162,7 @@ class InfluxWrite:
                 self._write(list(half))
 
 
-def _unexpected(label: str, answer: Answer) -> ProjectError:
+def _unexpected(label: str, answer: HttpReply) -> ProjectError:
     if answer.status != 404:
         return refusal(label, answer)
     return ProjectError(
@@ -172,7 +172,7 @@ def _unexpected(label: str, answer: Answer) -> ProjectError:
     )
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: HttpReply) -> str:
     try:
         return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):

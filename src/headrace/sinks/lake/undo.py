@@ -20,7 +20,7 @@ PUBLISHED = ".published"
 
 
 @dataclass(frozen=True)
-class Commit:
+class DeltaCommit:
     """One version of a table."""
 
     version: int
@@ -42,7 +42,7 @@ class Undo:
     """How many commits of the flow are undone."""
 
 
-def read_commits(path: str) -> list[Commit]:
+def read_commits(path: str) -> list[DeltaCommit]:
     """The commits that the log still has, oldest first; none when there is no table."""
     files, folder = FileSystem.from_uri(path)
     log = f"{folder}/_delta_log"
@@ -57,7 +57,7 @@ def read_commits(path: str) -> list[Commit]:
     return sorted(found, key=lambda commit: commit.version)
 
 
-def _commit(version: int, text: str) -> Commit:
+def _commit(version: int, text: str) -> DeltaCommit:
     marks: dict[str, int] = {}
     rows = columns = False
     for action in _actions(text):
@@ -66,7 +66,7 @@ def _commit(version: int, text: str) -> Commit:
         for kind in ("add", "remove"):
             rows |= kind in action and bool(action[kind].get("dataChange", True))
         columns |= "metaData" in action or "protocol" in action
-    return Commit(version, marks, rows or columns, rows)
+    return DeltaCommit(version, marks, rows or columns, rows)
 
 
 def _actions(text: str) -> Iterator[dict[str, dict[str, Any]]]:
@@ -115,7 +115,7 @@ def undo(path: str, rewind: Rewind) -> None:
         raise _gone(path, str(error).splitlines()[0][:200]) from error
 
 
-def _marks_of(commit: Commit, rewind: Rewind) -> dict[str, int]:
+def _marks_of(commit: DeltaCommit, rewind: Rewind) -> dict[str, int]:
     """The marks of this flow in a commit, by generation; those of a rewind come before the first batch."""
     prefix, found = f"headrace.{rewind.flow}.", {}
     for mark, number in commit.marks.items():
@@ -125,11 +125,11 @@ def _marks_of(commit: Commit, rewind: Rewind) -> dict[str, int]:
     return found
 
 
-def _stays(commit: Commit, rewind: Rewind) -> bool:
+def _stays(commit: DeltaCommit, rewind: Rewind) -> bool:
     return all(rewind.stays(generation, number) for generation, number in _marks_of(commit, rewind).items())
 
 
-def _require_whole(mine: list[Commit], rewind: Rewind, path: str) -> None:
+def _require_whole(mine: list[DeltaCommit], rewind: Rewind, path: str) -> None:
     """Batches that were published together can only be kept together."""
     kept = rewind.kept or ("", 0)
     for mark, number in (pair for commit in mine for pair in commit.marks.items()):
@@ -137,7 +137,7 @@ def _require_whole(mine: list[Commit], rewind: Rewind, path: str) -> None:
             raise _gone(path, f"batches up to {number} of generation {kept[0]} were built beside and came at once")
 
 
-def _require_mine(commit: Commit, rewind: Rewind, path: str) -> None:
+def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
     marks = _marks_of(commit, rewind)
     if not marks:
         raise ProjectError(

@@ -24,7 +24,7 @@ _BUSY = frozenset({429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True)
-class Item:
+class BulkItem:
     """One line of action and, unless it deletes, one of content."""
 
     row: int
@@ -59,7 +59,7 @@ class BulkWrite:
             summary = list(self.report.batches())
         yield from summary
 
-    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Item]:
+    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[BulkItem]:
         number = 0
         for batch in batches:
             pairs = zip(batch.column("action").to_pylist(), batch.column("content").to_pylist(), strict=True)
@@ -67,10 +67,10 @@ class BulkWrite:
                 if action is None:
                     self.report.refused(number, "no-id", "a column of `id`, `index` or `sequence` is null", content)
                 else:
-                    yield Item(number, action, content)
+                    yield BulkItem(number, action, content)
                 number += 1
 
-    def _write(self, portion: Sequence[Item]) -> None:
+    def _write(self, portion: Sequence[BulkItem]) -> None:
         """Send until every item is written, stale or refused; only items for which there was no room go again."""
         patience = Patience(self.client.retry_for)
         waiting = list(portion)
@@ -91,16 +91,16 @@ class BulkWrite:
                 raise service_away(self.client.label, why)
             waiting = busy
 
-    def _split(self, portion: Sequence[Item], why: str) -> None:
+    def _split(self, portion: Sequence[BulkItem], why: str) -> None:
         if len(portion) == 1:
             self.report.refused(portion[0].row, "refused", why, portion[0].content or portion[0].action)
             return
         for half in halves(portion):
             self._write(half)
 
-    def _sort_out(self, sent: Sequence[Item], answers: Sequence[dict[str, Any]]) -> tuple[list[Item], str]:
+    def _sort_out(self, sent: Sequence[BulkItem], answers: Sequence[dict[str, Any]]) -> tuple[list[BulkItem], str]:
         """Those that must be sent again, and why."""
-        busy: list[Item] = []
+        busy: list[BulkItem] = []
         why = ""
         for item, said in zip(sent, answers, strict=True):
             ((action, result),) = said.items()

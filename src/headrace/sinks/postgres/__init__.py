@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.sinks.postgres.server import PgServer
-    from headrace.sinks.postgres.table import Table
+    from headrace.sinks.postgres.table import ServerTable
     from headrace.sinks.postgres.write import BatchWrite
 
 
 class PostgresSink(Sink):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
-    Delivery: exactly once per generation of the flow. Tasks copy their rows into a staging table; one transaction then
-    merges them and writes the mark of the batch (flow, sink, generation, batch) into the table headrace_marks.
+    Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
+    the batch in the table `headrace_marks`. Tasks copy their rows into the staging table; a mark has flow, sink,
+    generation and batch.
     Order: none between rows; of several rows of a batch with one key the one with the greatest `sequence` is kept, else
     the last, or with `merge` of each column the last that is not null; a row whose `sequence` is smaller than that in
     the table changes nothing. Scale: one connection per task
@@ -304,12 +305,12 @@ class PostgresSink(Sink):
         """The columns that are part of the table."""
         return pa.schema([field for field in schema if field.name != self.delete])
 
-    def _found(self, connection: Any) -> Table | None:
+    def _found(self, connection: Any) -> ServerTable | None:
         from headrace.sinks.postgres.table import find_table
 
         return find_table(connection, self.table)
 
-    def _made(self, connection: Any, schema: pa.Schema) -> Table:
+    def _made(self, connection: Any, schema: pa.Schema) -> ServerTable:
         from headrace.sinks.postgres.candidate import make_like
         from headrace.sinks.postgres.table import create_statement, split_name
 
@@ -341,7 +342,7 @@ class PostgresSink(Sink):
         if table is not None:
             require_fit(table, self._held(schema), self.key)
 
-    def _check_rights(self, connection: Any, table: Table | None, further: Sequence[str] = ()) -> None:
+    def _check_rights(self, connection: Any, table: ServerTable | None, further: Sequence[str] = ()) -> None:
         """What the user lacks, in the words of GRANT."""
         place = table.schema if table else connection.execute("SELECT current_schema()").fetchone()[0]
         work = self.work_schema or place

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg import sql
 
 from headrace.core.sink import Side
-from headrace.sinks.postgres.table import Table, find_table, identifiers, split_name
+from headrace.sinks.postgres.table import ServerTable, find_table, identifiers, split_name
 from headrace.sinks.postgres.write import MARKS, make_marks
 
 # names of tables end after 63 bytes, and PostgreSQL cuts off the rest without a word
@@ -53,7 +53,7 @@ def replace_rows(connection: Any, source: str, target: str, side: Side, work_sch
         _replace(connection, given, held, target)
 
 
-def _replace(connection: Any, given: Table | None, held: Table | None, target: str) -> None:
+def _replace(connection: Any, given: ServerTable | None, held: ServerTable | None, target: str) -> None:
     if held is None and given is not None:
         make_like(connection, target, f"{given.schema}.{given.name}")
         held = find_table(connection, target)

@@ -48,7 +48,7 @@ _FRACTIONS = frozenset({"float4", "float8", "numeric"})
 
 
 @dataclass(frozen=True)
-class Held:
+class TableColumn:
     """One column of a table."""
 
     name: str
@@ -60,12 +60,12 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Table:
+class ServerTable:
     """A table as the server knows it."""
 
     schema: str
     name: str
-    columns: tuple[Held, ...]
+    columns: tuple[TableColumn, ...]
     unique: tuple[tuple[str, ...], ...]
     """The columns, sorted, of each index that keeps rows apart."""
 
@@ -74,7 +74,7 @@ class Table:
         """For statements."""
         return sql.Identifier(self.schema, self.name)
 
-    def column(self, name: str) -> Held:
+    def column(self, name: str) -> TableColumn:
         """A column that is there."""
         return next(one for one in self.columns if one.name == name)
 
@@ -85,7 +85,7 @@ def split_name(table: str) -> tuple[str | None, str]:
     return (schema if dot else None), name
 
 
-def find_table(connection: Connection[Any], table: str) -> Table | None:
+def find_table(connection: Connection[Any], table: str) -> ServerTable | None:
     """The table, None when there is none."""
     schema, name = split_name(table)
     quoted = (sql.Identifier(schema, name) if schema else sql.Identifier(name)).as_string(connection)
@@ -96,9 +96,9 @@ def find_table(connection: Connection[Any], table: str) -> Table | None:
     ).fetchone()
     if place is None:
         return None
-    columns = tuple(Held(*row) for row in connection.execute(_COLUMNS, (quoted,)).fetchall())
+    columns = tuple(TableColumn(*row) for row in connection.execute(_COLUMNS, (quoted,)).fetchall())
     unique = tuple(tuple(row[0]) for row in connection.execute(_UNIQUE, (quoted,)).fetchall())
-    return Table(place[0], place[1], columns, unique)
+    return ServerTable(place[0], place[1], columns, unique)
 
 
 def column_type(kind: pa.DataType) -> str:
@@ -127,7 +127,7 @@ def identifiers(names: Sequence[str], table: str | None = None) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(table, name) if table else sql.Identifier(name) for name in names)
 
 
-def require_fit(table: Table, rows: pa.Schema, key: Sequence[str]) -> None:
+def require_fit(table: ServerTable, rows: pa.Schema, key: Sequence[str]) -> None:
     """Refuse rows that the table cannot take."""
     known = [column.name for column in table.columns]
     shown = f"table {table.schema}.{table.name}"
@@ -158,7 +158,7 @@ def require_fit(table: Table, rows: pa.Schema, key: Sequence[str]) -> None:
         )
 
 
-def _fits(kind: pa.DataType, held: Held) -> bool:
+def _fits(kind: pa.DataType, held: TableColumn) -> bool:
     if held.category == "S" or pa.types.is_string(kind) or pa.types.is_null(kind):
         return True  # any text may be a uuid, a number or JSON; the server reads it
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
@@ -176,7 +176,7 @@ def _fits(kind: pa.DataType, held: Held) -> bool:
     return held.category == "N"
 
 
-def as_texts(rows: DataFrame, schema: pa.Schema, table: Table, *beside: str) -> DataFrame:
+def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *beside: str) -> DataFrame:
     """The rows with every column as the server reads it from CSV. What Arrow writes well itself stays as it is.
 
     Columns `beside` the table's own come last.
@@ -190,7 +190,7 @@ def as_texts(rows: DataFrame, schema: pa.Schema, table: Table, *beside: str) -> 
     return rows.select(*made, *beside)
 
 
-def _text(column: Column, kind: pa.DataType, held: Held) -> Column:
+def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:
     from pyspark.sql import functions as F
 
     if pa.types.is_binary(kind):

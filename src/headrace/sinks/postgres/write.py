@@ -26,7 +26,7 @@ from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
 from headrace.sinks._patience import Patience
 from headrace.sinks.postgres.server import PgServer, explained
-from headrace.sinks.postgres.table import Table, identifiers
+from headrace.sinks.postgres.table import ServerTable, identifiers
 from headrace.systems.services import service_away
 
 STAGED = "attempt bigint, rows bigint"
@@ -41,7 +41,7 @@ _LONG_AGO_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagingTable:
     """The staging table of one attempt."""
 
     schema: str
@@ -53,10 +53,10 @@ class Staging:
         return sql.Identifier(self.schema, self.name)
 
     @staticmethod
-    def of(batch: Batch, schema: str) -> Staging:
+    def of(batch: Batch, schema: str) -> StagingTable:
         """A new name. It says which flow, sink and generation it belongs to and when it was made."""
         stamp = f"{int(time.time()):08x}{secrets.token_hex(3)}"
-        return Staging(schema, f"{_prefix(batch)}{_digest(batch.generation)}_{stamp}")
+        return StagingTable(schema, f"{_prefix(batch)}{_digest(batch.generation)}_{stamp}")
 
 
 def _prefix(batch: Batch) -> str:
@@ -72,7 +72,7 @@ class CopyWrite:
     """Stages the rows of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
     server: PgServer
-    staging: Staging
+    staging: StagingTable
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +127,7 @@ def _task() -> tuple[int, int]:
 class Merge:
     """How staged rows become rows of the table."""
 
-    table: Table
+    table: ServerTable
     marks: sql.Identifier
     columns: tuple[str, ...]
     key: tuple[str, ...]
@@ -239,10 +239,10 @@ class BatchWrite:
         ).fetchone()
         return found is not None
 
-    def stage(self, connection: Any) -> Staging:
+    def stage(self, connection: Any) -> StagingTable:
         """Make the staging table: the columns of the target, and where each row comes from."""
         self._remove_stale(connection)
-        staging = Staging.of(self.batch, self.work_schema)
+        staging = StagingTable.of(self.batch, self.work_schema)
         connection.execute(
             sql.SQL(
                 "CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
@@ -259,7 +259,7 @@ class BatchWrite:
         connection.execute(sql.SQL("ALTER TABLE {} {}").format(staging.identifier, sql.SQL(", ").join(changes)))
         return staging
 
-    def commit(self, staging: Staging, staged: Sequence[tuple[int, int]]) -> None:
+    def commit(self, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
         """Merge and mark in one transaction; tried again while the server is away, as the mark lets it happen once."""
         patience = Patience(self.server.retry_for)
         while True:
@@ -272,12 +272,12 @@ class BatchWrite:
                 if not patience.wait():
                     raise
 
-    def discard(self, staging: Staging) -> None:
+    def discard(self, staging: StagingTable) -> None:
         """Drop what was staged for nothing, if the server lets us; else the next attempt does."""
         with suppress(psycopg.Error, ProjectError), replace(self.server, retry_for=0.0).connect() as connection:
             self._drop(connection, staging)
 
-    def _commit(self, connection: Any, staging: Staging, staged: Sequence[tuple[int, int]]) -> None:
+    def _commit(self, connection: Any, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
         connection.execute(f"SET LOCAL statement_timeout = {round(self.server.statement_timeout * 1000)}")
         # the mark first: its lock lets a second attempt at the same batch wait, and then see that it is too late
         marked = connection.execute(
@@ -304,7 +304,7 @@ class BatchWrite:
         if connection.execute(earlier, self._mark[:3]).fetchone() is not None:
             connection.execute(sql.SQL("DELETE FROM {}").format(self.merge.table.identifier))
 
-    def _require_all(self, connection: Any, staging: Staging, attempts: list[int], expected: int) -> None:
+    def _require_all(self, connection: Any, staging: StagingTable, attempts: list[int], expected: int) -> None:
         counted = sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)").format(
             staging.identifier, sql.Identifier(_ATTEMPT)
         )
@@ -327,9 +327,9 @@ class BatchWrite:
             generation, _, stamp = name.removeprefix(prefix).partition("_")
             age = time.time() - int(stamp[:8], 16)
             if generation == _digest(self.batch.generation) or age > _LONG_AGO_SECONDS:
-                self._drop(connection, Staging(self.work_schema, name))
+                self._drop(connection, StagingTable(self.work_schema, name))
 
-    def _drop(self, connection: Any, staging: Staging) -> None:
+    def _drop(self, connection: Any, staging: StagingTable) -> None:
         try:
             with connection.transaction():
                 connection.execute("SET LOCAL lock_timeout = '2s'")

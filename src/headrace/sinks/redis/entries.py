@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Entry:
+class RedisEntry:
     """One key and what it is to hold, or of which fields; None deletes it."""
 
     row: int

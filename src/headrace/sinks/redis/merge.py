@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import redis
 
-from headrace.sinks.redis.entries import Entry
+from headrace.sinks.redis.entries import RedisEntry
 
 # sets a field of a hash unless it has a value; those that count as none follow the value
 _SET_IF_NONE = """
@@ -32,7 +32,7 @@ def fields_of(document: bytes) -> dict[str, bytes | None]:
     return {name: None if (text := bytes(raw)) == _NULL else text for name, raw in found.items()}
 
 
-def document_of(entry: Entry) -> bytes | None:
+def document_of(entry: RedisEntry) -> bytes | None:
     """The JSON object that an entry was made of."""
     return _document(entry.value) if isinstance(entry.value, dict) else entry.value
 
@@ -55,9 +55,9 @@ class Merging:
     unset: tuple[str, ...]
     ttl_ms: int | None
 
-    def send(self, connection: redis.Redis, portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
+    def send(self, connection: redis.Redis, portion: Sequence[RedisEntry]) -> list[tuple[RedisEntry, str]]:
         """Change all keys of a portion in one transaction; gives back what cannot be, with the reason."""
-        refused: list[tuple[Entry, str]] = []
+        refused: list[tuple[RedisEntry, str]] = []
         if self.json:
             keys = [*dict.fromkeys(entry.key for entry in portion)]
 
@@ -74,7 +74,7 @@ class Merging:
             pipe.execute()
         return refused
 
-    def _change_hash(self, pipe: Any, entry: Entry) -> None:
+    def _change_hash(self, pipe: Any, entry: RedisEntry) -> None:
         if entry.value is None:
             pipe.delete(entry.key)
             return
@@ -91,7 +91,9 @@ class Merging:
         if self.ttl_ms is not None:
             pipe.pexpire(entry.key, self.ttl_ms)
 
-    def _change_documents(self, pipe: Any, keys: Sequence[str], portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
+    def _change_documents(
+        self, pipe: Any, keys: Sequence[str], portion: Sequence[RedisEntry]
+    ) -> list[tuple[RedisEntry, str]]:
         held: dict[str, bytes | None] = dict(zip(keys, pipe.mget(keys), strict=True))
         refused, touched = [], set()
         for entry in portion:
@@ -111,7 +113,7 @@ class Merging:
                 pipe.set(key, document, px=self.ttl_ms)
         return refused
 
-    def _changed(self, held: bytes | None, entry: Entry) -> bytes | None:
+    def _changed(self, held: bytes | None, entry: RedisEntry) -> bytes | None:
         """The document with the row's fields in it."""
         if entry.value is None:
             return None

@@ -17,7 +17,7 @@ from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks
 from headrace.sinks._patience import Patience
 from headrace.sinks._refused import Report
-from headrace.sinks.redis.entries import Entry
+from headrace.sinks.redis.entries import RedisEntry
 from headrace.sinks.redis.merge import Merging, document_of, fields_of
 from headrace.systems.services import not_let_in, not_trusted, service_away
 from headrace.systems.tls import TlsTexts
@@ -111,7 +111,7 @@ class RedisWrite:
             summary = list(self.report.batches())
         yield from summary
 
-    def _entries(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Entry]:
+    def _entries(self, batches: Iterator[pa.RecordBatch]) -> Iterator[RedisEntry]:
         number = 0
         for batch in batches:
             values = batch.column("value").to_pylist()
@@ -121,9 +121,9 @@ class RedisWrite:
                 if key is None:
                     self.report.refused(number, "no-key", "a column of `key` is null", values[index])
                 elif gone[index]:
-                    yield Entry(number, key, None)
+                    yield RedisEntry(number, key, None)
                 elif hashes is not None:
-                    yield Entry(number, key, hashes[index])
+                    yield RedisEntry(number, key, hashes[index])
                 else:
                     yield from self._document(number, key, values[index])
                 number += 1
@@ -134,16 +134,16 @@ class RedisWrite:
         columns = [batch.column(f"field_{index}").to_pylist() for index in range(len(fields))]
         return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def _document(self, number: int, key: str, value: bytes) -> Iterator[Entry]:
+    def _document(self, number: int, key: str, value: bytes) -> Iterator[RedisEntry]:
         if self.merging is None:
-            yield Entry(number, key, value)
+            yield RedisEntry(number, key, value)
             return
         try:
-            yield Entry(number, key, fields_of(value))
+            yield RedisEntry(number, key, fields_of(value))
         except ValueError as error:
             self.report.refused(number, "not-an-object", str(error), value)
 
-    def _write(self, portion: Sequence[Entry]) -> None:
+    def _write(self, portion: Sequence[RedisEntry]) -> None:
         """One transaction per portion, so that nobody sees a hash between two versions of itself."""
         try:
             refused = self.client.insist(lambda connection: self._send(connection, portion))
@@ -155,7 +155,7 @@ class RedisWrite:
             self.report.refused(entry.row, "not-an-object", f"{entry.key}: {why}", document_of(entry))
         self.report.written(len(portion) - len(refused))
 
-    def _send(self, connection: redis.Redis, portion: Sequence[Entry]) -> list[tuple[Entry, str]]:
+    def _send(self, connection: redis.Redis, portion: Sequence[RedisEntry]) -> list[tuple[RedisEntry, str]]:
         if self.merging is not None:
             return self.merging.send(connection, portion)
         with connection.pipeline(transaction=True) as pipe:
@@ -164,7 +164,7 @@ class RedisWrite:
             pipe.execute()
         return []
 
-    def _put(self, pipe: Any, entry: Entry) -> None:
+    def _put(self, pipe: Any, entry: RedisEntry) -> None:
         if isinstance(entry.value, dict):
             # all of it anew: fields of an older row, and a value of another type, go
             pipe.delete(entry.key)

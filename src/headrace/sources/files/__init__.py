@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.places import Place
+from headrace.core.places import Location
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource, RowSource
 from headrace.sources.files.lines import first_lines, number_lines
@@ -100,9 +100,9 @@ class FilesSource(RecordSource, RowSource):
         """The folder or glob, and what its files hold."""
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
 
-    def places(self, context: Context) -> tuple[Place, ...]:
+    def places(self, context: Context) -> tuple[Location, ...]:
         """The folders in which its files are."""
-        return tuple(Place("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
+        return tuple(Location("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
 
     def check(self, context: Context) -> None:
         """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""

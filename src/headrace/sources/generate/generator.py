@@ -40,12 +40,12 @@ class GeneratedRows(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All rows at once."""
-        return _BatchReader(self._source())
+        return _GeneratedBatchReader(self._source())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Rows as time goes by."""
         per_batch = int(self.options["max_records"]) if "max_records" in self.options else None
-        return _StreamReader(self._source(), per_batch, self.options.get("hurry") == "true")
+        return _GeneratedStreamReader(self._source(), per_batch, self.options.get("hurry") == "true")
 
 
 def _tasks(start: int, stop: int, epoch_ms: int) -> list[RowRange]:
@@ -61,7 +61,7 @@ def _batches(source: GenerateSource, rows: Any) -> Iterator[pa.RecordBatch]:
         yield maker.batch(start, min(start + _ROWS_PER_BATCH, rows.stop))
 
 
-class _BatchReader(DataSourceReader):
+class _GeneratedBatchReader(DataSourceReader):
     def __init__(self, source: GenerateSource) -> None:
         self._source = source
 
@@ -72,7 +72,7 @@ class _BatchReader(DataSourceReader):
         return _batches(self._source, partition)
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _GeneratedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"row": the next row's number, "epoch": the time of row 0}, so replays need no clock."""
 
     def __init__(self, source: GenerateSource, max_records: int | None, hurry: bool) -> None:

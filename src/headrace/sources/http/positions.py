@@ -19,9 +19,9 @@ from headrace.core.positions import (
     Position,
     Positions,
     Reached,
-    Scope,
     ShiftBy,
     Split,
+    SplitScope,
     Target,
 )
 from headrace.log.inbox import Inbox, count
@@ -52,7 +52,7 @@ class HttpPositions(Positions):
         at = self.of_checkpoint(end)
         return None if at is None else {self._path: (at[self._path]["0"],)}
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         """A commit between the oldest that is kept and the one that comes next."""
         first, following = self._inbox.begin() + 1, self._inbox.end() + 1
         at = first if current is None else current[self._path]["0"]

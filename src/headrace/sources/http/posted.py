@@ -131,14 +131,14 @@ class PostedRecords(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is there."""
-        return _BatchReader(self.posts)
+        return _PostedBatchReader(self.posts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What is there and what comes."""
-        return _StreamReader(self.posts)
+        return _PostedStreamReader(self.posts)
 
 
-class _BatchReader(DataSourceReader):
+class _PostedBatchReader(DataSourceReader):
     def __init__(self, posts: Posts) -> None:
         self._posts = posts
 
@@ -151,7 +151,7 @@ class _BatchReader(DataSourceReader):
         return self._posts.rows(partition)
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An offset names the next commit to read, in the form that Kafka's have: `{"/v1/telemetry": {"0": 12}}`."""
 
     def __init__(self, posts: Posts) -> None:

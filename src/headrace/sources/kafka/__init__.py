@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
-from headrace.core.places import ANY, Place
+from headrace.core.places import ANY, Location
 from headrace.core.positions import Position, Positions
 from headrace.core.source import PackedPosition, RecordSource
 from headrace.systems.kafka.connection import KafkaConnection, refused
@@ -132,10 +132,10 @@ class KafkaSource(KafkaConnection, RecordSource):
         """The topics; that they are still the same ones is asked of the cluster at every start."""
         return f"topics like {self.pattern}" if self.pattern else f"topic {', '.join(sorted(self.topics))}"
 
-    def places(self, context: Context) -> tuple[Place, ...]:
+    def places(self, context: Context) -> tuple[Location, ...]:
         """The topics; with a pattern, any."""
         system = f"kafka {self.cluster}"
-        return tuple(Place(system, topic) for topic in self.topics) or (Place(system, ANY),)
+        return tuple(Location(system, topic) for topic in self.topics) or (Location(system, ANY),)
 
     @property
     def packed_position(self) -> PackedPosition | None:

@@ -23,9 +23,9 @@ from headrace.core.positions import (
     Position,
     Positions,
     Reached,
-    Scope,
     ShiftBy,
     Split,
+    SplitScope,
     Target,
 )
 from headrace.systems.kafka.cluster import Cluster, client, cluster_error
@@ -66,7 +66,7 @@ class KafkaPositions(Positions):
         """The same topics, with the other's offsets."""
         return {topic: {**parts, **to.get(topic, {})} for topic, parts in end.items()}
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         """An offset for every partition there is, never before its start or after its end."""
         partitions = self._partitions()
         low, high = self._cluster.starts(partitions), self._cluster.ends(partitions)

@@ -17,9 +17,9 @@ from headrace.core.positions import (
     Position,
     Positions,
     Reached,
-    Scope,
     ShiftBy,
     Split,
+    SplitScope,
     Target,
 )
 
@@ -55,7 +55,7 @@ class LakePositions(Positions):
     def _id(self) -> str:
         return str(self._table().metadata().id)
 
-    def resolve(self, target: Target, current: Position | None, scope: Scope) -> Position | None:
+    def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
         """A version between the first and the one that comes next."""
         commits = self._commits()
         following = max(commits, default=-1) + 1

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from headrace.core.schema import quoted
-from headrace.sql.dialect.scope import Meaning, Scope, identifiers, relations
+from headrace.sql.dialect.scope import Meaning, QueryScope, identifiers, relations
 from headrace.sql.edits import Edit
 from headrace.sql.query import Query
 
 _HINT = "give it one in headrace.yaml, e.g. event_time: event_timestamp"
 
 
-def rowtime_edits(query: Query, scope: Scope) -> Iterator[Edit]:
+def rowtime_edits(query: Query, scope: QueryScope) -> Iterator[Edit]:
     """The event-time column instead of its other name."""
     for column in query.tree.find_all(exp.Column):
         parts = identifiers(column)
@@ -32,7 +32,7 @@ def rowtime_edits(query: Query, scope: Scope) -> Iterator[Edit]:
         yield Edit(int(place["start"]), int(place["end"]) + 1, quoted(meaning.column) + name)
 
 
-def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: Scope) -> Meaning | None:
+def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: QueryScope) -> Meaning | None:
     """What a name means in the SELECT it stands in, or in those around it."""
     name = parts[-1].name.lower()
     select = column.find_ancestor(exp.Select)

@@ -34,7 +34,7 @@ class Meaning:
 
 
 @dataclass(frozen=True)
-class Scope:
+class QueryScope:
     """Looks up names of one query. `inputs` are by lower-case name."""
 
     inputs: Mapping[str, DialectInput] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from headrace.sql.edits import Edit
 from headrace.sql.errors import SqlError
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 _TYPES = {"VARCHAR": "STRING", "BYTES": "BINARY", "VARBINARY": "BINARY"}
 _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TIME")
@@ -29,7 +29,7 @@ class WindowTable:
     lengths: tuple[str, ...]
 
 
-def respell(words: Words) -> tuple[list[Edit], list[WindowTable]]:
+def respell(words: TokenList) -> tuple[list[Edit], list[WindowTable]]:
     """The edits that make a text readable, and the windows that were written as tables."""
     edits: list[Edit] = []
     tables: list[WindowTable] = []
@@ -48,7 +48,7 @@ def respell(words: Words) -> tuple[list[Edit], list[WindowTable]]:
     return edits, tables
 
 
-def _at(words: Words, index: int, tables: list[WindowTable]) -> tuple[list[Edit], int]:
+def _at(words: TokenList, index: int, tables: list[WindowTable]) -> tuple[list[Edit], int]:
     """The edits for what begins at a word, and the word to go on with."""
     word = words.word(index)
     opens = words.kind(index + 1) is TokenType.L_PAREN
@@ -70,7 +70,7 @@ def _at(words: Words, index: int, tables: list[WindowTable]) -> tuple[list[Edit]
     return [], index + 1
 
 
-def _precisions(words: Words, index: int) -> Iterator[Edit]:
+def _precisions(words: TokenList, index: int) -> Iterator[Edit]:
     """`INTERVAL '60' SECOND(5)`: how many digits the number may have."""
     unit = index + 2
     for place in (unit, unit + 4, unit + 5):
@@ -79,14 +79,14 @@ def _precisions(words: Words, index: int) -> Iterator[Edit]:
             yield words.replace(place + 1, words.closing(place + 1), "")
 
 
-def _type_of_cast(words: Words, index: int) -> range:
+def _type_of_cast(words: TokenList, index: int) -> range:
     """The words of the type in `CAST(x AS type)`."""
     close = words.closing(index + 1)
     places = [i for i in words.level(index + 2, close - 1) if words.word(i) == "AS"]
     return range(places[-1] + 1, close) if places else range(0)
 
 
-def _types(words: Words, places: range) -> Iterator[Edit]:
+def _types(words: TokenList, places: range) -> Iterator[Edit]:
     """Types that Spark calls differently; how precise a timestamp is cannot be said there."""
     for place in places:
         word, opens = words.word(place), words.kind(place + 1) is TokenType.L_PAREN
@@ -104,7 +104,7 @@ def _types(words: Words, places: range) -> Iterator[Edit]:
             yield words.replace(place, place, "")
 
 
-def _floor_to(words: Words, index: int) -> Iterator[Edit]:
+def _floor_to(words: TokenList, index: int) -> Iterator[Edit]:
     """`FLOOR(t TO HOUR)`."""
     close = words.closing(index + 1)
     if words.word(close - 2) == "TO":
@@ -112,14 +112,14 @@ def _floor_to(words: Words, index: int) -> Iterator[Edit]:
         yield words.replace(close - 2, close - 1, "")
 
 
-def _table_alone(words: Words, index: int) -> list[Edit]:
+def _table_alone(words: TokenList, index: int) -> list[Edit]:
     """`FROM TABLE(f(x))`, with LATERAL or not: there is nothing before it that it could be joined to."""
     bracket = index + 1 if words.word(index) == "TABLE" else index + 2
     close = words.closing(bracket)
     return [words.replace(index, bracket, ""), words.replace(close, close, "")]
 
 
-def lateral_view(words: Words, first: int, bracket: int, function: str | None = None) -> Iterator[Edit]:
+def lateral_view(words: TokenList, first: int, bracket: int, function: str | None = None) -> Iterator[Edit]:
     """`, LATERAL TABLE(f(x)) AS t(a, b)` as `LATERAL VIEW f(x) t AS a, b`: one generator, and never a join of streams.
 
     `first` is the word after the join's own words, `bracket` the one that opens around the function's call, or around
@@ -135,7 +135,7 @@ def lateral_view(words: Words, first: int, bracket: int, function: str | None = 
     yield words.replace(close, last, ("" if function is None else ")") + alias)
 
 
-def _alias(words: Words, close: int) -> tuple[str, int]:
+def _alias(words: TokenList, close: int) -> tuple[str, int]:
     """The alias after a bracket as LATERAL VIEW wants it, and its last word, that of `ON TRUE` included."""
     last = close
     name, columns = "unnested", ""
@@ -151,7 +151,7 @@ def _alias(words: Words, close: int) -> tuple[str, int]:
     return f" {name}{columns}", last
 
 
-def refuse_joins_after(words: Words, bracket: int, place_of: Callable[[int], int] = int) -> None:
+def refuse_joins_after(words: TokenList, bracket: int, place_of: Callable[[int], int] = int) -> None:
     """LATERAL VIEW stands behind all joins of a FROM, so what is unnested must be written there.
 
     `place_of` says where an offset was in the text of the user.
@@ -170,7 +170,7 @@ def refuse_joins_after(words: Words, bracket: int, place_of: Callable[[int], int
         )
 
 
-def _window_table(words: Words, index: int, tables: list[WindowTable]) -> tuple[list[Edit], int]:
+def _window_table(words: TokenList, index: int, tables: list[WindowTable]) -> tuple[list[Edit], int]:
     """`TABLE(TUMBLE(TABLE t, DESCRIPTOR(time), INTERVAL …))`: the table itself; the window is made where it is used."""
     bracket, close = index + 3, words.closing(index + 1)
     parts = words.arguments(bracket)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.sql.dialect.rowtime import rowtime_edits
-from headrace.sql.dialect.scope import DialectInput, Scope
+from headrace.sql.dialect.scope import DialectInput, QueryScope
 from headrace.sql.dialect.values import dagger_meaning, distinct_counts, time_parts, unnested
 from headrace.sql.dialect.windows import Windows
 from headrace.sql.query import Query
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 __all__ = ["DialectInput", "translate"]
 
@@ -20,8 +20,8 @@ def translate(query: Query, inputs: Mapping[str, DialectInput] | None = None, *,
     `inputs` says what is known of the streams and flows it names. With `dagger`, what both dialects understand means
     what it means to Dagger.
     """
-    words = Words(query.sql, query.tokens)
-    scope = Scope({name.lower(): one for name, one in (inputs or {}).items()})
+    words = TokenList(query.sql, query.tokens)
+    scope = QueryScope({name.lower(): one for name, one in (inputs or {}).items()})
     edits = [
         *Windows(query, words, scope).edits(),
         *rowtime_edits(query, scope),

@@ -8,11 +8,11 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.sql.dialect.scope import Scope, identifiers
+from headrace.sql.dialect.scope import QueryScope, identifiers
 from headrace.sql.dialect.syntax import lateral_view, refuse_joins_after
 from headrace.sql.edits import Edit
 from headrace.sql.query import Query
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 _TIME_PARTS = {
     "seconds": ("unix_seconds(", ")"),
@@ -21,7 +21,7 @@ _TIME_PARTS = {
 _WINDOWS = ("tumble", "hop", "session")
 
 
-def time_parts(query: Query, scope: Scope) -> Iterator[Edit]:
+def time_parts(query: Query, scope: QueryScope) -> Iterator[Edit]:
     """`event_timestamp.seconds`: a protobuf timestamp is a row of two numbers there, and a timestamp here."""
     for node in query.tree.find_all(exp.Column, exp.Dot):
         parts = identifiers(node)
@@ -38,7 +38,7 @@ def time_parts(query: Query, scope: Scope) -> Iterator[Edit]:
         yield Edit(int(parts[-2].meta["end"]) + 1, int(parts[-1].meta["end"]) + 1, part[1] + name)
 
 
-def distinct_counts(query: Query, words: Words) -> Iterator[Edit]:
+def distinct_counts(query: Query, words: TokenList) -> Iterator[Edit]:
     """`COUNT(DISTINCT x)` of a window as the size of the set of its values: Spark refuses the former of a stream."""
     for count in query.tree.find_all(exp.Count):
         distinct, select = count.this, count.find_ancestor(exp.Select)
@@ -55,7 +55,7 @@ def distinct_counts(query: Query, words: Words) -> Iterator[Edit]:
             yield words.replace(close, close, ")) AS BIGINT)")
 
 
-def unnested(query: Query, words: Words, scope: Scope) -> Iterator[Edit]:
+def unnested(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
     """`CROSS JOIN UNNEST(x) AS t(a, b)`: elements of an array, fields of its rows, or keys and values of a map."""
     for node in query.tree.find_all(exp.Unnest):
         starts = [int(part.meta["start"]) for part in node.expressions[0].walk() if "start" in part.meta]
@@ -66,7 +66,7 @@ def unnested(query: Query, words: Words, scope: Scope) -> Iterator[Edit]:
         yield from lateral_view(words, place, place + 1, _generator(node, scope))
 
 
-def _generator(node: exp.Unnest, scope: Scope) -> str:
+def _generator(node: exp.Unnest, scope: QueryScope) -> str:
     select = node.find_ancestor(exp.Select)
     names = [part.name for part in identifiers(node.expressions[0])]
     kind = scope.path(names, select) if names else None
@@ -79,7 +79,7 @@ def _generator(node: exp.Unnest, scope: Scope) -> str:
     return "inline" if columns > 1 else "explode"
 
 
-def dagger_meaning(query: Query, words: Words, scope: Scope) -> Iterator[Edit]:
+def dagger_meaning(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
     """What both understand and Dagger reads in another way; only where the flow says that Dagger's way is meant."""
     yield from _whole_divisions(query, words, scope)
     for index in range(len(words)):
@@ -93,7 +93,7 @@ def dagger_meaning(query: Query, words: Words, scope: Scope) -> Iterator[Edit]:
             yield from _renamed(words, index)
 
 
-def _whole_divisions(query: Query, words: Words, scope: Scope) -> Iterator[Edit]:
+def _whole_divisions(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
     """Whole numbers divide to a whole number there, to a fraction in Spark."""
     for division in query.tree.find_all(exp.Div):
         starts = [int(part.meta["start"]) for part in division.right.walk() if "start" in part.meta]
@@ -105,7 +105,7 @@ def _whole_divisions(query: Query, words: Words, scope: Scope) -> Iterator[Edit]
         yield words.replace(place, place, " DIV ")
 
 
-def _bracket(words: Words, index: int) -> Iterator[Edit]:
+def _bracket(words: TokenList, index: int) -> Iterator[Edit]:
     """`ARRAY[1, 2]` and `MAP['a', 1]` make values; `x[1]` is the first element, and null when there is none."""
     close = words.closing(index)
     if words.word(index - 1) in ("ARRAY", "MAP"):
@@ -117,7 +117,7 @@ def _bracket(words: Words, index: int) -> Iterator[Edit]:
     yield words.replace(close, close, ")")
 
 
-def _operand(words: Words, last: int) -> int:
+def _operand(words: TokenList, last: int) -> int:
     """The first word of what a bracket stands behind: `a.b`, `f(x)`, `a[1]`."""
     first = last
     while True:
@@ -133,7 +133,7 @@ def _operand(words: Words, last: int) -> int:
         return first
 
 
-def _renamed(words: Words, index: int) -> Iterator[Edit]:
+def _renamed(words: TokenList, index: int) -> Iterator[Edit]:
     """Functions of Flink that Spark has under another name."""
     arguments = words.arguments(index + 1)
     close = words.closing(index + 1)

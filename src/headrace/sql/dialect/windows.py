@@ -13,11 +13,11 @@ from sqlglot import exp
 
 from headrace.core.schema import quoted
 from headrace.sql.dialect.lengths import spark_length
-from headrace.sql.dialect.scope import Scope, identifiers, relations
+from headrace.sql.dialect.scope import QueryScope, identifiers, relations
 from headrace.sql.dialect.syntax import WindowTable
 from headrace.sql.edits import Edit
 from headrace.sql.query import Query, SqlError
-from headrace.sql.tokens import Words
+from headrace.sql.tokens import TokenList
 
 _LENGTHS = {"tumble": 1, "hop": 2, "session": 1}
 _PARTS = ("start", "end", "rowtime", "proctime")
@@ -31,8 +31,8 @@ class Windows:
     """Rewrites the windows of one query."""
 
     query: Query
-    words: Words
-    scope: Scope
+    words: TokenList
+    scope: QueryScope
 
     def edits(self) -> Iterator[Edit]:
         """All that has to change for Spark to understand the windows."""

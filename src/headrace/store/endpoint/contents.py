@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from headrace.core.endpoints import Endpoint
-from headrace.store.endpoint.fill import Shape, word_entries
+from headrace.store.endpoint.fill import EndpointShape, word_entries
 from headrace.store.lmdb.environment import Transaction
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.rows.layout import (
@@ -61,7 +61,7 @@ class Contents:
         state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
         expected = dict.fromkeys(state.sums, 0)
         expected[ROWS] = state.sums[ROWS]
-        shape = Shape(self.endpoint)
+        shape = EndpointShape(self.endpoint)
         items = self._items(ROWS)
         while chunk := list(islice(items, _AT_ONCE)):
             keys = [key for key, _ in chunk]

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
-from headrace.store.endpoint.resolve import Outcome, Prepared, Refusal, Resolver, prepare
+from headrace.store.endpoint.resolve import BatchOutcome, Prepared, RefusedChange, Resolver, prepare
 from headrace.store.lmdb.environment import Transaction
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.rows.layout import (
@@ -39,7 +39,7 @@ _Columns = dict[str, pa.Array]
 _Items = list[tuple[bytes, bytes]]
 
 
-class Shape:
+class EndpointShape:
     """What follows from the definition of an endpoint, made once for all transactions."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -56,7 +56,7 @@ class _Changed:
     """Rows that change, and what stood there before."""
 
     prepared: Prepared
-    outcome: Outcome
+    outcome: BatchOutcome
     there: dict[bytes, bytes]
     """As they stand in the store."""
     json: dict[bytes, bytes]
@@ -73,12 +73,12 @@ class Fill:
 
     txn: Transaction
     databases: dict[bytes, Any]
-    shape: Shape
+    shape: EndpointShape
     state: State
     events: int
     """How many events are kept."""
 
-    def apply(self, batch: pa.RecordBatch) -> Outcome:
+    def apply(self, batch: pa.RecordBatch) -> BatchOutcome:
         """Apply a batch of changes."""
         shape, state = self.shape, self.state
         prepared = prepare(batch, shape.endpoint, shape.keys, shape.json)
@@ -94,7 +94,7 @@ class Fill:
         state.version = outcome.version
         return outcome
 
-    def refuse(self, refusals: Iterable[Refusal]) -> None:
+    def refuse(self, refusals: Iterable[RefusedChange]) -> None:
         """Keep changes that were refused, the last of all."""
         for refusal in refusals:
             self.state.refused += 1
@@ -125,7 +125,7 @@ class Fill:
         if shape.endpoint.text:
             self._words(changed.outcome, keys, before, now)
 
-    def _index(self, name: bytes, outcome: Outcome, value_keys: list[bytes], old: dict[bytes, bytes]) -> None:
+    def _index(self, name: bytes, outcome: BatchOutcome, value_keys: list[bytes], old: dict[bytes, bytes]) -> None:
         stale = [(old[key], LENGTHS[len(key)]) for key in outcome.gone if key in old]
         new = []
         for key, (at, _) in outcome.rows.items():
@@ -136,7 +136,7 @@ class Fill:
                     stale.append((before, LENGTHS[len(key)]))
         self._replace(name, stale, new)
 
-    def _words(self, outcome: Outcome, keys: list[bytes], before: _Columns, now: _Columns) -> None:
+    def _words(self, outcome: BatchOutcome, keys: list[bytes], before: _Columns, now: _Columns) -> None:
         old: set[tuple[bytes, bytes]] = set()
         new: set[tuple[bytes, bytes]] = set()
         for number, name in enumerate(self.shape.endpoint.text):
@@ -161,7 +161,7 @@ class Fill:
             if not self.txn.delete(key, db=database):
                 raise StoreDamagedError(f"{name.decode()} lacks the entry {key.hex()}")
 
-    def _write_events(self, outcome: Outcome) -> None:
+    def _write_events(self, outcome: BatchOutcome) -> None:
         with self.txn.cursor(db=self.databases[EVENTS]) as cursor:
             cursor.putmulti(outcome.events[-self.events :] if self.events else (), append=True)
             _forget(cursor, outcome.version - self.events)
@@ -182,7 +182,7 @@ def _forget(cursor: Any, last: int) -> None:
             cursor.delete()
 
 
-def _refused_json(position: int, refusal: Refusal) -> bytes:
+def _refused_json(position: int, refusal: RefusedChange) -> bytes:
     return msgspec.json.encode(
         {
             "position": position,

@@ -16,7 +16,7 @@ from headrace.store.lmdb.environment import Environment, Transaction, acquire, d
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.query import search
 from headrace.store.query.key_ranges import indexes
-from headrace.store.query.query import Page, Query
+from headrace.store.query.query import ResultPage, StoreQuery
 from headrace.store.rows.layout import (
     ENDPOINT,
     EVENTS,
@@ -35,7 +35,7 @@ from headrace.store.rows.layout import (
 )
 
 
-class Row(NamedTuple):
+class ServedRow(NamedTuple):
     """A row as it is served."""
 
     version: int
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StoreEvent:
     """A change that had an effect. An update that changed the key has the new one here, and the old in `old`."""
 
     version: int
@@ -55,11 +55,11 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Events:
+class StoreEvents:
     """Events in their order. When `first_kept` is greater than what was asked for, those between are forgotten."""
 
     first_kept: int
-    events: list[Event]
+    events: list[StoreEvent]
 
 
 class StoreReader:
@@ -95,25 +95,25 @@ class StoreReader:
         """Be done; views that are open can still be read."""
         release(self._environment)
 
-    def get(self, key: Sequence[Any]) -> Row | None:
+    def get(self, key: Sequence[Any]) -> ServedRow | None:
         """One row, in a moment of its own: the same as of a view, for those who ask for nothing else."""
         wanted = self.keys.row_key(key)
         packed = self._environment.get(wanted, self.databases[ROWS])
-        return None if packed is None else Row(*unpack_row(wanted, packed), wanted)
+        return None if packed is None else ServedRow(*unpack_row(wanted, packed), wanted)
 
-    def find(self, query: Query, bound: int) -> Page:
+    def find(self, query: StoreQuery, bound: int) -> ResultPage:
         """The rows of a page, in a moment of their own."""
-        with View(self) as view:
+        with ReadTransaction(self) as view:
             return view.query(query, bound)
 
-    def count(self, query: Query, bound: int) -> int:
+    def count(self, query: StoreQuery, bound: int) -> int:
         """How many rows a query gives, in a moment of their own."""
-        with View(self) as view:
+        with ReadTransaction(self) as view:
             return view.count(query, bound)
 
-    def view(self) -> View:
+    def view(self) -> ReadTransaction:
         """One moment of the store, to be used in a `with` block."""
-        return View(self)
+        return ReadTransaction(self)
 
     def begin(self) -> Transaction:
         """Begin to read; `end` must follow."""
@@ -130,7 +130,7 @@ class StoreReader:
         return Endpoint.from_json(document)
 
 
-class View:
+class ReadTransaction:
     """What a store holds at one moment, whatever is written meanwhile."""
 
     def __init__(self, reader: StoreReader) -> None:
@@ -139,7 +139,7 @@ class View:
         self._rows_db = reader.databases[ROWS]
         self._state: State | None = None
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ReadTransaction:
         self.txn = self.reader.begin()
         return self
 
@@ -171,31 +171,31 @@ class View:
         """How many changes were refused so far."""
         return self._how_far().refused
 
-    def get(self, key: Sequence[Any]) -> Row | None:
+    def get(self, key: Sequence[Any]) -> ServedRow | None:
         """The row with these values in its key columns."""
         return self.row(self.reader.keys.row_key(key))
 
-    def row(self, key: bytes) -> Row | None:
+    def row(self, key: bytes) -> ServedRow | None:
         """The row with this row key."""
         with damage_told():
             packed = self.txn.get(key, db=self._rows_db)
         if packed is None:
             return None
-        return Row(*unpack_row(key, packed), key)
+        return ServedRow(*unpack_row(key, packed), key)
 
-    def unpacked(self, items: Iterable[tuple[bytes, bytes]]) -> list[Row]:
+    def unpacked(self, items: Iterable[tuple[bytes, bytes]]) -> list[ServedRow]:
         """Rows as they are served, from their keys and how they are kept."""
-        return [Row(*unpack_row(key, packed), key) for key, packed in items]
+        return [ServedRow(*unpack_row(key, packed), key) for key, packed in items]
 
-    def query(self, query: Query, bound: int) -> Page:
+    def query(self, query: StoreQuery, bound: int) -> ResultPage:
         """The rows of a page; RequestError when more than `bound` rows would have to be looked at."""
         return search.find(self, query, bound)
 
-    def count(self, query: Query, bound: int) -> int:
+    def count(self, query: StoreQuery, bound: int) -> int:
         """How many rows a query gives."""
         return search.count(self, query, bound)
 
-    def scan(self, after: bytes | None = None) -> Iterator[Row]:
+    def scan(self, after: bytes | None = None) -> Iterator[ServedRow]:
         """Rows in the order of their keys, those after a row key if one is given."""
         with damage_told(), self.txn.cursor(db=self._rows_db) as cursor:
             there = cursor.first() if after is None else cursor.set_range(after)
@@ -204,22 +204,22 @@ class View:
             if there:
                 for key, packed in cursor.iternext():
                     version, json = unpack_row(key, packed)
-                    yield Row(version, json, key)
+                    yield ServedRow(version, json, key)
 
-    def events(self, after: int, limit: int = 1000) -> Events:
+    def events(self, after: int, limit: int = 1000) -> StoreEvents:
         """The events after a version."""
         with damage_told(), self.txn.cursor(db=self.reader.databases[EVENTS]) as cursor:
             if not cursor.first():
-                return Events(self.version + 1, [])
+                return StoreEvents(self.version + 1, [])
             first = NUMBER.unpack(cursor.key())[0]
-            found: list[Event] = []
+            found: list[StoreEvent] = []
             if cursor.set_range(NUMBER.pack(max(after, 0) + 1)):
                 for key, packed in cursor.iternext():
                     if len(found) == limit:
                         break
                     version, op, row_key, new, old = unpack_event(key, packed)
-                    found.append(Event(version, Op(op), row_key, new, old))
-            return Events(first, found)
+                    found.append(StoreEvent(version, Op(op), row_key, new, old))
+            return StoreEvents(first, found)
 
     def refusals(self) -> list[dict[str, Any]]:
         """The last changes that were refused, as they were, each with the reason."""

@@ -17,7 +17,7 @@ MISSING = "primary key not found"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedChange:
     """A change that the endpoint's policy says is an error, or that cannot be served."""
 
     index: int
@@ -63,7 +63,7 @@ def prepare(batch: pa.RecordBatch, endpoint: Endpoint, maker: KeyMaker, writer: 
 
 
 @dataclass
-class Outcome:
+class BatchOutcome:
     """What became of the changes of a batch."""
 
     version: int
@@ -72,7 +72,7 @@ class Outcome:
     gone: set[bytes] = field(default_factory=set)
     events: list[tuple[bytes, bytes]] = field(default_factory=list)
     ignored: int = 0
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedChange] = field(default_factory=list)
 
 
 class Resolver:
@@ -82,9 +82,9 @@ class Resolver:
         self._conflicts = conflicts
         self._prepared = prepared
         self._now: dict[bytes, bytes] = there  # key -> JSON, as it is after the changes so far
-        self._outcome = Outcome(version)
+        self._outcome = BatchOutcome(version)
 
-    def run(self) -> Outcome:
+    def run(self) -> BatchOutcome:
         """Settle them all."""
         steps: dict[int, Callable[[int, bytes, bytes], None]] = {
             Op.UPSERT: self._upsert,
@@ -165,4 +165,4 @@ class Resolver:
 
     def _refuse(self, index: int, reason: str) -> None:
         json = self._prepared.json[index]
-        self._outcome.refused.append(Refusal(index, Op(self._prepared.ops[index]), reason, json))
+        self._outcome.refused.append(RefusedChange(index, Op(self._prepared.ops[index]), reason, json))

@@ -31,7 +31,7 @@ _PIECE = 16 << 20
 _COMPRESSION = "zstd"
 
 
-class Piece(msgspec.Struct, frozen=True):
+class SnapshotPiece(msgspec.Struct, frozen=True):
     """A part of the store's file."""
 
     name: str
@@ -41,7 +41,7 @@ class Piece(msgspec.Struct, frozen=True):
     """Of what is stored."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class SnapshotManifest(msgspec.Struct, frozen=True):
     """What a snapshot says about itself."""
 
     endpoint: dict[str, Any]
@@ -49,15 +49,15 @@ class Manifest(msgspec.Struct, frozen=True):
     version: int
     rows: int
     size: int
-    pieces: list[Piece]
+    pieces: list[SnapshotPiece]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StoreSnapshot:
     """One that is there."""
 
     folder: StatePath
-    manifest: Manifest
+    manifest: SnapshotManifest
 
     @property
     def position(self) -> int:
@@ -71,7 +71,7 @@ class Snapshots:
     def __init__(self, root: StatePath) -> None:
         self._root = root
 
-    def save(self, writer: StoreWriter) -> Snapshot:
+    def save(self, writer: StoreWriter) -> StoreSnapshot:
         """Make one of how the store is now, while it goes on. What is damaged is not saved: StoreDamagedError."""
         scratch = writer.folder.with_name(f".{writer.folder.name}.{uuid.uuid4().hex[:8]}")
         try:
@@ -81,27 +81,27 @@ class Snapshots:
             with appearing(folder) as draft, (scratch / FILE).open("rb") as source:
                 pieces = [_put(draft, number, data) for number, data in enumerate(_read(source))]
                 size = sum(piece.size for piece in pieces)
-                manifest = Manifest(writer.endpoint.to_json(), position, version, rows, size, pieces)
+                manifest = SnapshotManifest(writer.endpoint.to_json(), position, version, rows, size, pieces)
                 write_atomically(draft / MANIFEST, msgspec.json.encode(manifest))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        return Snapshot(folder, manifest)
+        return StoreSnapshot(folder, manifest)
 
-    def found(self, endpoint: Endpoint) -> list[Snapshot]:
+    def found(self, endpoint: Endpoint) -> list[StoreSnapshot]:
         """Those of this version of an endpoint, the newest first."""
         snapshots = []
         for folder in reversed(self._folders(endpoint)):
             with suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
-                manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+                manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=SnapshotManifest)
                 if Endpoint.from_json(manifest.endpoint).fingerprint == endpoint.fingerprint:
-                    snapshots.append(Snapshot(folder, manifest))
+                    snapshots.append(StoreSnapshot(folder, manifest))
         return snapshots
 
-    def newest(self, endpoint: Endpoint) -> Snapshot | None:
+    def newest(self, endpoint: Endpoint) -> StoreSnapshot | None:
         """The newest one. Whether it is good shows when it is restored."""
         return next(iter(self.found(endpoint)), None)
 
-    def restore(self, endpoint: Endpoint, into: Path) -> Snapshot | None:
+    def restore(self, endpoint: Endpoint, into: Path) -> StoreSnapshot | None:
         """Make a store of the newest good snapshot, in a folder that is not there yet; None: there is none."""
         for snapshot in self.found(endpoint):
             draft = into.with_name(f".{into.name}.{uuid.uuid4().hex[:8]}")
@@ -141,14 +141,14 @@ def _read(source: BinaryIO) -> Iterator[bytes]:
         yield data
 
 
-def _put(draft: StatePath, number: int, data: bytes) -> Piece:
+def _put(draft: StatePath, number: int, data: bytes) -> SnapshotPiece:
     packed = pa.compress(data, codec=_COMPRESSION, asbytes=True)
-    piece = Piece(f"{number:06}.zst", len(data), hashlib.sha256(packed).hexdigest())
+    piece = SnapshotPiece(f"{number:06}.zst", len(data), hashlib.sha256(packed).hexdigest())
     write_atomically(draft / piece.name, packed, durable=False)
     return piece
 
 
-def _fetch(snapshot: Snapshot, draft: Path) -> None:
+def _fetch(snapshot: StoreSnapshot, draft: Path) -> None:
     draft.mkdir(parents=True)
     with (draft / FILE).open("wb") as target:
         for piece in snapshot.manifest.pieces:

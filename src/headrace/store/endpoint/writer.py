@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
 from headrace.store.endpoint.contents import Contents
-from headrace.store.endpoint.fill import REFUSED_KEPT, Fill, Shape
-from headrace.store.endpoint.resolve import Outcome, Refusal
+from headrace.store.endpoint.fill import REFUSED_KEPT, EndpointShape, Fill
+from headrace.store.endpoint.resolve import BatchOutcome, RefusedChange
 from headrace.store.lmdb.environment import MAP, Environment, acquire, damage_told, release
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.lmdb.pages import check_pages
@@ -33,10 +33,10 @@ class Applied:
     changes: int = 0
     ignored: int = 0
     refused: int = 0
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[RefusedChange] = field(default_factory=list)
     """Those that were refused; of many, the first."""
 
-    def add(self, outcome: Outcome, before: int) -> list[Refusal]:
+    def add(self, outcome: BatchOutcome, before: int) -> list[RefusedChange]:
         """Count a batch in; gives what it refused, numbered after the changes of the batches before."""
         refusals = [replace(one, index=before + one.index) for one in outcome.refused]
         self.changes += len(outcome.events)
@@ -51,7 +51,7 @@ class StoreWriter:
 
     def __init__(self, environment: Environment, endpoint: Endpoint, events: int) -> None:
         self._environment = environment
-        self._shape = Shape(endpoint)
+        self._shape = EndpointShape(endpoint)
         self._events = events
         self._databases = self._create()
         with environment.reading() as txn, damage_told():

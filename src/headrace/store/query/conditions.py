@@ -70,7 +70,7 @@ def _within(value: Any, path: list[str], read: Callable[[Any], Any] | None) -> A
     return value if value is None or read is None else read(value)
 
 
-class Filter:
+class RowFilter:
     """A condition that rows are chosen by.
 
     Not an abstract class to Python: asking what kind a condition is would cost a planner more than planning.
@@ -86,7 +86,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Compare(Filter):
+class Compare(RowFilter):
     """A field compared with a value; unknown of a null."""
 
     field: Field
@@ -103,7 +103,7 @@ class Compare(Filter):
 
 
 @dataclass(frozen=True)
-class IsNull(Filter):
+class IsNull(RowFilter):
     """Whether a field is null; never unknown."""
 
     field: Field
@@ -114,7 +114,7 @@ class IsNull(Filter):
 
 
 @dataclass(frozen=True)
-class Known(Filter):
+class ConstantFilter(RowFilter):
     """The same for all values, since what a caller compares with is beyond those of the type; unknown of a null."""
 
     field: Field
@@ -125,7 +125,7 @@ class Known(Filter):
 
 
 @dataclass(frozen=True)
-class Unknown(Filter):
+class Unknown(RowFilter):
     """A comparison with null."""
 
     def _test(self, row: Row) -> None:
@@ -133,7 +133,7 @@ class Unknown(Filter):
 
 
 @dataclass(frozen=True)
-class Among(Filter):
+class Among(RowFilter):
     """Whether a field is one of some values, of which null may be one."""
 
     field: Field
@@ -149,7 +149,7 @@ class Among(Filter):
 
 
 @dataclass(frozen=True)
-class Words(Filter):
+class WordsFilter(RowFilter):
     """Whether a text has any or every one of some words."""
 
     field: Field
@@ -165,7 +165,7 @@ class Words(Filter):
 
 
 @dataclass(frozen=True)
-class Members(Filter):
+class Members(RowFilter):
     """Whether a list has any or every one of some values."""
 
     field: Field
@@ -186,10 +186,10 @@ class Members(Filter):
 
 
 @dataclass(frozen=True)
-class Not(Filter):
+class Not(RowFilter):
     """The opposite of a condition that has no opposite of its own."""
 
-    part: Filter
+    part: RowFilter
 
     def _test(self, row: Row) -> bool | None:
         found = self.part._test(row)
@@ -197,10 +197,10 @@ class Not(Filter):
 
 
 @dataclass(frozen=True)
-class And(Filter):
+class And(RowFilter):
     """All of some conditions; of none: every row."""
 
-    parts: tuple[Filter, ...]
+    parts: tuple[RowFilter, ...]
 
     def _test(self, row: Row) -> bool | None:
         result: bool | None = True
@@ -214,10 +214,10 @@ class And(Filter):
 
 
 @dataclass(frozen=True)
-class Or(Filter):
+class Or(RowFilter):
     """Any of some conditions; of none: no row."""
 
-    parts: tuple[Filter, ...]
+    parts: tuple[RowFilter, ...]
 
     def _test(self, row: Row) -> bool | None:
         result: bool | None = False
@@ -230,15 +230,15 @@ class Or(Filter):
         return result
 
 
-def negated(condition: Filter) -> Filter:
+def negated(condition: RowFilter) -> RowFilter:
     """True where a condition is false, and unknown where that is."""
     match condition:
         case Compare(field, how, value):
             return Compare(field, _OPPOSITE[how], value)
         case IsNull(field, null):
             return IsNull(field, not null)
-        case Known(field, result):
-            return Known(field, not result)
+        case ConstantFilter(field, result):
+            return ConstantFilter(field, not result)
         case Among(field, values, null, among):
             return Among(field, values, null, not among)
         case And(parts):
@@ -252,9 +252,9 @@ def negated(condition: Filter) -> Filter:
     return Not(condition)
 
 
-def every(parts: list[Filter]) -> Filter:
+def every(parts: list[RowFilter]) -> RowFilter:
     """All of them, as flat as can be: a planner looks at the parts of the outermost."""
-    flat: list[Filter] = []
+    flat: list[RowFilter] = []
     for part in parts:
         flat += part.parts if isinstance(part, And) else [part]
     return flat[0] if len(flat) == 1 else And(tuple(flat))

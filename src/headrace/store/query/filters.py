@@ -14,21 +14,21 @@ from headrace.store.query.conditions import (
     Among,
     Compare,
     Comparison,
+    ConstantFilter,
     Field,
-    Filter,
     IsNull,
-    Known,
     Members,
     Or,
+    RowFilter,
     Unknown,
-    Words,
+    WordsFilter,
     every,
     negated,
 )
 from headrace.store.rows.tokens import tokens
-from headrace.store.rows.values import Kind, Lists, Numbers, is_text, kind_of
+from headrace.store.rows.values import Kind, Lists, NumberKind, is_text, kind_of
 
-__all__ = ["Filter", "both", "field_of", "parse_filter"]
+__all__ = ["RowFilter", "both", "field_of", "parse_filter"]
 
 DEPTH, CONDITIONS, VALUES = 32, 1_000, 10_000
 """How deep, how long, and with how many values to choose among a filter may be."""
@@ -45,12 +45,12 @@ _ON_FIELDS = (*_COMPARISONS, "$in", "$nin", "$contains", "$matches_any", "$match
 _SHOWN = 60
 
 
-def parse_filter(document: Any, endpoint: Endpoint) -> Filter:
+def parse_filter(document: Any, endpoint: Endpoint) -> RowFilter:
     """The condition that a document describes; a RequestError says what is wrong with it."""
     return _Parser(endpoint).filter(document, 1)
 
 
-def both(one: Filter | None, other: Filter | None) -> Filter | None:
+def both(one: RowFilter | None, other: RowFilter | None) -> RowFilter | None:
     """What meets both, as for a caller's filter and the rows the caller may see."""
     given = [part for part in (one, other) if part is not None]
     return every(given) if given else None
@@ -116,7 +116,7 @@ class _Parser:
         self._endpoint = endpoint
         self._conditions = 0
 
-    def filter(self, document: Any, depth: int) -> Filter:
+    def filter(self, document: Any, depth: int) -> RowFilter:
         self._check_depth(depth)
         if not isinstance(document, dict):
             raise _bad(
@@ -129,7 +129,7 @@ class _Parser:
         if depth > DEPTH:
             raise _bad(f"the filter is nested deeper than {DEPTH} levels")
 
-    def _entry(self, key: str, value: Any, depth: int) -> Filter:
+    def _entry(self, key: str, value: Any, depth: int) -> RowFilter:
         if key in _JOINS:
             return self._join(key, value, depth)
         if key == "$not":
@@ -140,13 +140,13 @@ class _Parser:
             raise _unknown_operator(key, (*_JOINS, *_ON_FIELDS))
         return self._on_field(field_of(key, self._endpoint), value, depth)
 
-    def _join(self, key: str, value: Any, depth: int) -> Filter:
+    def _join(self, key: str, value: Any, depth: int) -> RowFilter:
         if not isinstance(value, list) or len(value) < 2:
             raise _bad(f"{key} takes a list of two filters or more, not {_what(value)}")
         parts = [self.filter(one, depth + 1) for one in value]
         return every(parts) if key == "$and" else Or(tuple(parts))
 
-    def _on_field(self, field: Field, value: Any, depth: int) -> Filter:
+    def _on_field(self, field: Field, value: Any, depth: int) -> RowFilter:
         self._check_depth(depth)
         if isinstance(value, list):
             raise _bad(
@@ -161,7 +161,7 @@ class _Parser:
             return every([self._operator(field, key, given, depth) for key, given in value.items()])
         return self._within(field, value, depth)
 
-    def _within(self, field: Field, value: dict[str, Any], depth: int) -> Filter:
+    def _within(self, field: Field, value: dict[str, Any], depth: int) -> RowFilter:
         """Fields of a struct or keys of a map, named by a nested object."""
         odd = [key for key in value if key.startswith("$")]
         if odd:
@@ -172,7 +172,7 @@ class _Parser:
         find = _child if pa.types.is_map(field.kind.type) else _inner
         return every([self._on_field(find(field, name), given, depth + 1) for name, given in value.items()])
 
-    def _operator(self, field: Field, key: str, given: Any, depth: int) -> Filter:
+    def _operator(self, field: Field, key: str, given: Any, depth: int) -> RowFilter:
         self._conditions += 1
         if self._conditions > CONDITIONS:
             raise _bad(f"the filter has more than {CONDITIONS:,} conditions", "use $in for many values of one column")
@@ -189,7 +189,7 @@ class _Parser:
                 return _compared(field, key, given)
         raise _unknown_operator(key, _ON_FIELDS)
 
-    def _opposite(self, field: Field, given: Any, depth: int) -> Filter:
+    def _opposite(self, field: Field, given: Any, depth: int) -> RowFilter:
         if not isinstance(given, dict):
             raise _bad(f"$not of '{field}' takes operators, not {_what(given)}", 'for a value there is {"$ne": …}')
         return negated(self._on_field(field, given, depth + 1))
@@ -222,31 +222,31 @@ def _taken(field: Field, kind: Kind, given: Any, take: Callable[[Any], Any]) -> 
         raise _bad(message) from None
 
 
-def _compared(field: Field, key: str, given: Any) -> Filter:
+def _compared(field: Field, key: str, given: Any) -> RowFilter:
     how = _COMPARISONS[key]
     if given is None:
         return {"=": IsNull(field), "!=": IsNull(field, False)}.get(how, Unknown())
     kind = field.kind
-    if isinstance(kind, Numbers):
+    if isinstance(kind, NumberKind):
         return _number(field, kind, how, _taken(field, kind, given, kind.exact))
     return Compare(field, how, _taken(field, kind, given, kind.take))
 
 
-def _number(field: Field, kind: Numbers, how: Comparison, number: Any) -> Filter:
+def _number(field: Field, kind: NumberKind, how: Comparison, number: Any) -> RowFilter:
     """Any number compared with a column that holds only some: the same question, asked with one of those."""
     if number > kind.high:
-        return Known(field, how in ("<", "<=", "!="))
+        return ConstantFilter(field, how in ("<", "<=", "!="))
     if number < kind.low:
-        return Known(field, how in (">", ">=", "!="))
+        return ConstantFilter(field, how in (">", ">=", "!="))
     floor = kind.floor(number)
     if floor == number:
         return Compare(field, how, floor)
     if how in ("=", "!="):
-        return Known(field, how == "!=")
+        return ConstantFilter(field, how == "!=")
     return Compare(field, "<=" if how in ("<", "<=") else ">", floor)
 
 
-def _among(field: Field, given: Any) -> Filter:
+def _among(field: Field, given: Any) -> RowFilter:
     if not isinstance(given, list):
         raise _bad(f"$in and $nin of '{field}' take a list, not {_what(given)}")
     _check_values(field, given)
@@ -261,7 +261,7 @@ def _check_values(field: Field, given: list[Any]) -> None:
 
 def _one(field: Field, kind: Kind, given: Any) -> Any:
     """A value to be equal to; None for a number that the column cannot hold."""
-    if not isinstance(kind, Numbers):
+    if not isinstance(kind, NumberKind):
         return _taken(field, kind, given, kind.take)
     number = _taken(field, kind, given, kind.exact)
     if not kind.low <= number <= kind.high or kind.floor(number) != number:
@@ -269,7 +269,7 @@ def _one(field: Field, kind: Kind, given: Any) -> Any:
     return kind.floor(number)
 
 
-def _search(field: Field, key: str, given: Any) -> Filter:
+def _search(field: Field, key: str, given: Any) -> RowFilter:
     """Words in a text, values in a list."""
     if given is None:
         return Unknown()
@@ -283,13 +283,13 @@ def _search(field: Field, key: str, given: Any) -> Filter:
     words = frozenset(word for one in texts for word in tokens(_taken(field, kind, one, kind.take)))
     if not words:
         raise _bad(f"{key} of '{field}' has no word in {_what(given)}", "letters and digits make words")
-    return Words(field, words, every=key != "$matches_any")
+    return WordsFilter(field, words, every=key != "$matches_any")
 
 
-def _members(field: Field, kind: Lists, key: str, given: Any) -> Filter:
+def _members(field: Field, kind: Lists, key: str, given: Any) -> RowFilter:
     several = given if isinstance(given, list) and key != "$contains" else [given]
     _check_values(field, several)
     values = [_one(field, kind.item, one) for one in several]
     if key != "$matches_any" and None in values:
-        return Known(field, False)
+        return ConstantFilter(field, False)
     return Members(field, frozenset(one for one in values if one is not None), every=key != "$matches_any")

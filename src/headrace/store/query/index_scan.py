@@ -12,12 +12,12 @@ import msgspec
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.query.conditions import Row as Decoded
 from headrace.store.query.cursors import Cursor
-from headrace.store.query.key_ranges import Index, Span, after
-from headrace.store.query.planner import Plan, Postings, Ranges, Source, Union
+from headrace.store.query.key_ranges import Index, KeyRange, after
+from headrace.store.query.planner import Postings, QueryPlan, Ranges, Source, Union
 from headrace.store.rows.layout import ROWS, TEXT, unpack_row
 
 if TYPE_CHECKING:
-    from headrace.store.endpoint.reader import View
+    from headrace.store.endpoint.reader import ReadTransaction
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LONGEST = 511
@@ -55,7 +55,7 @@ class Hit:
 place = attrgetter("values", "key")
 
 
-def packed(view: View, hit: Hit) -> bytes:
+def packed(view: ReadTransaction, hit: Hit) -> bytes:
     """The row of a hit as it is kept."""
     found = hit.packed
     if found is None:
@@ -65,7 +65,7 @@ def packed(view: View, hit: Hit) -> bytes:
     return found
 
 
-def items(view: View, found: Sequence[Hit]) -> list[tuple[bytes, bytes]]:
+def items(view: ReadTransaction, found: Sequence[Hit]) -> list[tuple[bytes, bytes]]:
     """Keys of hits with their rows as they are kept: what is not at hand is read at once."""
     wanted = [hit.key for hit in found if hit.packed is None]
     if not wanted:
@@ -75,13 +75,13 @@ def items(view: View, found: Sequence[Hit]) -> list[tuple[bytes, bytes]]:
     return [(hit.key, there.get(hit.key) or packed(view, hit)) for hit in found]
 
 
-def decoded(view: View, hit: Hit) -> Decoded:
+def decoded(view: ReadTransaction, hit: Hit) -> Decoded:
     """The row of a hit."""
     found: Decoded = _decode(unpack_row(hit.key, packed(view, hit))[1])
     return found
 
 
-def hits(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+def hits(view: ReadTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     """What the plan's source finds after a place, in the plan's order."""
     source = chosen.source
     if source is None:
@@ -93,7 +93,7 @@ def hits(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iter
     return _raw(view, source, chosen.backwards, begin)
 
 
-def _raw(view: View, source: Ranges | Postings, backwards: bool, begin: Cursor | None) -> Iterator[Hit]:
+def _raw(view: ReadTransaction, source: Ranges | Postings, backwards: bool, begin: Cursor | None) -> Iterator[Hit]:
     """In the order of the bytes."""
     if isinstance(source, Postings):
         return _posted(view, source.prefix, begin)
@@ -105,34 +105,34 @@ def _raw(view: View, source: Ranges | Postings, backwards: bool, begin: Cursor |
     return _entries(view, source, backwards, start)
 
 
-def _rows(view: View, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
+def _rows(view: ReadTransaction, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
     longest = source.index.longest
     for key, packed in _along(view, source, backwards, start):
         yield Hit(b"", key, len(key) == longest, packed)
 
 
-def _entries(view: View, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
+def _entries(view: ReadTransaction, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
     longest = source.index.longest
     for entry, length in _along(view, source, backwards, start):
         end = len(entry) - length[0]
         yield Hit(entry[:end], entry[end:], end == longest)
 
 
-def _posted(view: View, prefix: bytes, begin: Cursor | None) -> Iterator[Hit]:
+def _posted(view: ReadTransaction, prefix: bytes, begin: Cursor | None) -> Iterator[Hit]:
     start = prefix if begin is None else prefix + begin.key + b"\x00"
-    span = Span.of(prefix)
+    span = KeyRange.of(prefix)
     with view.txn.cursor(db=view.reader.databases[TEXT]) as cursor:
         for entry, _ in _forwards(cursor, start, span.high):
             yield Hit(b"", entry[len(prefix) :])
 
 
-def _united(view: View, source: Union, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+def _united(view: ReadTransaction, source: Union, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     for key in sorted(_keys(view, source, budget)):
         if begin is None or key > begin.key:
             yield Hit(b"", key)
 
 
-def _keys(view: View, source: Source, budget: Budget) -> set[bytes]:
+def _keys(view: ReadTransaction, source: Source, budget: Budget) -> set[bytes]:
     """The rows that any of several sources find."""
     if isinstance(source, Union):
         return set[bytes]().union(*(_keys(view, one, budget) for one in source.sources))
@@ -143,7 +143,9 @@ def _keys(view: View, source: Source, budget: Budget) -> set[bytes]:
     return found
 
 
-def _in_runs(view: View, source: Ranges, backwards: bool, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+def _in_runs(
+    view: ReadTransaction, source: Ranges, backwards: bool, begin: Cursor | None, budget: Budget
+) -> Iterator[Hit]:
     """In the order of the values: entries that agree as far as their values are kept are sorted by their rows."""
     index = source.index
     walk = _keyed if index.number is None else _entries
@@ -161,7 +163,7 @@ def _in_runs(view: View, source: Ranges, backwards: bool, begin: Cursor | None, 
     yield from _ordered(view, index, run, backwards, begin)
 
 
-def _keyed(view: View, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
+def _keyed(view: ReadTransaction, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[Hit]:
     """Rows with their key as what they are sorted by."""
     for hit in _rows(view, source, backwards, start):
         hit.values = hit.key
@@ -177,7 +179,9 @@ def _start(index: Index, begin: Cursor, backwards: bool) -> bytes | None:
     return last if backwards else last + b"\x00"
 
 
-def _ordered(view: View, index: Index, run: list[Hit], backwards: bool, begin: Cursor | None) -> Iterator[Hit]:
+def _ordered(
+    view: ReadTransaction, index: Index, run: list[Hit], backwards: bool, begin: Cursor | None
+) -> Iterator[Hit]:
     for hit in run:
         if hit.shortened:
             row = decoded(view, hit)
@@ -192,7 +196,9 @@ def _ordered(view: View, index: Index, run: list[Hit], backwards: bool, begin: C
             yield hit
 
 
-def _along(view: View, source: Ranges, backwards: bool, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+def _along(
+    view: ReadTransaction, source: Ranges, backwards: bool, start: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
     """Keys and data of the ranges; `start` is the first key to be had, or the one before which to begin backwards."""
     with view.txn.cursor(db=view.reader.databases[source.index.database]) as cursor:
         if backwards:

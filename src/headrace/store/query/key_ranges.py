@@ -25,16 +25,16 @@ _FIXED_WIDTH = 17
 
 
 @dataclass(frozen=True)
-class Span:
+class KeyRange:
     """Keys from `low` on, up to `high`, which is not in it; None: up to the end."""
 
     low: bytes
     high: bytes | None
 
     @staticmethod
-    def of(prefix: bytes) -> Span:
+    def of(prefix: bytes) -> KeyRange:
         """All keys that begin so."""
-        return Span(prefix, after(prefix))
+        return KeyRange(prefix, after(prefix))
 
     @property
     def empty(self) -> bool:
@@ -64,14 +64,14 @@ class Index:
     then_key: tuple[str, ...]
     """Columns that entries with equal values are sorted by."""
 
-    def point(self, values: bytes, columns: int) -> tuple[Span, bool]:
+    def point(self, values: bytes, columns: int) -> tuple[KeyRange, bool]:
         """Where entries with these values in their first columns stand, and whether others may stand there too."""
         if columns == len(self.fields):
             found = self.shortened(values)
             if self.number is None:
-                return Span(found, found + b"\x00"), False
-            return Span.of(found), False
-        return Span.of(values[: self.kept]), len(values) > self.kept
+                return KeyRange(found, found + b"\x00"), False
+            return KeyRange.of(found), False
+        return KeyRange.of(values[: self.kept]), len(values) > self.kept
 
     def least(self, bound: bytes, inclusive: bool) -> tuple[bytes, bool]:
         """From where on entries are that are not below (or are above) a bound, and whether others may be there."""

@@ -11,9 +11,20 @@ from operator import attrgetter
 from typing import Any
 
 from headrace.core.endpoints import Endpoint
-from headrace.store.query.conditions import Among, And, Compare, Filter, IsNull, Known, Or, Unknown, Words, every
-from headrace.store.query.key_ranges import Index, Span
-from headrace.store.query.query import Order, Query
+from headrace.store.query.conditions import (
+    Among,
+    And,
+    Compare,
+    ConstantFilter,
+    IsNull,
+    Or,
+    RowFilter,
+    Unknown,
+    WordsFilter,
+    every,
+)
+from headrace.store.query.key_ranges import Index, KeyRange
+from headrace.store.query.query import SortOrder, StoreQuery
 from headrace.store.rows.layout import token_prefix
 
 _MANY = 10_000
@@ -28,7 +39,7 @@ class Ranges:
     """Entries of an index, or rows, in the order of their keys. The spans are sorted and do not overlap."""
 
     index: Index
-    spans: tuple[Span, ...]
+    spans: tuple[KeyRange, ...]
 
 
 @dataclass(frozen=True)
@@ -49,16 +60,16 @@ Source = Ranges | Postings | Union
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryPlan:
     """How a query is answered."""
 
     source: Source | None
     """None: no row can meet the filter."""
-    rest: Filter | None
+    rest: RowFilter | None
     """What rows have to be checked for: the index does not answer it."""
-    whole: Filter | None
+    whole: RowFilter | None
     """What those rows have to be checked for whose entry is shortened, so that it says too little."""
-    sort: tuple[Order, ...] = ()
+    sort: tuple[SortOrder, ...] = ()
     """Not empty: rows come in no useful order and must be sorted."""
     backwards: bool = False
     in_runs: bool = False
@@ -83,14 +94,14 @@ class Plan:
 
 
 @dataclass
-class _Column:
+class _ColumnKeys:
     """What a filter says of one column, as keys."""
 
-    equal: tuple[bytes, Filter] | None = None
-    among: tuple[list[bytes], Filter] | None = None
+    equal: tuple[bytes, RowFilter] | None = None
+    among: tuple[list[bytes], RowFilter] | None = None
     low: tuple[bytes, bool] | None = None
     high: tuple[bytes, bool] | None = None
-    ranges: list[Filter] = field(default_factory=list)
+    ranges: list[RowFilter] = field(default_factory=list)
 
     def at_least(self, bound: bytes, inclusive: bool) -> None:
         """Of several lower bounds the highest counts."""
@@ -103,8 +114,8 @@ class _Column:
             self.high = (bound, inclusive)
 
 
-_NOTHING = _Column()
-_EVERYTHING = (Span(b"", None),)
+_NOTHING = _ColumnKeys()
+_EVERYTHING = (KeyRange(b"", None),)
 
 
 @dataclass
@@ -113,17 +124,17 @@ class _Candidate:
 
     source: Source
     rows: float
-    used: list[Filter]
+    used: list[RowFilter]
 
 
 _rows_of = attrgetter("rows")
 
 
-def plan(query: Query, endpoint: Endpoint, indexes: Sequence[Index]) -> Plan:
+def plan(query: StoreQuery, endpoint: Endpoint, indexes: Sequence[Index]) -> QueryPlan:
     """The best way to answer a query."""
     parts = _parts(query.filter)
     if any(_is_never(part) for part in parts):
-        return Plan(None, None, None)
+        return QueryPlan(None, None, None)
     columns = _columns(parts)
     fixed = {name for name, column in columns.items() if column.equal is not None}
     wanted = [term for term in query.order if term.field.column not in fixed]
@@ -134,7 +145,7 @@ def plan(query: Query, endpoint: Endpoint, indexes: Sequence[Index]) -> Plan:
         best = min(candidates, key=_rows_of)
     rest = [part for part in parts if not any(part is used for used in best.used)]
     sorts = not _in_order(best.source, wanted, fixed)
-    return Plan(
+    return QueryPlan(
         source=best.source,
         rest=every(rest) if rest else None,
         whole=query.filter,
@@ -144,35 +155,35 @@ def plan(query: Query, endpoint: Endpoint, indexes: Sequence[Index]) -> Plan:
     )
 
 
-def _parts(condition: Filter | None) -> tuple[Filter, ...]:
+def _parts(condition: RowFilter | None) -> tuple[RowFilter, ...]:
     if condition is None:
         return ()
     return condition.parts if isinstance(condition, And) else (condition,)
 
 
-def _is_never(part: Filter) -> bool:
+def _is_never(part: RowFilter) -> bool:
     match part:
-        case Unknown() | Known(result=False) | Or(parts=()):
+        case Unknown() | ConstantFilter(result=False) | Or(parts=()):
             return True
         case Among(values=values, null=False, among=True):
             return not values
     return False
 
 
-def _columns(parts: Iterable[Filter]) -> dict[str, _Column]:
+def _columns(parts: Iterable[RowFilter]) -> dict[str, _ColumnKeys]:
     """What can be looked up, by column."""
-    found: dict[str, _Column] = {}
+    found: dict[str, _ColumnKeys] = {}
     for part in parts:
         match part:
-            case Compare() | IsNull() | Known() | Among():
+            case Compare() | IsNull() | ConstantFilter() | Among():
                 if part.field.column is not None:
-                    _note(found.setdefault(part.field.column, _Column()), part)
+                    _note(found.setdefault(part.field.column, _ColumnKeys()), part)
             case _:
                 pass
     return found
 
 
-def _note(column: _Column, part: Any) -> None:
+def _note(column: _ColumnKeys, part: Any) -> None:
     kind = part.field.kind
     null, not_null = kind.codec.encode(None), b"\x01"
     match part:
@@ -190,28 +201,28 @@ def _note(column: _Column, part: Any) -> None:
             column.at_most(kind.key(value), how == "<=")
             column.at_least(not_null, True)
             column.ranges.append(part)
-        case IsNull(null=False) | Known(result=True):
+        case IsNull(null=False) | ConstantFilter(result=True):
             column.at_least(not_null, True)
             column.ranges.append(part)
 
 
 def _candidates(
-    parts: tuple[Filter, ...], columns: dict[str, _Column], endpoint: Endpoint, indexes: Sequence[Index]
+    parts: tuple[RowFilter, ...], columns: dict[str, _ColumnKeys], endpoint: Endpoint, indexes: Sequence[Index]
 ) -> list[_Candidate]:
     found = [_looked_up(index, columns) for index in indexes]
     for part in parts:
-        if isinstance(part, Words):
+        if isinstance(part, WordsFilter):
             found += _by_words(part, endpoint)
         elif isinstance(part, Or):
             found += _by_union(part, endpoint, indexes)
     return found
 
 
-def _looked_up(index: Index, columns: dict[str, _Column]) -> _Candidate:
+def _looked_up(index: Index, columns: dict[str, _ColumnKeys]) -> _Candidate:
     """Equal values of the first columns, then a range of the next."""
     if not index.columns or index.columns[0] not in columns:
         return _Candidate(Ranges(index, _EVERYTHING), _ROWS, [])
-    points, used, part = [b""], list[Filter](), 1.0
+    points, used, part = [b""], list[RowFilter](), 1.0
     for name in index.columns:
         column = columns.get(name, _NOTHING)
         if column.equal is not None:
@@ -236,27 +247,27 @@ def _looked_up(index: Index, columns: dict[str, _Column]) -> _Candidate:
     return _Candidate(Ranges(index, tuple(sorted(set(spans), key=lambda span: span.low))), rows, [] if loose else used)
 
 
-def _points(index: Index, points: list[bytes], columns: int) -> tuple[list[Span], bool]:
+def _points(index: Index, points: list[bytes], columns: int) -> tuple[list[KeyRange], bool]:
     if columns == 0:
         return list(_EVERYTHING), False
     found = [index.point(point, columns) for point in points]
     return [span for span, _ in found], any(loose for _, loose in found)
 
 
-def _ranges(index: Index, points: list[bytes], column: _Column) -> tuple[list[Span], bool]:
-    spans, loose = list[Span](), False
+def _ranges(index: Index, points: list[bytes], column: _ColumnKeys) -> tuple[list[KeyRange], bool]:
+    spans, loose = list[KeyRange](), False
     for point in points:
         low, low_is_loose = index.least(point + column.low[0], column.low[1]) if column.low else (point, False)
         if column.high is None:
-            high, high_is_loose = Span.of(point[: index.kept]).high, len(point) > index.kept
+            high, high_is_loose = KeyRange.of(point[: index.kept]).high, len(point) > index.kept
         else:
             high, high_is_loose = index.most(point + column.high[0], column.high[1])
         loose = loose or low_is_loose or high_is_loose
-        spans.append(Span(low, high))
+        spans.append(KeyRange(low, high))
     return [span for span in spans if not span.empty], loose
 
 
-def _by_words(part: Words, endpoint: Endpoint) -> list[_Candidate]:
+def _by_words(part: WordsFilter, endpoint: Endpoint) -> list[_Candidate]:
     name = part.field.column
     if name is None or name not in endpoint.text:
         return []
@@ -270,7 +281,7 @@ def _by_words(part: Words, endpoint: Endpoint) -> list[_Candidate]:
     return [_Candidate(source, min(_ROWS, _ROWS * _PER_WORD * len(sources)), [part])]
 
 
-def _only(part: Words) -> list[Filter]:
+def _only(part: WordsFilter) -> list[RowFilter]:
     return [part] if len(part.words) == 1 else []
 
 
@@ -288,7 +299,7 @@ def _by_union(part: Or, endpoint: Endpoint, indexes: Sequence[Index]) -> list[_C
     return [_Candidate(Union(tuple(one.source for one in branches)), sum(one.rows for one in branches), [])]
 
 
-def _in_order(source: Source, wanted: Sequence[Order], fixed: set[str]) -> bool:
+def _in_order(source: Source, wanted: Sequence[SortOrder], fixed: set[str]) -> bool:
     """Whether rows come as they are wanted: the columns of the index without those that are all equal."""
     if not wanted:
         return True
@@ -298,7 +309,7 @@ def _in_order(source: Source, wanted: Sequence[Order], fixed: set[str]) -> bool:
     return [term.field.column for term in wanted] == sorted_by[: len(wanted)]
 
 
-def advice(query: Query, endpoint: Endpoint) -> str:
+def advice(query: StoreQuery, endpoint: Endpoint) -> str:
     """What would make an index answer it, as it stands in a project file. It names only what the caller named."""
     parts = _parts(query.asked)
     columns = _columns(parts)
@@ -309,7 +320,7 @@ def advice(query: Query, endpoint: Endpoint) -> str:
     names = [*equal, *(ordered if one_way else ranged[:1])]
     if names and tuple(names) not in (*endpoint.indexes, endpoint.key):
         return f"add an index to the endpoint: indexes: [[{', '.join(str(name) for name in names)}]]"
-    words = [part.field.column for part in parts if isinstance(part, Words) and part.field.column]
+    words = [part.field.column for part in parts if isinstance(part, WordsFilter) and part.field.column]
     if words and not set(words) <= set(endpoint.text):
         return f"let the words be indexed: text: [{', '.join(words)}]"
     return "ask for fewer rows: name values or a range of an indexed column, and go on with $after instead of $skip"

@@ -10,12 +10,12 @@ import msgspec
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.store.query.conditions import And, Field, Filter
+from headrace.store.query.conditions import And, Field, RowFilter
 from headrace.store.query.cursors import Cursor
 from headrace.store.query.filters import field_of, parse_filter
 
 if TYPE_CHECKING:
-    from headrace.store.endpoint.reader import Row
+    from headrace.store.endpoint.reader import ServedRow
 
 _KEYS = ("$filter", "$order_by", "$limit", "$skip", "$after")
 _DIRECTIONS = ("asc", "desc")
@@ -25,7 +25,7 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 @dataclass(frozen=True)
-class Order:
+class SortOrder:
     """Rows sorted by a field: nulls first and NaN last, or the other way round."""
 
     field: Field
@@ -33,26 +33,26 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Query:
+class StoreQuery:
     """What a caller asks of an endpoint."""
 
-    filter: Filter | None = None
-    order: tuple[Order, ...] = ()
+    filter: RowFilter | None = None
+    order: tuple[SortOrder, ...] = ()
     limit: int | None = None
     skip: int = 0
     after: Cursor | None = None
     fingerprint: bytes = b""
     """Of the caller's own filter and order: a cursor is good for just these."""
-    asked: Filter | None = None
+    asked: RowFilter | None = None
     """The caller's own filter, where `filter` is narrowed to what the caller may see: hints name its columns only."""
     seal: bytes | None = None
 
 
 @dataclass(frozen=True)
-class Page:
+class ResultPage:
     """Rows, and the cursor that the next page begins with; None: these were the last."""
 
-    rows: list[Row]
+    rows: list[ServedRow]
     next: str | None
 
 
@@ -63,7 +63,7 @@ def parse_query(
     page: int | None,
     default: int | None = 50,
     seal: bytes | None = None,
-) -> Query:
+) -> StoreQuery:
     """The query that a document describes; a RequestError says what is wrong with it.
 
     `page` is the most rows that one page may have and `default` how many there are when nobody says: both None to
@@ -80,7 +80,7 @@ def parse_query(
     condition = _condition(document.get("$filter"), endpoint)
     order = _order(document.get("$order_by", {}), endpoint)
     fingerprint = _fingerprint(document, endpoint)
-    return Query(
+    return StoreQuery(
         filter=condition,
         order=order,
         limit=_limit(document.get("$limit"), page, default),
@@ -92,14 +92,14 @@ def parse_query(
     )
 
 
-def _condition(document: Any, endpoint: Endpoint) -> Filter | None:
+def _condition(document: Any, endpoint: Endpoint) -> RowFilter | None:
     condition = None if document is None else parse_filter(document, endpoint)
     return None if condition == And(()) else condition
 
 
-def _order(document: Any, endpoint: Endpoint) -> tuple[Order, ...]:
+def _order(document: Any, endpoint: Endpoint) -> tuple[SortOrder, ...]:
     terms = document if isinstance(document, list) and document else [document]
-    found: dict[str, Order] = {}
+    found: dict[str, SortOrder] = {}
     for term in terms:
         if not isinstance(term, dict):
             raise _bad_order("$order_by is an object of columns and directions, or a list of such")
@@ -108,7 +108,7 @@ def _order(document: Any, endpoint: Endpoint) -> tuple[Order, ...]:
                 raise _bad_order(f"'{name[:60]}' is to be sorted neither asc nor desc")
             if name in found:
                 raise _bad_order(f"'{name[:60]}' stands twice in $order_by")
-            found[name] = Order(field_of(name, endpoint), direction == "desc")
+            found[name] = SortOrder(field_of(name, endpoint), direction == "desc")
     if len(found) > _TERMS:
         raise _bad_order(f"$order_by has {len(found)} columns; {_TERMS} are allowed")
     return tuple(found.values())

@@ -16,11 +16,11 @@ from headrace.store.lmdb.environment import damage_told
 from headrace.store.query.conditions import Row as Decoded
 from headrace.store.query.cursors import Cursor, other_query
 from headrace.store.query.index_scan import Budget, Hit, TooManyError, decoded, hits, items, place
-from headrace.store.query.planner import Plan, advice, plan
-from headrace.store.query.query import Order, Page, Query
+from headrace.store.query.planner import QueryPlan, advice, plan
+from headrace.store.query.query import ResultPage, SortOrder, StoreQuery
 
 if TYPE_CHECKING:
-    from headrace.store.endpoint.reader import View
+    from headrace.store.endpoint.reader import ReadTransaction
 
 _AHEAD = 1_000
 """Rows that are looked at to learn whether a full page is the last one."""
@@ -29,7 +29,7 @@ _ENTRIES_PER_ROW = 10
 _TURNED_OVER = bytes(range(255, -1, -1))
 
 
-def find(view: View, query: Query, bound: int) -> Page:
+def find(view: ReadTransaction, query: StoreQuery, bound: int) -> ResultPage:
     """The rows of a page. `bound` is how many rows may be looked at that are not part of the answer."""
     chosen = _planned(view, query)
     with damage_told():
@@ -39,7 +39,7 @@ def find(view: View, query: Query, bound: int) -> Page:
             raise _too_large(view, query, bound) from None
 
 
-def count(view: View, query: Query, bound: int) -> int:
+def count(view: ReadTransaction, query: StoreQuery, bound: int) -> int:
     """How many rows the query gives, were there no limit to the size of a page."""
     if query.after is None:
         if query.filter is None:
@@ -54,24 +54,24 @@ def count(view: View, query: Query, bound: int) -> int:
             raise _too_large(view, query, bound) from None
 
 
-def _planned(view: View, query: Query) -> Plan:
+def _planned(view: ReadTransaction, query: StoreQuery) -> QueryPlan:
     chosen = plan(query, view.endpoint, view.reader.indexes)
     if query.after is not None and chosen.source is not None and query.after.order != chosen.order:
         raise other_query()
     return chosen
 
 
-def _too_large(view: View, query: Query, bound: int) -> RequestError:
+def _too_large(view: ReadTransaction, query: StoreQuery, bound: int) -> RequestError:
     message = f"more than {bound:,} rows of '{view.endpoint.name}' would have to be looked at"
     return RequestError("scan-too-large", message, status=422, hint=advice(query, view.endpoint))
 
 
-def _part(rows: int, query: Query) -> int:
+def _part(rows: int, query: StoreQuery) -> int:
     rest = max(0, rows - query.skip)
     return rest if query.limit is None else min(rest, query.limit)
 
 
-def _counted(view: View, chosen: Plan, query: Query, bound: int) -> int:
+def _counted(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, bound: int) -> int:
     most = None if query.limit is None else query.skip + query.limit
     if chosen.sort:
         return len(_sorted(view, chosen, query, Budget(bound), most))
@@ -83,9 +83,9 @@ def _counted(view: View, chosen: Plan, query: Query, bound: int) -> int:
     return found
 
 
-def _page(view: View, chosen: Plan, query: Query, budget: Budget) -> Page:
+def _page(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget) -> ResultPage:
     if query.limit == 0:
-        return Page([], None)
+        return ResultPage([], None)
     if chosen.sort:
         most = None if query.limit is None else query.skip + query.limit + 1
         found = iter(_sorted(view, chosen, query, budget, most)[query.skip :])
@@ -96,9 +96,9 @@ def _page(view: View, chosen: Plan, query: Query, budget: Budget) -> Page:
     page = list(islice(found, query.limit))
     rows = view.unpacked(items(view, page))
     if len(rows) != query.limit or not _goes_on(found, budget):
-        return Page(rows, None)
+        return ResultPage(rows, None)
     end = Cursor(chosen.order, page[-1].values, page[-1].key)
-    return Page(rows, end.to_text(query.fingerprint, query.seal))
+    return ResultPage(rows, end.to_text(query.fingerprint, query.seal))
 
 
 def _goes_on(found: Iterator[Hit], budget: Budget) -> bool:
@@ -110,13 +110,13 @@ def _goes_on(found: Iterator[Hit], budget: Budget) -> bool:
         return True
 
 
-def _checked(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+def _checked(view: ReadTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     """What meets the filter after a place, in the order of the plan."""
     found = hits(view, chosen, begin, budget)
     return _matching(view, chosen, found, budget) if chosen.checks else found
 
 
-def _matching(view: View, chosen: Plan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
+def _matching(view: ReadTransaction, chosen: QueryPlan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
     for hit in found:
         condition = chosen.whole if hit.shortened else chosen.rest
         if condition is None or condition.matches(decoded(view, hit)):
@@ -125,7 +125,7 @@ def _matching(view: View, chosen: Plan, found: Iterator[Hit], budget: Budget) ->
             budget.spend()
 
 
-def _sorted(view: View, chosen: Plan, query: Query, budget: Budget, most: int | None) -> list[Hit]:
+def _sorted(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget, most: int | None) -> list[Hit]:
     """The first of what meets the filter, sorted."""
     if chosen.whole is None and view.rows > budget.left:
         raise TooManyError
@@ -133,7 +133,7 @@ def _sorted(view: View, chosen: Plan, query: Query, budget: Budget, most: int | 
     return sorted(found, key=place) if most is None else heapq.nsmallest(most, found, key=place)
 
 
-def _sortable(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+def _sortable(view: ReadTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
     for hit in _checked(view, chosen, None, budget):
         budget.spend()
         values = _sort_key(chosen.sort, decoded(view, hit))
@@ -142,7 +142,7 @@ def _sortable(view: View, chosen: Plan, begin: Cursor | None, budget: Budget) ->
             yield Hit(values, hit.key)
 
 
-def _sort_key(sort: tuple[Order, ...], row: Decoded) -> bytes:
+def _sort_key(sort: tuple[SortOrder, ...], row: Decoded) -> bytes:
     """Bytes that sort as is wanted. No key is the beginning of another, so turned over they sort the other way."""
     keys = ((term.field.key(row), term.descending) for term in sort)
     return b"".join(key.translate(_TURNED_OVER) if descending else key for key, descending in keys)

@@ -52,7 +52,7 @@ class KeyCodec(ABC):
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]: ...
 
 
-class _Booleans(KeyCodec):
+class _BooleanKeys(KeyCodec):
     def _encode(self, value: bool) -> bytes:
         return b"\x01" if value else b"\x00"
 
@@ -60,7 +60,7 @@ class _Booleans(KeyCodec):
         return data[at] == 1, at + 1
 
 
-class _Integers(KeyCodec):
+class _IntegerKeys(KeyCodec):
     """Eight bytes, the sign turned over so that negative numbers come first."""
 
     def _encode(self, value: int) -> bytes:
@@ -76,7 +76,7 @@ class _Integers(KeyCodec):
         return _eight_bytes(numbers.view("u8") ^ _SIGN_64)
 
 
-class _Days(_Integers):
+class _Days(_IntegerKeys):
     def _encode(self, value: Any) -> bytes:
         return super()._encode((value - _EPOCH_DAY).days)
 
@@ -85,10 +85,10 @@ class _Days(_Integers):
         return _EPOCH_DAY + timedelta(days=days), end
 
     def column(self, values: pa.Array) -> list[bytes]:
-        return super().column(values) if values.null_count else _Integers().column(values.cast(pa.int32()))
+        return super().column(values) if values.null_count else _IntegerKeys().column(values.cast(pa.int32()))
 
 
-class _Instants(_Integers):
+class _InstantKeys(_IntegerKeys):
     def __init__(self, zoned: bool) -> None:
         self._zero = _EPOCH if zoned else _EPOCH.replace(tzinfo=None)
 
@@ -100,10 +100,10 @@ class _Instants(_Integers):
         return self._zero + timedelta(microseconds=microseconds), end
 
     def column(self, values: pa.Array) -> list[bytes]:
-        return super().column(values) if values.null_count else _Integers().column(values.cast(pa.int64()))
+        return super().column(values) if values.null_count else _IntegerKeys().column(values.cast(pa.int64()))
 
 
-class _Floats(KeyCodec):
+class _FloatKeys(KeyCodec):
     """As the processor orders them: negative ones with all bits turned over, the others with the sign."""
 
     def _encode(self, value: float) -> bytes:
@@ -126,7 +126,7 @@ class _Floats(KeyCodec):
         return _eight_bytes(np.where(bits >> 63, ~bits, bits ^ _SIGN_64))
 
 
-class _Decimals(KeyCodec):
+class _DecimalKeys(KeyCodec):
     """The digits as a whole number of 16 bytes: the scale is the column's, the same for all values."""
 
     def __init__(self, scale: int) -> None:
@@ -140,7 +140,7 @@ class _Decimals(KeyCodec):
         return Decimal(digits).scaleb(-self._scale, _EXACT), at + 16
 
 
-class _Bytes(KeyCodec):
+class _ByteKeys(KeyCodec):
     def _encode(self, value: bytes) -> bytes:
         return value.replace(b"\x00", _ZERO) + _END
 
@@ -155,7 +155,7 @@ class _Bytes(KeyCodec):
         ]
 
 
-class _Texts(_Bytes):
+class _TextKeys(_ByteKeys):
     def _encode(self, value: Any) -> bytes:
         return super()._encode(value.encode())
 
@@ -179,7 +179,7 @@ class _Lists(KeyCodec):
         return found, at + 1
 
 
-class _Structs(KeyCodec):
+class _StructKeys(KeyCodec):
     def __init__(self, fields: dict[str, KeyCodec]) -> None:
         self._fields = fields
 
@@ -193,7 +193,7 @@ class _Structs(KeyCodec):
         return found, at
 
 
-class _Maps(KeyCodec):
+class _MapKeys(KeyCodec):
     """Pairs in the order of their keys: equal maps have equal bytes, however they were written."""
 
     def __init__(self, key: KeyCodec, item: KeyCodec) -> None:
@@ -224,21 +224,21 @@ def codec(kind: pa.DataType) -> KeyCodec:
     """The codec of a type; a TypeError says that there is none."""
     types = pa.types
     if types.is_boolean(kind):
-        return _Booleans()
+        return _BooleanKeys()
     if types.is_integer(kind) and kind != pa.uint64():
-        return _Integers()
+        return _IntegerKeys()
     if types.is_floating(kind):
-        return _Floats()
+        return _FloatKeys()
     if types.is_decimal(kind):
-        return _Decimals(kind.scale)
+        return _DecimalKeys(kind.scale)
     if types.is_string(kind) or types.is_large_string(kind):
-        return _Texts()
+        return _TextKeys()
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return _Bytes()
+        return _ByteKeys()
     if types.is_date32(kind):
         return _Days()
     if types.is_timestamp(kind) and kind.unit == "us":
-        return _Instants(kind.tz is not None)
+        return _InstantKeys(kind.tz is not None)
     return _nested(kind)
 
 
@@ -246,7 +246,7 @@ def _nested(kind: pa.DataType) -> KeyCodec:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _Lists(codec(kind.value_type))
     if pa.types.is_struct(kind):
-        return _Structs({field.name: codec(field.type) for field in kind})
+        return _StructKeys({field.name: codec(field.type) for field in kind})
     if pa.types.is_map(kind):
-        return _Maps(codec(kind.key_type), codec(kind.item_type))
+        return _MapKeys(codec(kind.key_type), codec(kind.item_type))
     raise TypeError(f"values of type {kind} have no order")

@@ -105,7 +105,7 @@ class _Booleans(Kind):
         return given
 
 
-class Numbers(Kind):
+class NumberKind(Kind):
     """Whole numbers and decimals: a column's values are the multiples of one unit between two limits.
 
     Callers may give other numbers too: `amount > 2.5` has a meaning where amounts are whole.
@@ -145,7 +145,7 @@ class Numbers(Kind):
         raise ValueError
 
 
-class _Integers(Numbers):
+class _Integers(NumberKind):
     wanted = "a whole number, or its digits as a text"
     as_written = True
     scale = 0
@@ -162,7 +162,7 @@ class _Integers(Numbers):
         raise ValueError
 
 
-class _Decimals(Numbers):
+class _Decimals(NumberKind):
     wanted = "a number, best as a text like '12.50'"
 
     def __init__(self, kind: pa.DataType) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from headrace.core.tables import WEIGHT, Change, TableShape, Taken
+from headrace.core.tables import WEIGHT, CapturedBatch, RowChange, TableShape
 from headrace.store.lmdb.environment import MAP, Environment, Transaction, acquire, damage_told, release
 from headrace.store.rows.layout import sealed, unsealed
 from headrace.store.tables.copy_rows import CopyRows, epoch_of
@@ -29,7 +29,7 @@ _AT_ONCE = 50_000
 T = TypeVar("T")
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _CopiedTable(msgspec.Struct, frozen=True):
     """What is known of one table."""
 
     number: int
@@ -47,7 +47,7 @@ class _State(msgspec.Struct, frozen=True):
     log: str = ""
     """Which log it is a copy of."""
     sequence: int = 0
-    tables: dict[str, _Table] = {}
+    tables: dict[str, _CopiedTable] = {}
 
 
 @dataclass
@@ -95,7 +95,7 @@ class TableCopy:
         """How many rows each table has."""
         return {name: table.rows for name, table in self._state.tables.items()}
 
-    def take(self, taken: Taken, shapes: Mapping[str, TableShape]) -> dict[str, pa.Table]:
+    def take(self, taken: CapturedBatch, shapes: Mapping[str, TableShape]) -> dict[str, pa.Table]:
         """The weighted rows that something taken from the source comes to, by table; `shapes` are those that hold from
         here on. `commit` or `abort` must follow."""
         return self._growing(lambda: self._take(taken, shapes))
@@ -182,9 +182,9 @@ class TableCopy:
         self._open = None
         self._state = state
 
-    def _take(self, taken: Taken, shapes: Mapping[str, TableShape]) -> dict[str, pa.Table]:
+    def _take(self, taken: CapturedBatch, shapes: Mapping[str, TableShape]) -> dict[str, pa.Table]:
         txn = self._begin().txn
-        changed: dict[str, list[Change]] = {}
+        changed: dict[str, list[RowChange]] = {}
         for change in taken.changes:
             changed.setdefault(change.table, []).append(change)
         for name in taken.begins:
@@ -199,7 +199,7 @@ class TableCopy:
             found[name] = pa.concat_tables(made)
         return {name: rows for name, rows in found.items() if rows.num_rows}
 
-    def _settle(self, txn: Transaction, rows: CopyRows, bulk: pa.Table | None, changes: list[Change]) -> pa.Table:
+    def _settle(self, txn: Transaction, rows: CopyRows, bulk: pa.Table | None, changes: list[RowChange]) -> pa.Table:
         if bulk is None and not changes:
             return rows.shape.weighted.empty_table()
         table = self._table(rows.name)
@@ -255,14 +255,14 @@ class TableCopy:
         if done.puts:
             txn.cursor(self._rows).putmulti(done.puts)
 
-    def _table(self, name: str) -> _Table:
+    def _table(self, name: str) -> _CopiedTable:
         """As it is within what was taken; one that is new gets the next number."""
         assert self._open is not None
         tables = self._open.state.tables
         known = tables.get(name)
-        return known or _Table(1 + max((table.number for table in tables.values()), default=0))
+        return known or _CopiedTable(1 + max((table.number for table in tables.values()), default=0))
 
-    def _set(self, name: str, table: _Table) -> None:
+    def _set(self, name: str, table: _CopiedTable) -> None:
         assert self._open is not None
         self._open.state = replace(self._open.state, tables={**self._open.state.tables, name: table})
 

@@ -151,7 +151,7 @@ class _Column:
         return made if self._stored == self._kind else made.view(self._kind)
 
 
-class _Nested(_Column):
+class _NestedColumn(_Column):
     """Lists, structs and maps: each value is written for itself, and read back by its type."""
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -168,7 +168,7 @@ class _Nested(_Column):
 @lru_cache(maxsize=1024)
 def _column(kind: pa.DataType) -> _Column:
     if pa.types.is_nested(kind):
-        return _Nested(kind)
+        return _NestedColumn(kind)
     if pa.types.is_decimal(kind):
         return _Column(kind, pa.binary(16))
     if pa.types.is_timestamp(kind):

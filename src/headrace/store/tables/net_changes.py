@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
-from headrace.core.tables import UNCHANGED, Change
+from headrace.core.tables import UNCHANGED, RowChange
 from headrace.store.tables.copy_rows import CopyRows, epoch_of, same
 
 Lookup = Callable[[list[bytes]], dict[bytes, bytes]]
@@ -33,7 +33,7 @@ class Net:
     """How many rows of an older epoch were replaced, deleted or seen again."""
 
 
-def net(table: CopyRows, epoch: int, bulk: pa.Table | None, changes: Sequence[Change], lookup: Lookup) -> Net:
+def net(table: CopyRows, epoch: int, bulk: pa.Table | None, changes: Sequence[RowChange], lookup: Lookup) -> Net:
     """The net effect of rows that are there now and of changes after them."""
     given = None if bulk is None else table.batch(bulk)
     places: dict[bytes, int | None] = {}
@@ -54,7 +54,7 @@ def _followed(
     table: CopyRows,
     places: dict[bytes, int | None],
     given: pa.RecordBatch | None,
-    changes: Sequence[Change],
+    changes: Sequence[RowChange],
     lookup: Lookup,
 ) -> list[Sequence[Any]]:
     """The rows of changes, whole; `places` then says which of them stay."""

@@ -18,7 +18,7 @@ from headrace.systems.schema_registry import Registry
 from headrace.tables._options import Columns
 
 if TYPE_CHECKING:
-    from headrace.tables.debezium.messages import Messages
+    from headrace.tables.debezium.messages import MessageParser
 
 _OWN = "positions are kept with the table's log"
 
@@ -98,7 +98,7 @@ class DebeziumTable(KafkaConnection, TableSource):
 
         Cluster(self.librdkafka_properties(context)).partitions([self.topic])
 
-    def messages(self, context: Context) -> Messages:
+    def messages(self, context: Context) -> MessageParser:
         """What takes messages apart."""
         from headrace.tables.debezium.messages import AvroMessages, JsonMessages
 

@@ -21,12 +21,12 @@ _HEADER = 5
 _WRAPPER = {"schema", "payload"}
 
 
-class MalformedError(ValueError):
+class BadMessageError(ValueError):
     """A message that is no change event, or not one of this table."""
 
 
 @dataclass(frozen=True)
-class Part:
+class MessagePart:
     """The key or the value of a message, and Connect's schema of it where there is one."""
 
     payload: Any
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Event:
+class DebeziumEvent:
     """One change: what it is, the row before and after it, and when it happened, in milliseconds."""
 
     op: str
@@ -44,28 +44,28 @@ class Event:
     at: int | None
 
 
-class Messages(ABC):
+class MessageParser(ABC):
     """Takes messages apart. A MalformedError says why one cannot be."""
 
     @abstractmethod
-    def part(self, data: bytes) -> Part:
+    def part(self, data: bytes) -> MessagePart:
         """A key or a value."""
 
-    def event(self, data: bytes) -> Event | None:
+    def event(self, data: bytes) -> DebeziumEvent | None:
         """What a value says; None for one that says nothing but that its key is gone."""
         part = self.part(data)
         payload = part.payload
         if payload is None:
             return None
         if not isinstance(payload, dict) or not isinstance(payload.get("op"), str):
-            raise MalformedError("it is not a change event: it has no `op`")
+            raise BadMessageError("it is not a change event: it has no `op`")
         for side in ("before", "after"):
             if not isinstance(payload.get(side), dict | None):
-                raise MalformedError(f"`{side}` is not a row")
+                raise BadMessageError(f"`{side}` is not a row")
         source = payload.get("source")
         at = (source.get("ts_ms") if isinstance(source, dict) else None) or payload.get("ts_ms")
         row_schema = None if part.schema is None else _field(part.schema, "after")
-        return Event(
+        return DebeziumEvent(
             payload["op"], payload.get("before"), payload.get("after"), row_schema, at if isinstance(at, int) else None
         )
 
@@ -75,10 +75,10 @@ def _field(schema: Schema, name: str) -> Schema:
         if field.get("field") == name and field.get("type") == "struct":
             found: Schema = field
             return found
-    raise MalformedError(f"the schema of the message has no `{name}`")
+    raise BadMessageError(f"the schema of the message has no `{name}`")
 
 
-class JsonMessages(Messages):
+class JsonMessages(MessageParser):
     """JSON, with Connect's wrapper of `schema` and `payload` or without it."""
 
     def __init__(self) -> None:
@@ -86,17 +86,17 @@ class JsonMessages(Messages):
         self._inner = msgspec.json.Decoder(float_hook=Decimal)  # the digits of decimals are kept
         self._schemas: dict[bytes, Schema | None] = {}
 
-    def part(self, data: bytes) -> Part:
+    def part(self, data: bytes) -> MessagePart:
         """A key or a value."""
         try:
             if not data.lstrip().startswith(b"{"):
-                return Part(self._inner.decode(data), None)
+                return MessagePart(self._inner.decode(data), None)
             outer = self._outer.decode(data)
             if "payload" in outer and outer.keys() <= _WRAPPER:
-                return Part(self._inner.decode(outer["payload"]), self._schema(outer.get("schema")))
-            return Part({name: self._inner.decode(raw) for name, raw in outer.items()}, None)
+                return MessagePart(self._inner.decode(outer["payload"]), self._schema(outer.get("schema")))
+            return MessagePart({name: self._inner.decode(raw) for name, raw in outer.items()}, None)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise MalformedError(f"it is not JSON: {error}") from error
+            raise BadMessageError(f"it is not JSON: {error}") from error
 
     def _schema(self, raw: msgspec.Raw | None) -> Schema | None:
         """Every message brings its schema: it is read when it is first seen."""
@@ -106,27 +106,27 @@ class JsonMessages(Messages):
         return self._schemas[text]
 
 
-class AvroMessages(Messages):
+class AvroMessages(MessageParser):
     """Avro behind the id of its schema in a registry, as Confluent writes it."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._registry = schemas
         self._known: dict[int, tuple[Any, Schema]] = {}
 
-    def part(self, data: bytes) -> Part:
+    def part(self, data: bytes) -> MessagePart:
         """A key or a value."""
         if len(data) < _HEADER or data[0] != 0:
-            raise MalformedError("it does not start with a zero byte and a schema id")
+            raise BadMessageError("it does not start with a zero byte and a schema id")
         writer, schema = self._schema(int.from_bytes(data[1:_HEADER], "big"))
         body = data[_HEADER:]
         stream = io.BytesIO(body + b"\0")  # a byte more than there is: fastavro skips beyond the end without a word
         try:
             payload = fastavro.schemaless_reader(stream, writer, None)
         except Exception as error:  # fastavro raises EOFError, IndexError, … whatever damaged bytes lead it to
-            raise MalformedError(f"it is not Avro of its schema: {type(error).__name__}: {error}"[:300]) from error
+            raise BadMessageError(f"it is not Avro of its schema: {type(error).__name__}: {error}"[:300]) from error
         if stream.tell() != len(body):
-            raise MalformedError(f"the record ends at byte {stream.tell()}, its value at {len(body)}")
-        return Part(payload, schema)
+            raise BadMessageError(f"the record ends at byte {stream.tell()}, its value at {len(body)}")
+        return MessagePart(payload, schema)
 
     def _schema(self, number: int) -> tuple[Any, Schema]:
         if number not in self._known:
@@ -135,7 +135,7 @@ class AvroMessages(Messages):
             except RegistryUnreachableError as error:
                 raise service_away("the schema registry", str(error)) from error
             if text is None:
-                raise MalformedError(f"the registry has no schema {number}")
+                raise BadMessageError(f"the registry has no schema {number}")
             self._known[number] = _avro_schema(text, number)
         return self._known[number]
 
@@ -147,7 +147,7 @@ def _avro_schema(text: bytes, number: int) -> tuple[Any, Schema]:
         connect = _connect(found, names, "")
         return fastavro.parse_schema(_without_logical_types(found)), connect
     except Exception as error:  # fastavro raises TypeError, KeyError and errors of its own for one fault or another
-        raise MalformedError(f"schema {number} of the registry is not understood: {error!r}"[:300]) from error
+        raise BadMessageError(f"schema {number} of the registry is not understood: {error!r}"[:300]) from error
 
 
 def _without_logical_types(schema: Any) -> Any:

@@ -20,9 +20,9 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 from headrace.systems.kafka.cluster import Cluster, client, cluster_error
-from headrace.tables.debezium.messages import MalformedError
+from headrace.tables.debezium.messages import BadMessageError
 from headrace.tables.debezium.rows import Said, TableRows
 from headrace.tables.debezium.shape import consumer_properties
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Followed:
+class _FollowedTopic:
     """One table: where its reader is in its topic."""
 
     source: DebeziumTable
@@ -78,7 +78,7 @@ class DebeziumReader(TableReader):
         starts, ends = self._cluster.starts(counts), self._cluster.ends(counts)
         self._begins: set[str] = set()
         self._ends: set[str] = set()
-        self._tables: dict[str, _Followed] = {}
+        self._tables: dict[str, _FollowedTopic] = {}
         self._shapes: dict[str, TableShape] = {}
         for name, table in tables.items():
             shape = _with_declared(table, shapes[name])
@@ -96,16 +96,16 @@ class DebeziumReader(TableReader):
             if shape != shapes[name]:  # what is declared now has to be read from events that were passed
                 known, self._shapes[name] = None, shape
             if known is None or known["topic"] != topic or "until" in known:
-                self._tables[name] = _Followed(table, rows, ids[topic], dict(starts[topic]), dict(ends[topic]))
+                self._tables[name] = _FollowedTopic(table, rows, ids[topic], dict(starts[topic]), dict(ends[topic]))
                 self._begins.add(name)
             else:
                 offsets = _resumed(table, known, ids[topic], starts[topic], ends[topic])
-                self._tables[name] = _Followed(table, rows, ids[topic], offsets, None, known.get("skipped", 0))
+                self._tables[name] = _FollowedTopic(table, rows, ids[topic], offsets, None, known.get("skipped", 0))
         self._by_topic = {table.source.topic: name for name, table in self._tables.items()}
-        self._changes: list[Change] = []
+        self._changes: list[RowChange] = []
         self._moved = False
         self._at: int | None = None
-        self._ready: deque[Taken] = deque()
+        self._ready: deque[CapturedBatch] = deque()
         self._failure: ProjectError | None = None
         self._errors: list[KafkaError] = []
         self._looked = time.monotonic()
@@ -118,7 +118,7 @@ class DebeziumReader(TableReader):
             ]
         )
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """What has come since; a message that is not understood is an error when all before it is taken."""
         if not self._ready:
             if self._failure is not None:
@@ -164,14 +164,14 @@ class DebeziumReader(TableReader):
             return
         try:
             self._apply(name, table, message.key(), message.value())
-        except MalformedError as reason:
+        except BadMessageError as reason:
             self._set_aside(table, partition, offset, reason)
             if self._failure is not None:
                 return
         table.offsets[partition] = offset + 1
         self._moved = True
 
-    def _apply(self, name: str, table: _Followed, key: Any, value: Any) -> None:
+    def _apply(self, name: str, table: _FollowedTopic, key: Any, value: Any) -> None:
         event = table.rows.event(value)
         grown = table.rows.grow(event)
         if grown is not None:  # what came before has the columns that there were
@@ -184,12 +184,12 @@ class DebeziumReader(TableReader):
             if table.until is None:
                 self._ends.add(name)
             self._flush()
-        elif isinstance(said, Change):
+        elif isinstance(said, RowChange):
             self._changes.append(said)
         if event is not None and event.at is not None:
             self._at = max(self._at or 0, event.at)
 
-    def _set_aside(self, table: _Followed, partition: int, offset: int, reason: MalformedError) -> None:
+    def _set_aside(self, table: _FollowedTopic, partition: int, offset: int, reason: BadMessageError) -> None:
         place = f"topic '{table.source.topic}', partition {partition}, offset {offset}"
         if table.source.on_error == "skip":
             table.skipped += 1
@@ -212,7 +212,7 @@ class DebeziumReader(TableReader):
         if not (self._moved or self._changes or self._begins or self._ends or self._shapes):
             return
         self._ready.append(
-            Taken(
+            CapturedBatch(
                 position={name: table.position() for name, table in self._tables.items()},
                 changes=self._changes,
                 begins=frozenset(self._begins),

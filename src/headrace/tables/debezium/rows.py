@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.encoding.json_values import Convert
-from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.tables.debezium.connect import Schema, bare_converters, columns_of, converters_of
-from headrace.tables.debezium.messages import Event, MalformedError, Messages
+from headrace.tables.debezium.messages import BadMessageError, DebeziumEvent, MessageParser
 
 _UNITS = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation)
@@ -35,7 +35,7 @@ class TableRows:
         self,
         name: str,
         shape: TableShape,
-        messages: Messages,
+        messages: MessageParser,
         *,
         declared: bool,
         timestamps: str,
@@ -53,11 +53,11 @@ class TableRows:
         self._key_places = [shape.columns.names.index(column) for column in shape.key]
         self._key_columns = pa.schema([shape.columns.field(column) for column in shape.key])
 
-    def event(self, value: bytes | None) -> Event | None:
+    def event(self, value: bytes | None) -> DebeziumEvent | None:
         """What a value says; None where there is none, or it says nothing but that its key is gone."""
         return None if value is None else self._messages.event(value)
 
-    def grow(self, event: Event | None) -> TableShape | None:
+    def grow(self, event: DebeziumEvent | None) -> TableShape | None:
         """The table's new shape if the event has columns that it did not have; they come at the end."""
         schema = None if event is None else event.row_schema
         if self._declared or schema is None or id(schema) in self._grown_for:
@@ -72,7 +72,7 @@ class TableRows:
         self._converters.clear()
         return self.shape
 
-    def change(self, event: Event | None, key: bytes | None) -> Change | Said:
+    def change(self, event: DebeziumEvent | None, key: bytes | None) -> RowChange | Said:
         """What an event does to the table, or the lone key of what is gone."""
         if event is None:
             return self._tombstone(key)
@@ -82,30 +82,30 @@ class TableRows:
             case "d":
                 gone = self._key_of(event.before, event.row_schema) or self._message_key(key)
                 if gone is None:
-                    raise MalformedError(f"a deleted row without {self._key_named()}: not in `before`, nor in the key")
-                return Change(self.name, None, gone)
+                    raise BadMessageError(f"a deleted row without {self._key_named()}: not in `before`, nor in the key")
+                return RowChange(self.name, None, gone)
             case "t":
                 return Said.TRUNCATED
             case "m":  # a message that somebody wrote to the database's log: about no row
                 return Said.NOTHING
-        raise MalformedError(f"`op` is '{event.op}', not c, r, u, d or t")
+        raise BadMessageError(f"`op` is '{event.op}', not c, r, u, d or t")
 
-    def _tombstone(self, key: bytes | None) -> Change | Said:
+    def _tombstone(self, key: bytes | None) -> RowChange | Said:
         if key is None:
-            raise MalformedError("it has neither a key nor a value")
+            raise BadMessageError("it has neither a key nor a value")
         gone = self._message_key(key)
         # the key of the topic need not be the table's; the delete before it has said all
-        return Said.NOTHING if gone is None else Change(self.name, None, gone)
+        return Said.NOTHING if gone is None else RowChange(self.name, None, gone)
 
-    def _upsert(self, event: Event) -> Change:
+    def _upsert(self, event: DebeziumEvent) -> RowChange:
         if event.after is None:
-            raise MalformedError(f"a change '{event.op}' without `after`")
+            raise BadMessageError(f"a change '{event.op}' without `after`")
         row = self._values(event.after, self._converters_for(event.row_schema, key=False))
         key = tuple(row[place] for place in self._key_places)
         if any(value is None or value is UNCHANGED for value in key):
-            raise MalformedError(f"a row without {self._key_named()}")
+            raise BadMessageError(f"a row without {self._key_named()}")
         before = self._key_of(event.before, event.row_schema)
-        return Change(self.name, row, None if before == key else before)
+        return RowChange(self.name, row, None if before == key else before)
 
     def _key_of(self, row: Mapping[str, Any] | None, schema: Schema | None) -> tuple[Any, ...] | None:
         """The key of a row that may hold nothing else, or less."""
@@ -140,7 +140,7 @@ class TableRows:
             try:
                 values.append(convert(raw))
             except _UNFIT as error:
-                raise MalformedError(f"column '{name}': {error}") from error
+                raise BadMessageError(f"column '{name}': {error}") from error
         return values
 
     def _key_named(self) -> str:
@@ -152,7 +152,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except _UNFIT as error:
-        raise MalformedError(f"its schema is not understood: {error}") from error
+        raise BadMessageError(f"its schema is not understood: {error}") from error
 
 
 def unavailable_forms(text: str) -> tuple[Any, ...]:

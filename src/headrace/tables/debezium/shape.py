@@ -15,7 +15,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.tables import TableShape
 from headrace.systems.kafka.cluster import DEADLINE, Cluster, client, cluster_error
 from headrace.tables.debezium.connect import columns_of
-from headrace.tables.debezium.messages import Event, MalformedError, Messages, Part
+from headrace.tables.debezium.messages import BadMessageError, DebeziumEvent, MessageParser, MessagePart
 
 if TYPE_CHECKING:
     from headrace.tables.debezium import DebeziumTable
@@ -52,7 +52,7 @@ def shape_of(table: DebeziumTable, context: Context) -> TableShape:
     return TableShape(columns, tuple(names) if set(names) <= set(columns.names) else ())
 
 
-def _columns(table: DebeziumTable, event: Event) -> pa.Schema:
+def _columns(table: DebeziumTable, event: DebeziumEvent) -> pa.Schema:
     try:
         return columns_of(event.row_schema or {})
     except (ValueError, KeyError, TypeError) as error:
@@ -67,13 +67,13 @@ def _unknown(table: DebeziumTable, why: str) -> ProjectError:
     )
 
 
-def _names(key: Part) -> list[str]:
+def _names(key: MessagePart) -> list[str]:
     if key.schema is not None:
         return [field["field"] for field in key.schema.get("fields", ())]
     return list(key.payload) if isinstance(key.payload, dict) else []
 
 
-def _newest(table: DebeziumTable, context: Context) -> tuple[Event, Part | None] | None:
+def _newest(table: DebeziumTable, context: Context) -> tuple[DebeziumEvent, MessagePart | None] | None:
     properties = table.librdkafka_properties(context)
     cluster = Cluster(properties)
     partitions = cluster.partitions([table.topic])
@@ -89,9 +89,9 @@ def _newest(table: DebeziumTable, context: Context) -> tuple[Event, Part | None]
     return None
 
 
-def _telling(read: Iterator[Message], messages: Messages) -> tuple[Event, Part | None] | None:
+def _telling(read: Iterator[Message], messages: MessageParser) -> tuple[DebeziumEvent, MessagePart | None] | None:
     """The newest event of a row among messages; where there are many, one of the first must do."""
-    best: tuple[int, Message, Event] | None = None
+    best: tuple[int, Message, DebeziumEvent] | None = None
     for number, message in enumerate(read):
         event = _event(message, messages)
         at = message.timestamp()[1]
@@ -104,15 +104,15 @@ def _telling(read: Iterator[Message], messages: Messages) -> tuple[Event, Part |
     key = best[1].key()
     try:
         return best[2], None if key is None else messages.part(bytes(key))
-    except MalformedError:
+    except BadMessageError:
         return best[2], None
 
 
-def _event(message: Message, messages: Messages) -> Event | None:
+def _event(message: Message, messages: MessageParser) -> DebeziumEvent | None:
     value = message.value()
     try:
         event = None if value is None else messages.event(bytes(value))
-    except MalformedError:
+    except BadMessageError:
         return None
     return event if event is not None and event.op in "crud" else None
 

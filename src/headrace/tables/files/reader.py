@@ -20,7 +20,7 @@ import pyarrow.parquet
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 
 if TYPE_CHECKING:
     from headrace.tables.files import FilesTable
@@ -34,7 +34,7 @@ _UNFIT = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
 
 
 @dataclass
-class _Followed:
+class _FollowedFiles:
     """One table and the files that it has."""
 
     name: str
@@ -63,15 +63,15 @@ class FilesReader(TableReader):
         context: Context,
     ) -> None:
         self._context = context
-        self._tables: list[_Followed] = []
+        self._tables: list[_FollowedFiles] = []
         for name, source in tables.items():
             known = (after or {}).get(name, {"first": True, "seen": {}})
             first = known.get("first", False)
             seen = {} if first else {file: (at, size) for file, (at, size) in known["seen"].items()}
-            self._tables.append(_Followed(name, source, shapes[name], seen, first))
-        self._found: Iterator[Taken] = iter(())
+            self._tables.append(_FollowedFiles(name, source, shapes[name], seen, first))
+        self._found: Iterator[CapturedBatch] = iter(())
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """The next file, or a part of it."""
         until = time.monotonic() + seconds
         while True:
@@ -91,13 +91,13 @@ class FilesReader(TableReader):
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _look(self) -> Iterator[Taken]:
+    def _look(self) -> Iterator[CapturedBatch]:
         for one in self._tables:
             if one.due <= time.monotonic():
                 yield from self._folder(one)
                 one.due = time.monotonic() + one.source.every.total_seconds()
 
-    def _folder(self, one: _Followed) -> Iterator[Taken]:
+    def _folder(self, one: _FollowedFiles) -> Iterator[CapturedBatch]:
         there = one.source.listed(self._context)
         if len(there) > _MOST_FILES:
             raise ProjectError(
@@ -115,7 +115,7 @@ class FilesReader(TableReader):
             one.first = False
             yield self._taken(ends=frozenset({one.name}))
 
-    def _file(self, one: _Followed, file: Path, about: tuple[int, int]) -> Iterator[Taken]:
+    def _file(self, one: _FollowedFiles, file: Path, about: tuple[int, int]) -> Iterator[CapturedBatch]:
         """Its rows; that it was read stands with the last of them."""
         if one.source.columns is None:
             new = [column for column in one.source.columns_in(file) if column.name not in one.shape.columns.names]
@@ -130,7 +130,7 @@ class FilesReader(TableReader):
         one.seen[file.name] = about
         yield self._taken(**said)
 
-    def _said(self, one: _Followed, file: Path, page: pa.Table) -> dict[str, Any]:
+    def _said(self, one: _FollowedFiles, file: Path, page: pa.Table) -> dict[str, Any]:
         columns = one.shape.columns
         with understood(file):
             rows = pa.Table.from_arrays([_column(page, column) for column in columns], schema=columns)
@@ -141,15 +141,15 @@ class FilesReader(TableReader):
         changes = []
         for op, row in zip(ops, zip(*(column.to_pylist() for column in rows.columns), strict=True), strict=True):
             if op in _DELETED:
-                changes.append(Change(one.name, None, tuple(row[place] for place in places)))
+                changes.append(RowChange(one.name, None, tuple(row[place] for place in places)))
             elif op in _THERE:
-                changes.append(Change(one.name, row))
+                changes.append(RowChange(one.name, row))
             else:
                 raise _not_understood(file, f"'{op}' in column '{one.source.op}' is not I, U or D")
         return {"changes": changes}
 
-    def _taken(self, **said: Any) -> Taken:
-        return Taken(position={one.name: one.position() for one in self._tables}, **said)
+    def _taken(self, **said: Any) -> CapturedBatch:
+        return CapturedBatch(position={one.name: one.position() for one in self._tables}, **said)
 
 
 def _column(page: pa.Table, wanted: pa.Field) -> Any:
@@ -158,14 +158,14 @@ def _column(page: pa.Table, wanted: pa.Field) -> Any:
     return page.column(wanted.name).cast(wanted.type)
 
 
-def _pages(one: _Followed, file: Path) -> Iterator[pa.Table]:
+def _pages(one: _FollowedFiles, file: Path) -> Iterator[pa.Table]:
     with understood(file):
         for batch in _batches(one, file):
             for begin in range(0, batch.num_rows, _PAGE):
                 yield pa.Table.from_batches([batch.slice(begin, _PAGE)])
 
 
-def _batches(one: _Followed, file: Path) -> Iterator[pa.RecordBatch]:
+def _batches(one: _FollowedFiles, file: Path) -> Iterator[pa.RecordBatch]:
     wanted = one.shape.columns
     if one.source.op is not None:
         wanted = wanted.append(pa.field(one.source.op, pa.string()))

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from headrace.core.context import Context
 from headrace.core.positions import Position
-from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 from headrace.systems.services import service_away
 from headrace.tables.lake import LakeTable, columns_of
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Followed:
+class _FollowedLake:
     """One table and the commit that it is read up to."""
 
     name: str
@@ -58,12 +58,12 @@ class LakeReader(TableReader):
         self._tables = []
         for name, source in tables.items():
             known = (after or {}).get(name, {})
-            self._tables.append(_Followed(name, source, shapes[name], known.get("version"), known.get("id")))
+            self._tables.append(_FollowedLake(name, source, shapes[name], known.get("version"), known.get("id")))
         self._every = min(source.every for source in tables.values()).total_seconds()
         self._due = 0.0
-        self._found: Iterator[Taken] = iter(())
+        self._found: Iterator[CapturedBatch] = iter(())
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """The next commit, or the next part of all rows."""
         until = time.monotonic() + seconds
         while True:
@@ -83,7 +83,7 @@ class LakeReader(TableReader):
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _look(self) -> Iterator[Taken]:
+    def _look(self) -> Iterator[CapturedBatch]:
         for one in self._tables:
             try:
                 table = self._newest(one)
@@ -94,13 +94,13 @@ class LakeReader(TableReader):
             except (DeltaError, OSError) as error:
                 raise service_away(one.source.label, str(error).splitlines()[0][:300]) from error
 
-    def _newest(self, one: _Followed) -> DeltaTable:
+    def _newest(self, one: _FollowedLake) -> DeltaTable:
         if one.table is None:
             one.table = one.source.open(self._context)
         one.table.update_incremental()
         return one.table
 
-    def _commits(self, one: _Followed, table: DeltaTable) -> Iterator[Taken]:
+    def _commits(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
         """What the feed tells of each commit; all rows where it tells nothing."""
         newest, begun = table.version(), one.version or 0
         if table.metadata().configuration.get(_CHANGE_FEED) != "true":
@@ -117,35 +117,35 @@ class LakeReader(TableReader):
             _logger.warning("%s: the change feed ends, all rows are read: %s", one.source.label, error)
             yield from self._whole(one, table)
 
-    def _commit(self, one: _Followed, changes: pa.Table, grown: dict[str, TableShape]) -> Taken:
+    def _commit(self, one: _FollowedLake, changes: pa.Table, grown: dict[str, TableShape]) -> CapturedBatch:
         gone = pc.is_in(changes.column("_change_type").cast(pa.string()), _GONE)
         both = _fitted(changes, one.shape.columns)
         rows, key = both.filter(pc.invert(gone)), list(one.shape.key)
         there = set(_tuples(rows.select(key)))
         deleted = [key for key in _tuples(both.filter(gone).select(key)) if key not in there]
         moments = changes.column("_commit_timestamp")
-        return Taken(
+        return CapturedBatch(
             position=self._position(),
-            changes=[Change(one.name, None, key) for key in deleted],
+            changes=[RowChange(one.name, None, key) for key in deleted],
             rows={one.name: rows} if rows.num_rows else {},
             shapes=grown,
             at=_utc(pc.max(moments).as_py()) if changes.num_rows else None,
         )
 
-    def _whole(self, one: _Followed, table: DeltaTable) -> Iterator[Taken]:
+    def _whole(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
         """All rows as of one commit; those that are no more are noticed at the end."""
         version, one.version, one.id = table.version(), None, str(table.metadata().id)
         grown = self._grow(one, columns_of(table))
-        yield Taken(position=self._position(), begins=frozenset({one.name}), shapes=grown)
+        yield CapturedBatch(position=self._position(), begins=frozenset({one.name}), shapes=grown)
         found = QueryBuilder().register("rows", table).execute("SELECT * FROM rows")
         for batch in pa.RecordBatchReader.from_stream(found):
             page = _fitted(pa.Table.from_batches([batch]), one.shape.columns)
             for begin in range(0, page.num_rows, _PAGE):
-                yield Taken(position=self._position(), rows={one.name: page.slice(begin, _PAGE)})
+                yield CapturedBatch(position=self._position(), rows={one.name: page.slice(begin, _PAGE)})
         one.version = version
-        yield Taken(position=self._position(), ends=frozenset({one.name}))
+        yield CapturedBatch(position=self._position(), ends=frozenset({one.name}))
 
-    def _grow(self, one: _Followed, columns: pa.Schema) -> dict[str, TableShape]:
+    def _grow(self, one: _FollowedLake, columns: pa.Schema) -> dict[str, TableShape]:
         new = [column for column in columns if column.name not in one.shape.columns.names]
         if not new:
             return {}

@@ -17,7 +17,7 @@ from pymysqlreplication.event import HeartbeatLogEvent, NotImplementedEvent, Que
 from pymysqlreplication.row_event import DeleteRowsEvent, PartialUpdateRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from headrace.core.errors import ProjectError
-from headrace.tables.mysql.server import MyServer, Place
+from headrace.tables.mysql.server import BinlogPosition, MyServer
 
 TableName = tuple[str, str]
 _ROWS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
@@ -62,7 +62,7 @@ class Statement:
 class Transaction:
     """What was committed together; `place` is after it."""
 
-    place: Place
+    place: BinlogPosition
     at: datetime
     events: Sequence[Any] = ()
     """Those of rows of these tables."""
@@ -72,7 +72,7 @@ class Transaction:
 class Binlog:
     """The transactions after a place."""
 
-    def __init__(self, server: MyServer, number: int, tables: Collection[TableName], after: Place) -> None:
+    def __init__(self, server: MyServer, number: int, tables: Collection[TableName], after: BinlogPosition) -> None:
         self._server, self._tables = server, frozenset(tables)
         self._queue: queue.Queue[Transaction | ProjectError | Exception] = queue.Queue(_WAITING)
         self._stop = threading.Event()
@@ -185,7 +185,7 @@ class Binlog:
         if quiet and time.monotonic() - self._said < _TELL_SECONDS:
             return
         self._said = time.monotonic()
-        place = Place.of(self._stream.log_file, event.packet.log_pos)
+        place = BinlogPosition.of(self._stream.log_file, event.packet.log_pos)
         self._put(Transaction(place, datetime.fromtimestamp(event.timestamp, UTC), tuple(events), statement))
 
     def _put(self, found: Transaction | Exception) -> None:

@@ -15,9 +15,9 @@ from pymysqlreplication.row_event import DeleteRowsEvent, WriteRowsEvent
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 from headrace.tables.mysql.binlog import Binlog, Statement, TableName, Transaction
-from headrace.tables.mysql.server import Described, MyServer, Place, Session, binlog_missing
+from headrace.tables.mysql.server import BinlogPosition, Described, MyServer, Session, binlog_missing
 from headrace.tables.mysql.types import Convert, MyColumn, quoted
 
 _CHUNK, _MOST_CHANGES = 10_000, 20_000
@@ -27,7 +27,7 @@ _REWRITES = ("PARTITION", "RENAME", "MODIFY", "CHANGE", "CONVERT", "DROP")
 
 
 @dataclass(frozen=True)
-class _Table:
+class _FollowedMysqlTable:
     """A table as it is followed: the columns that its log has, and those of them that the server still has."""
 
     name: str
@@ -88,16 +88,16 @@ class MyReader(TableReader):
         self._places, self._shapes = dict(places), dict(shapes)
         said = after or {}
         self._identity: str = said.get("server", "")
-        self._place = Place.of(said["file"], said["offset"]) if after else None
+        self._place = BinlogPosition.of(said["file"], said["offset"]) if after else None
         self._whole: set[str] = set(said.get("tables", ()))
-        self._from = {name: Place.of(*place) for name, place in said.get("from", {}).items()}
-        self._tables: dict[str, _Table] = {}
+        self._from = {name: BinlogPosition.of(*place) for name, place in said.get("from", {}).items()}
+        self._tables: dict[str, _FollowedMysqlTable] = {}
         self._binlog: Binlog | None = None
         self._held: Transaction | None = None
-        self._work: Iterator[Taken] = self._open()
+        self._work: Iterator[CapturedBatch] = self._open()
         self._lag: tuple[float, int | None] = (0.0, None)
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """What a snapshot has, else what the binlog has."""
         return next(self._work, None) or self._streamed(seconds)
 
@@ -123,7 +123,7 @@ class MyReader(TableReader):
 
     # --- beginning, and snapshots
 
-    def _open(self) -> Iterator[Taken]:
+    def _open(self) -> Iterator[CapturedBatch]:
         with self._server.session() as session:
             session.check(self._server.address)
             self._check_server(session)
@@ -158,13 +158,13 @@ class MyReader(TableReader):
             )
         return found
 
-    def _followed(self, name: str, found: Described) -> _Table:
+    def _followed(self, name: str, found: Described) -> _FollowedMysqlTable:
         """A table with the columns that its log has: what was added since is met in the binlog."""
         shape = self._shapes.get(name)
         if shape is None or (name not in self._whole):
             shape = self._widened(name, found)
         self._shapes[name] = shape
-        return _Table(name, self._places[name], shape, found.columns)
+        return _FollowedMysqlTable(name, self._places[name], shape, found.columns)
 
     def _widened(self, name: str, found: Described) -> TableShape:
         """The log's columns and then those that are new."""
@@ -179,7 +179,7 @@ class MyReader(TableReader):
         more = [field for field in found.shape.columns if field.name not in known.columns.names]
         return TableShape(pa.schema([*known.columns, *more]), known.key)
 
-    def _snapshot(self, names: Sequence[str]) -> Iterator[Taken]:
+    def _snapshot(self, names: Sequence[str]) -> Iterator[CapturedBatch]:
         """All rows of these tables as they are at one moment."""
         with self._server.session(pymysql.cursors.SSCursor) as session:
             frozen = session.freeze()
@@ -187,21 +187,21 @@ class MyReader(TableReader):
                 self._place = frozen
             for name in names:
                 table = self._tables[name]
-                yield Taken(self._position(), begins=frozenset({name}), shapes={name: table.shape})
+                yield CapturedBatch(self._position(), begins=frozenset({name}), shapes={name: table.shape})
                 for rows in session.chunks(table.query, _CHUNK):
-                    yield Taken(self._position(), rows={name: table.arrow(rows)})
+                    yield CapturedBatch(self._position(), rows={name: table.arrow(rows)})
         # not before the session is over: until then nobody can alter the tables
         self._whole |= set(names)
         self._from |= {name: frozen for name in names if frozen > self._place}
-        yield Taken(self._position(), ends=frozenset(names))
+        yield CapturedBatch(self._position(), ends=frozenset(names))
 
     # --- the binlog
 
-    def _streamed(self, seconds: float) -> Taken | None:
+    def _streamed(self, seconds: float) -> CapturedBatch | None:
         assert self._place is not None, "a snapshot comes first"
         if self._binlog is None:
             self._binlog = Binlog(self._server, self._number, self._places.values(), self._place)
-        began, changes, at = self._place, list[Change](), None
+        began, changes, at = self._place, list[RowChange](), None
         transaction = self._held or self._binlog.next(seconds)
         self._held = None
         while transaction is not None:
@@ -216,23 +216,23 @@ class MyReader(TableReader):
             if len(changes) >= _MOST_CHANGES:
                 break
             transaction = self._binlog.next(0)
-        return None if began == self._place else Taken(self._position(), changes, at=at)
+        return None if began == self._place else CapturedBatch(self._position(), changes, at=at)
 
-    def _changes(self, transaction: Transaction) -> Iterator[Change]:
+    def _changes(self, transaction: Transaction) -> Iterator[RowChange]:
         names = {table.place: table for table in self._tables.values()}
         for event in transaction.events:
             table = names[event.schema, event.table]
             if not self._is_in_snapshot(table.name, transaction.place):
                 yield from _changed_rows(table, event, self._server)
 
-    def _is_in_snapshot(self, name: str, place: Place) -> bool:
+    def _is_in_snapshot(self, name: str, place: BinlogPosition) -> bool:
         return name in self._from and place <= self._from[name]
 
-    def _pass(self, place: Place) -> None:
+    def _pass(self, place: BinlogPosition) -> None:
         self._place = place
         self._from = {name: start for name, start in self._from.items() if start > place}
 
-    def _follow(self, transaction: Transaction, statement: Statement) -> Taken:
+    def _follow(self, transaction: Transaction, statement: Statement) -> CapturedBatch:
         """A table may be defined anew."""
         touched = [
             name
@@ -241,14 +241,16 @@ class MyReader(TableReader):
         ]
         self._pass(transaction.place)
         if statement.verb == "TRUNCATE":
-            return Taken(self._position(), begins=frozenset(touched), ends=frozenset(touched), at=transaction.at)
+            return CapturedBatch(
+                self._position(), begins=frozenset(touched), ends=frozenset(touched), at=transaction.at
+            )
         shapes, again = {}, []
         with self._server.session() as session:
             for name in touched:
                 found, known = self._described(session, self._places[name]), self._tables[name]
                 widened = self._widened(name, found)
                 self._shapes[name] = widened
-                self._tables[name] = _Table(name, known.place, widened, found.columns)
+                self._tables[name] = _FollowedMysqlTable(name, known.place, widened, found.columns)
                 if widened != known.shape:
                     shapes[name] = widened
                 if _needs_snapshot(statement, found, known):
@@ -256,7 +258,7 @@ class MyReader(TableReader):
         self._whole -= set(again)
         if again:
             self._work = self._snapshot(again)
-        return Taken(self._position(), shapes=shapes, at=transaction.at)
+        return CapturedBatch(self._position(), shapes=shapes, at=transaction.at)
 
     def _position(self) -> Position:
         assert self._place is not None
@@ -275,7 +277,7 @@ def _nothing(_value: Any) -> None:
     return None
 
 
-def _needs_snapshot(statement: Statement, found: Described, known: _Table) -> bool:
+def _needs_snapshot(statement: Statement, found: Described, known: _FollowedMysqlTable) -> bool:
     """Whether rows may be others than events have told."""
     if statement.verb in ("CREATE", "DROP"):
         return statement.has("TABLE") and not statement.has("INDEX", "TRIGGER", "VIEW", "TEMPORARY")
@@ -285,18 +287,18 @@ def _needs_snapshot(statement: Statement, found: Described, known: _Table) -> bo
     return not all(column.appears_empty for column in added)
 
 
-def _changed_rows(table: _Table, event: Any, server: MyServer) -> Iterator[Change]:
+def _changed_rows(table: _FollowedMysqlTable, event: Any, server: MyServer) -> Iterator[RowChange]:
     try:
         for row in event.rows:
             if isinstance(event, WriteRowsEvent):
-                yield Change(table.name, table.row(_values(table, row, "values", "none_sources")))
+                yield RowChange(table.name, table.row(_values(table, row, "values", "none_sources")))
             elif isinstance(event, DeleteRowsEvent):
                 gone = table.row(_values(table, row, "values", "none_sources"))
-                yield Change(table.name, None, table.key(gone))
+                yield RowChange(table.name, None, table.key(gone))
             else:
                 old = table.key(table.row(_values(table, row, "before_values", "before_none_sources")))
                 new = table.row(_values(table, row, "after_values", "after_none_sources"))
-                yield Change(table.name, new, None if old == table.key(new) else old)
+                yield RowChange(table.name, new, None if old == table.key(new) else old)
     except (ValueError, LookupError) as error:
         raise ProjectError(
             "binlog-unreadable",
@@ -305,7 +307,7 @@ def _changed_rows(table: _Table, event: Any, server: MyServer) -> Iterator[Chang
         ) from None
 
 
-def _values(table: _Table, row: Mapping[str, Any], values: str, reasons: str) -> Mapping[str, Any]:
+def _values(table: _FollowedMysqlTable, row: Mapping[str, Any], values: str, reasons: str) -> Mapping[str, Any]:
     """The values of a row by column, with what the library leaves out."""
     found: dict[str, Any] = row[values]
     for name, reason in row[reasons].items():

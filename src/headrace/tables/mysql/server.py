@@ -48,7 +48,7 @@ _FILE = re.compile(r"(.*\D)?(\d+)")
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class BinlogPosition:
     """A place in the binlog: after a whole transaction."""
 
     number: int
@@ -57,10 +57,10 @@ class Place:
     file: str = field(compare=False)
 
     @staticmethod
-    def of(file: str, offset: int) -> Place:
+    def of(file: str, offset: int) -> BinlogPosition:
         """A file's name ends with its number."""
         found = _FILE.fullmatch(file)
-        return Place(int(found[2]) if found else 0, offset, file)
+        return BinlogPosition(int(found[2]) if found else 0, offset, file)
 
 
 @dataclass(frozen=True)
@@ -194,26 +194,26 @@ class Session:
                 raise _settings(address, name, found, mend)
         self.end()  # the question needs the privilege that reading does
 
-    def end(self) -> Place:
+    def end(self) -> BinlogPosition:
         """The end of the binlog."""
         try:
             (found,) = self.ask("SHOW MASTER STATUS")
         except pymysql.err.ProgrammingError:  # MySQL 8.4 and later
             (found,) = self.ask("SHOW BINARY LOG STATUS")
-        return Place.of(str(found[0]), int(found[1]))
+        return BinlogPosition.of(str(found[0]), int(found[1]))
 
-    def logs(self) -> list[tuple[Place, int]]:
+    def logs(self) -> list[tuple[BinlogPosition, int]]:
         """The files of the binlog and their sizes, oldest first."""
-        return [(Place.of(str(row[0]), 4), int(row[1])) for row in self.ask("SHOW BINARY LOGS")]
+        return [(BinlogPosition.of(str(row[0]), 4), int(row[1])) for row in self.ask("SHOW BINARY LOGS")]
 
-    def freeze(self) -> Place:
+    def freeze(self) -> BinlogPosition:
         """See all tables as they are now, from here on; the place in the binlog at which that is."""
         self.ask("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         self.ask("SET SESSION time_zone = '+00:00'")
         if self.is_mariadb:
             self.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             said = {str(name).lower(): value for name, value in self.ask("SHOW STATUS LIKE 'binlog_snapshot_%%'")}
-            return Place.of(said["binlog_snapshot_file"], int(said["binlog_snapshot_position"]))
+            return BinlogPosition.of(said["binlog_snapshot_file"], int(said["binlog_snapshot_position"]))
         # no commit may be in the binlog and not yet in the tables: for a moment nobody may write
         self.ask("FLUSH TABLES WITH READ LOCK")
         try:

@@ -20,7 +20,7 @@ from headrace.core.context import Context
 from headrace.core.encoding.json_values import Convert, UnfitValueError, as_text, converter
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import Change, TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 from headrace.tables.polling.database import PAGE, Row, value_unfit
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PollingReader(TableReader):
         except BaseException:
             self._database.close()
             raise
-        self._poll: Iterator[Taken] | None = None
+        self._poll: Iterator[CapturedBatch] | None = None
 
     def _polled(self, name: str, source: PollingTable, shape: TableShape, known: Any) -> _Polled:
         now = source.shape_in(self._database).columns
@@ -102,7 +102,7 @@ class PollingReader(TableReader):
         _require_lookback(table)
         return table
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """What the next poll finds, page by page."""
         until = time.monotonic() + seconds
         while True:
@@ -129,7 +129,7 @@ class PollingReader(TableReader):
             self._poll = None
         self._database.close()
 
-    def _polling(self, due: list[_Polled]) -> Iterator[Taken]:
+    def _polling(self, due: list[_Polled]) -> Iterator[CapturedBatch]:
         batch = _Batch()
         with self._database.snapshot():
             for table in due:
@@ -199,7 +199,7 @@ class _Batch:
         self.ends: set[str] = set()
         self.shapes: dict[str, TableShape] = {}
         self._rows: dict[str, list[pa.Table]] = {}
-        self._changes: list[Change] = []
+        self._changes: list[RowChange] = []
 
     @property
     def says_something(self) -> bool:
@@ -223,15 +223,15 @@ class _Batch:
             page = [row for row in page if not _marks(row[place])]
             keys = TableShape(pa.schema([table.shape.columns.field(name) for name in table.shape.key]))
             for row in _arrow(table, keys, gone).to_pylist():
-                self._changes.append(Change(table.name, None, tuple(row.values())))
+                self._changes.append(RowChange(table.name, None, tuple(row.values())))
             self.rows += len(gone)
         if page:
             self._rows.setdefault(table.name, []).append(_arrow(table, table.shape, page))
             self.rows += len(page)
 
-    def taken(self, tables: list[_Polled]) -> Taken:
+    def taken(self, tables: list[_Polled]) -> CapturedBatch:
         """All of it, with where every table is."""
-        return Taken(
+        return CapturedBatch(
             position={table.name: table.position() for table in tables},
             changes=self._changes,
             rows={name: pa.concat_tables(parts) for name, parts in self._rows.items()},

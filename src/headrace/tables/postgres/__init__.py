@@ -157,7 +157,7 @@ class PostgresTable(TableSource):
         context: Context,
     ) -> TableReader:
         """One slot for all of them."""
-        from headrace.tables.postgres.reader import PostgresReader, Wanted
+        from headrace.tables.postgres.reader import FollowedTable, PostgresReader
 
         mine = cast(Mapping[str, PostgresTable], tables)
         first = next(iter(mine.values()))
@@ -168,6 +168,6 @@ class PostgresTable(TableSource):
                 f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(others))}",
                 hint="write one publication for all of them, or a `slot` for each",
             )
-        wanted = {name: Wanted(one.table, tuple(one.texts)) for name, one in mine.items()}
+        wanted = {name: FollowedTable(one.table, tuple(one.texts)) for name, one in mine.items()}
         server = first.server(context, label=first.group)
         return PostgresReader(server, wanted, shapes, first.slot_name, first.publication, after)

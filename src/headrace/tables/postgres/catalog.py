@@ -11,7 +11,7 @@ from psycopg import sql
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
 from headrace.tables.postgres.server import Connection, no_replication
-from headrace.tables.postgres.types import TEXT, PgType, TypeRow, Types
+from headrace.tables.postgres.types import TEXT, PgType, PostgresTypes, TypeRow
 
 _TABLE = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text
@@ -78,16 +78,16 @@ class PgTable:
         return TableShape(pa.schema([(name, kind.arrow) for name, kind in self.columns.items()]), self.key)
 
 
-def types_of(connection: Connection) -> Types:
+def types_of(connection: Connection) -> PostgresTypes:
     """The types of a database."""
 
     def lookup(numbers: Sequence[int]) -> dict[int, TypeRow]:
         return {row[0]: TypeRow(*row[1:]) for row in connection.execute(_TYPES, (list(numbers),)).fetchall()}
 
-    return Types(lookup)
+    return PostgresTypes(lookup)
 
 
-def find_table(connection: Connection, types: Types, table: str, texts: Sequence[str]) -> PgTable:
+def find_table(connection: Connection, types: PostgresTypes, table: str, texts: Sequence[str]) -> PgTable:
     """A table that is there and whose changes can be followed; `texts` are columns to be taken as texts."""
     schema, dot, name = table.rpartition(".")
     quoted = (sql.Identifier(schema, name) if dot else sql.Identifier(name)).as_string(connection)

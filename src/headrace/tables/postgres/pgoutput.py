@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
-from headrace.core.tables import UNCHANGED, Change, TableShape
+from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.tables.postgres.types import PgType
 
 LIMIT = 10_000
@@ -106,7 +106,7 @@ def bad_value(table: str, key: str, column: str, why: str) -> ProjectError:
 class Portion:
     """Changes in the order they were made."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RowChange] = field(default_factory=list)
     emptied: set[str] = field(default_factory=set)
     """Tables that were emptied before these changes to them."""
     shapes: dict[str, TableShape] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class Transactions:
         table = self._changed(data)
         if table is not None:
             values, _ = _values(table, data, 6)
-            self.open.changes.append(Change(table.name, _row(table, values)))
+            self.open.changes.append(RowChange(table.name, _row(table, values)))
 
     def _update(self, data: bytes) -> None:
         table = self._changed(data)
@@ -230,7 +230,7 @@ class Transactions:
             return
         if data[5] == _NEW:
             values, _ = _values(table, data, 6)
-            self.open.changes.append(Change(table.name, _row(table, values)))
+            self.open.changes.append(RowChange(table.name, _row(table, values)))
             return
         old, at = _values(table, data, 6)
         values, _ = _values(table, data, at + 1)
@@ -238,13 +238,13 @@ class Transactions:
             if values[place] is UNCHANGED:
                 values[place] = old[place]
         before, key = _key(table, old), _key(table, values)
-        self.open.changes.append(Change(table.name, _row(table, values), before if before != key else None))
+        self.open.changes.append(RowChange(table.name, _row(table, values), before if before != key else None))
 
     def _delete(self, data: bytes) -> None:
         table = self._changed(data)
         if table is not None:
             old, _ = _values(table, data, 6)
-            self.open.changes.append(Change(table.name, None, _key(table, old)))
+            self.open.changes.append(RowChange(table.name, None, _key(table, old)))
 
     def _truncate(self, data: bytes) -> None:
         self.count += 1

@@ -19,14 +19,14 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
-from headrace.core.tables import TableReader, TableShape, Taken
+from headrace.core.tables import CapturedBatch, TableReader, TableShape
 from headrace.systems.services import service_away
 from headrace.tables.postgres import catalog
 from headrace.tables.postgres.pgoutput import LIMIT, Followed, Portion, SentColumn, Transactions
 from headrace.tables.postgres.publication import keep_publication, require_publication
 from headrace.tables.postgres.server import Connection, PgServer, explained
-from headrace.tables.postgres.snapshot import Export, Snapshot, snapshot_shape
-from headrace.tables.postgres.stream import Stream, lsn_number, lsn_text
+from headrace.tables.postgres.snapshot import Export, TableSnapshot, snapshot_shape
+from headrace.tables.postgres.stream import ReplicationStream, lsn_number, lsn_text
 from headrace.tables.postgres.types import TEXT, PgType
 
 _MOVE_SECONDS = 10.0
@@ -34,7 +34,7 @@ _MOVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FollowedTable:
     """One table to follow."""
 
     table: str
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Place:
+class WalPosition:
     """Where a reader is."""
 
     system: str
@@ -66,7 +66,7 @@ class Place:
         return made
 
     @classmethod
-    def of(cls, position: Position) -> Place:
+    def of(cls, position: Position) -> WalPosition:
         """From JSON."""
         lsn, within = position["lsn"], position.get("within")
         return cls(
@@ -83,7 +83,7 @@ class PostgresReader(TableReader):
     def __init__(
         self,
         server: PgServer,
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, FollowedTable],
         shapes: Mapping[str, TableShape],
         slot: str,
         publication: str | None,
@@ -94,7 +94,7 @@ class PostgresReader(TableReader):
         self._shapes = dict(shapes)
         self._slot = slot
         self._publication = publication
-        self._place = Place.of(after) if after is not None else None
+        self._place = WalPosition.of(after) if after is not None else None
         self._confirmed = self._place.lsn if self._place is not None else None
         self._is_announced = self._is_known = after is not None
         """Whether it was said, and is durable, that the slot is ours and which tables are whole."""
@@ -103,12 +103,12 @@ class PostgresReader(TableReader):
         self._is_published = False
         self._tables: dict[str, catalog.PgTable] = {}
         self._export: Export | None = None
-        self._snapshot: Snapshot | None = None
-        self._rows: Iterator[Taken] | None = None
-        self._stream: Stream | None = None
+        self._snapshot: TableSnapshot | None = None
+        self._rows: Iterator[CapturedBatch] | None = None
+        self._stream: ReplicationStream | None = None
         self._transactions: Transactions | None = None
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """The next rows of a snapshot, or the next changes."""
         until = time.monotonic() + seconds
         with explained(self._server.label):
@@ -173,7 +173,7 @@ class PostgresReader(TableReader):
         slot, system = catalog.find_slot(side, self._slot), catalog.system_of(side)
         if self._place is None:
             self._refuse_foreign(slot)
-            self._place = Place(system)
+            self._place = WalPosition(system)
         elif self._place.lsn is not None:
             self._require_slot(slot, system, self._place.lsn)
         elif slot is not None:
@@ -184,14 +184,14 @@ class PostgresReader(TableReader):
             self._is_announced = self._is_known = False
         self._tables = tables
 
-    def _announce(self) -> Taken | None:
+    def _announce(self) -> CapturedBatch | None:
         """Say where we are before anything is made or changed at the server. So after a crash a new slot is known to be
         ours, and a table that has left the publication is not taken for whole when it comes back."""
         if self._is_announced:
             return None
         assert self._place is not None
         self._is_announced = True
-        return Taken(self._place.position)
+        return CapturedBatch(self._place.position)
 
     def _key(self, name: str, table: catalog.PgTable) -> tuple[str, ...]:
         known = self._shapes.get(name)
@@ -248,7 +248,7 @@ class PostgresReader(TableReader):
         found = self._export.done(until)
         if found is None:
             return False
-        self._snapshot = Snapshot(self._server.connect(), found[0])
+        self._snapshot = TableSnapshot(self._server.connect(), found[0])
         self._snapshot.take_over(found[1])
         self._export.close()
         self._export = None
@@ -263,7 +263,7 @@ class PostgresReader(TableReader):
         assert self._place.lsn is not None
         return self._place.lsn >= lsn
 
-    def _next_rows(self, snapshot: Snapshot) -> Taken:
+    def _next_rows(self, snapshot: TableSnapshot) -> CapturedBatch:
         """Rows under the snapshot; the stream begins when they have all come."""
         self._close_stream()
         if self._rows is None:
@@ -274,7 +274,7 @@ class PostgresReader(TableReader):
             self._snapshot = self._rows = None
         return taken
 
-    def _all_rows(self, snapshot: Snapshot) -> Iterator[Taken]:
+    def _all_rows(self, snapshot: TableSnapshot) -> Iterator[CapturedBatch]:
         for name in self._pending:
             assert self._place is not None
             table = catalog.find_table(
@@ -286,15 +286,15 @@ class PostgresReader(TableReader):
             waiting: pa.Table | None = None
             for chunk in snapshot.chunks(name, table, shape):
                 if waiting is not None:
-                    yield Taken(self._place.position, rows={name: waiting}, begins=begun, shapes=shapes)
+                    yield CapturedBatch(self._place.position, rows={name: waiting}, begins=begun, shapes=shapes)
                     begun, shapes = frozenset(), {}
                 waiting = chunk
             assert waiting is not None
             self._place = replace(self._place, tables={**self._place.tables, name: table.number})
             position = self._place.position
-            yield Taken(position, rows={name: waiting}, begins=begun, ends=frozenset({name}), shapes=shapes)
+            yield CapturedBatch(position, rows={name: waiting}, begins=begun, ends=frozenset({name}), shapes=shapes)
 
-    def _changes(self, until: float, stop: int | None) -> Taken | None:
+    def _changes(self, until: float, stop: int | None) -> CapturedBatch | None:
         """What the stream tells; up to a place, if there is one to stop at."""
         if self._stream is None:
             self._open_stream()
@@ -318,7 +318,7 @@ class PostgresReader(TableReader):
             stream.wait(left)
         return self._told(told)
 
-    def _told(self, told: Transactions) -> Taken | None:
+    def _told(self, told: Transactions) -> CapturedBatch | None:
         assert self._place is not None
         assert self._place.lsn is not None
         if told.whole:
@@ -342,17 +342,17 @@ class PostgresReader(TableReader):
         if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
             raise service_away(self._server.label, "a table was dropped")
 
-    def _stopped(self, told: Transactions, stop: int) -> Taken:
+    def _stopped(self, told: Transactions, stop: int) -> CapturedBatch:
         """All before the place where a snapshot was made."""
         return self._taken(told.take(), stop)
 
-    def _taken(self, portion: Portion, lsn: int, place: Place | None = None) -> Taken:
+    def _taken(self, portion: Portion, lsn: int, place: WalPosition | None = None) -> CapturedBatch:
         assert self._place is not None
         self._place = place if place is not None else replace(self._place, lsn=lsn, within=None)
         self._moved = time.monotonic()
         emptied = frozenset(portion.emptied)
         self._shapes |= portion.shapes
-        return Taken(
+        return CapturedBatch(
             self._place.position, portion.changes, begins=emptied, ends=emptied, shapes=portion.shapes, at=portion.at
         )
 
@@ -360,7 +360,9 @@ class PostgresReader(TableReader):
         assert self._place is not None
         assert self._place.lsn is not None
         publication = self._publication or self._slot
-        self._stream = Stream(self._server.connect(replication=True), self._server.label, self._confirmed or 0)
+        self._stream = ReplicationStream(
+            self._server.connect(replication=True), self._server.label, self._confirmed or 0
+        )
         self._stream.start(self._slot, publication, self._place.lsn)
         followed = {
             self._tables[name].number: Followed(name, self._shapes.get(name) or self._tables[name].shape)

@@ -59,7 +59,7 @@ class Export:
         self._connection.close()
 
 
-class Snapshot:
+class TableSnapshot:
     """Tables as they were at one place in the stream."""
 
     def __init__(self, connection: Connection, lsn: int) -> None:

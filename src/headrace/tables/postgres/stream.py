@@ -106,7 +106,7 @@ def execute(connection: Connection, statement: sql.Composable) -> None:
         raise psycopg.OperationalError(f"no answer within {_SILENCE_SECONDS:g} s")
 
 
-class Stream:
+class ReplicationStream:
     """Follows a slot. It moves on only as far as it is told."""
 
     def __init__(self, connection: Connection, label: str, confirmed: int) -> None:

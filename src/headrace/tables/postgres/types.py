@@ -67,7 +67,7 @@ class TypeRow:
 Lookup = Callable[[Sequence[int]], Mapping[int, TypeRow]]
 
 
-class Types:
+class PostgresTypes:
     """The types of one database by their numbers, asked for when they are met."""
 
     def __init__(self, lookup: Lookup) -> None:

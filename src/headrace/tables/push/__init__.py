@@ -16,7 +16,7 @@ from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.files.objects import ObjectPath
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl
-from headrace.core.tables import Change, TableReader, TableShape, TableSource, Taken
+from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape, TableSource
 from headrace.log.inbox import Inbox
 from headrace.log.log import LogCutError, LogDamagedError
 from headrace.tables.push.rows import PushRows
@@ -113,10 +113,10 @@ class PushReader(TableReader):
         self._cut_seconds = cut_seconds
         self._cut_due = time.monotonic() + cut_seconds
 
-    def read(self, seconds: float) -> Taken | None:
+    def read(self, seconds: float) -> CapturedBatch | None:
         """What is in the inboxes."""
         if self._first or self._other:
-            begun = Taken(dict(self._position), begins=self._first, ends=self._first, shapes=self._other)
+            begun = CapturedBatch(dict(self._position), begins=self._first, ends=self._first, shapes=self._other)
             self._first, self._other = frozenset(), {}
             return begun
         deadline = time.monotonic() + seconds
@@ -127,8 +127,8 @@ class PushReader(TableReader):
             time.sleep(min(self._look, left))
         return taken
 
-    def _take(self) -> Taken | None:
-        changes: list[Change] = []
+    def _take(self) -> CapturedBatch | None:
+        changes: list[RowChange] = []
         newest = None
         for name, inbox in self._inboxes.items():
             if len(changes) >= _MOST_CHANGES:
@@ -145,7 +145,7 @@ class PushReader(TableReader):
                 raise _gone(name) from None
             except (LogDamagedError, ValueError) as error:
                 raise _unreadable(name, error) from None
-        return None if newest is None else Taken(dict(self._position), changes, at=newest)
+        return None if newest is None else CapturedBatch(dict(self._position), changes, at=newest)
 
     def confirm(self, position: Position) -> None:
         """Cut off now and then what is durable elsewhere."""

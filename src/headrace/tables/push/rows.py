@@ -11,8 +11,8 @@ import msgspec
 from headrace.core.encoding.json_values import UnfitValueError, converter
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.core.tables import Change, TableShape
-from headrace.log.inbox import Entry, Pushed, id_of
+from headrace.core.tables import RowChange, TableShape
+from headrace.log.inbox import InboxEntry, Pushed, id_of
 
 _OPS = {"insert": Op.UPSERT, "update": Op.UPSERT, "upsert": Op.UPSERT, "delete": Op.DELETE}
 _KEYS = frozenset({"op", "row", "id"})
@@ -45,12 +45,12 @@ class PushRows:
         content = b"\n".join(b"%d%b" % (entry.op, entry.row) for entry in entries)
         return Pushed(entries, id_of(_checked_id(key, "Idempotency-Key"), content, request=True))
 
-    def change(self, op: Op, row: bytes) -> Change:
+    def change(self, op: Op, row: bytes) -> RowChange:
         """What a change in the inbox says of the table."""
         values = decode(row)
         if op is Op.DELETE:
-            return Change(self.table, None, tuple(self._convert[name](values[name]) for name in self._key))
-        return Change(self.table, [convert(values.get(name)) for name, convert in self._convert.items()])
+            return RowChange(self.table, None, tuple(self._convert[name](values[name]) for name in self._key))
+        return RowChange(self.table, [convert(values.get(name)) for name, convert in self._convert.items()])
 
     def _several(self, document: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
         changes = document["changes"]
@@ -61,7 +61,7 @@ class PushRows:
             raise _refused("'changes' is not a list of changes", '{"changes": [{"op": "upsert", "row": {…}}]}')
         return changes, [f"changes[{number}]." for number in range(len(changes))]
 
-    def _entry(self, change: Any, place: str) -> Entry:
+    def _entry(self, change: Any, place: str) -> InboxEntry:
         if not isinstance(change, Mapping):
             what = f"{place.rstrip('.')} is not an object" if place else "the body is not a change"
             raise _refused(what, 'a change is {"op": "upsert", "row": {…}}')
@@ -79,7 +79,7 @@ class PushRows:
         given = change.get("id")
         name = None if given is None else _checked_id(given, f"{place}id")
         id = None if name is None else id_of(name, b"%d%b" % (_OPS[op], content), request=False)
-        return Entry(_OPS[op], content, id)
+        return InboxEntry(_OPS[op], content, id)
 
     def _check(self, row: Mapping[str, Any], place: str) -> None:
         for name, value in row.items():

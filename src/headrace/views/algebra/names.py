@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"`(\w+)`")
 
 
 @dataclass(frozen=True)
-class Names:
+class FreshNames:
     """Makes names of which no two are alike: the number at the end is never given twice."""
 
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))

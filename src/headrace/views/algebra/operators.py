@@ -32,7 +32,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Project:
+class Projection:
     """Each row becomes one, or as many as a generator among the expressions makes of it. Linear."""
 
     input: Operator
@@ -45,7 +45,7 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Selection:
     """Rows for which the condition is true. Linear."""
 
     input: Operator
@@ -114,7 +114,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """An aggregate: its column's name, the whole call as Spark SQL, and its parts where they matter to how it is kept.
 
     `linear` functions (count, sum, avg) may be kept as sums, depending on the type of the argument; all others are
@@ -139,7 +139,7 @@ class Aggregate:
     input: Operator
     keys: tuple[str, ...]
     """Columns of the input: expressions after GROUP BY were projected before."""
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -165,11 +165,11 @@ class Ranked:
         return (*self.input.columns, *(name for name, _ in self.expressions))
 
 
-Operator = Scan | Project | Filter | UnionAll | Join | Match | Aggregate | Ranked
+Operator = Scan | Projection | Selection | UnionAll | Join | Match | Aggregate | Ranked
 
 
 @dataclass(frozen=True)
-class View:
+class ViewPlan:
     """A whole query."""
 
     root: Operator

@@ -59,7 +59,7 @@ def emptied(types: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class KeyMatch:
     """A column of a relation, and the column of the values that it is compared with. With `nulls`, two are equal."""
 
     column: str
@@ -72,7 +72,7 @@ class Within:
     """Of a relation only those rows are wanted whose columns have the values of one of these rows."""
 
     values: str
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[KeyMatch, ...]
     small: bool
 
     def through(self, names: Mapping[str, str]) -> Within | None:

@@ -10,10 +10,10 @@ from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.names import quoted, same
-from headrace.views.algebra.operators import Aggregate, Call, Operator, Project
+from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
 from headrace.views.compile.keys import facts
 from headrace.views.compile.reading import function_of, ref, text
-from headrace.views.compile.scope import Env, Scope
+from headrace.views.compile.scope import ColumnScope, Env
 from headrace.views.compile.shaping import computed
 from headrace.views.compile.stable import stable
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate
@@ -52,7 +52,7 @@ class Grouping:
     op: Operator
     env: Env
     keys: list[tuple[exp.Expr, str]] = field(default_factory=list)
-    calls: dict[str, Call] = field(default_factory=dict)
+    calls: dict[str, AggregateCall] = field(default_factory=dict)
     sets: tuple[str, dict[str, int]] | None = None
     """With ROLLUP and the like: the column that says which keys are left out, and the bit of each key."""
 
@@ -130,7 +130,7 @@ def _base(node: exp.Expr) -> str:
     return function_of(node) or "key"
 
 
-def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> Call:
+def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> AggregateCall:
     """A call with its parts where they matter."""
     function = function_of(call) if function_of(call) != "mean" else "avg"
     core = called(made)
@@ -139,11 +139,19 @@ def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> Call:
     values = arguments[0].expressions if distinct else arguments
     one = function in _ONE_ARGUMENT and len(values) == 1 and not isinstance(values[0], exp.Star)
     where = next((part.expression.this for part in made.walk() if isinstance(part, exp.Filter)), None)
-    return Call(name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where))
+    return AggregateCall(
+        name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where)
+    )
 
 
 def group_by(
-    t: Translation, op: Operator, select: exp.Select, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases
+    t: Translation,
+    op: Operator,
+    select: exp.Select,
+    items: Sequence[Item],
+    scope: ColumnScope,
+    env: Env,
+    aliases: Aliases,
 ) -> Grouping:
     """The groups that a SELECT asks for; of all rows together when it does not say."""
     clause = select.args.get("group")
@@ -161,7 +169,9 @@ def group_by(
     return grouping if len(sets) == 1 else _with_sets(grouping, keys, sets)
 
 
-def _key(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
+def _key(
+    t: Translation, node: exp.Expr, items: Sequence[Item], scope: ColumnScope, env: Env, aliases: Aliases
+) -> exp.Expr:
     """What GROUP BY names: an expression, a column of the SELECT by its number or by its name."""
     if isinstance(node, exp.Literal) and not node.is_string:
         place = int(node.name) if node.name.isdigit() else 0
@@ -224,7 +234,7 @@ def _with_sets(grouping: Grouping, keys: list[exp.Expr], sets: list[tuple[int, .
             fields.append(f"'key{place}', {value}")
         structs.append(f"named_struct({', '.join(fields)})")
     each = names.fresh("grouping_set")
-    op = Project(grouping.op, (*same(grouping.op.columns), (each, f"explode(array({', '.join(structs)}))")))
+    op = Projection(grouping.op, (*same(grouping.op.columns), (each, f"explode(array({', '.join(structs)}))")))
     wanted = ["set", "id", *(f"key{place}" for place in range(len(columns)))]
     nodes = [exp.Dot(this=ref(each), expression=exp.to_identifier(one, quoted=True)) for one in wanted]
     grouping.op, (number, bits, *made) = computed(op, nodes, names, "group")

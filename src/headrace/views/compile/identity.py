@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import quoted
-from headrace.views.algebra.operators import ID, Aggregate, Filter, Operator, Project, View
+from headrace.views.algebra.operators import ID, Aggregate, Operator, Projection, Selection, ViewPlan
 
 
-def identified(view: View) -> View:
+def identified(view: ViewPlan) -> ViewPlan:
     """The view with a key: its own, or `_id`, which tells what is in the row and which copy of it this is.
 
     The one row of an aggregate without groups is always the same one.
@@ -25,15 +25,15 @@ def identified(view: View) -> View:
     if not _is_one_row(view.root):
         return replace(view, key=(ID,))
     kept = tuple((name, quoted(name)) for name in view.root.columns)
-    return View(Project(view.root, (*kept, (ID, "'1'"))), (*view.columns, ID), (ID,))
+    return ViewPlan(Projection(view.root, (*kept, (ID, "'1'"))), (*view.columns, ID), (ID,))
 
 
-def gets_id(view: View) -> bool:
+def gets_id(view: ViewPlan) -> bool:
     """Whether `_id` is a column that comes to those of the view."""
     return view.key == (ID,) and ID not in view.columns
 
 
-def columns_of(view: View) -> tuple[str, ...]:
+def columns_of(view: ViewPlan) -> tuple[str, ...]:
     """The columns of the result."""
     return (ID, *view.columns) if gets_id(view) else view.columns
 
@@ -42,7 +42,7 @@ def _is_one_row(operator: Operator) -> bool:
     match operator:
         case Aggregate(_, keys, calls):
             return not keys and bool(calls)
-        case Project(below) | Filter(below):
+        case Projection(below) | Selection(below):
             return _is_one_row(below)
         case _:
             return False

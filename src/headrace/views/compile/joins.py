@@ -9,7 +9,7 @@ from typing import Literal
 from sqlglot import exp
 
 from headrace.sql.canonical import conjuncts
-from headrace.views.algebra.names import Names
+from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Join, Match, Operator
 from headrace.views.compile.reading import conjunction, text
 from headrace.views.compile.scope import Env, refs
@@ -23,7 +23,7 @@ class _Pairs:
     """Equalities between inputs, found so far."""
 
     inputs: list[Operator]
-    names: Names
+    names: FreshNames
     equal: list[Equal] = field(default_factory=list)
     rest: list[exp.Expr] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class _Pairs:
         return text(conjunction(self.rest)) if self.rest else None
 
 
-def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: Names) -> Operator:
+def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
     """The combined rows of the inputs for which all conditions are true."""
     pairs = _Pairs(list(inputs), names)
     for condition in conditions:
@@ -80,7 +80,7 @@ def match(
     left: Operator,
     right: Operator,
     conditions: Sequence[exp.Expr],
-    names: Names,
+    names: FreshNames,
 ) -> Match | None:
     """The rows with and without a match; None when there is no equality to find matches by.
 

@@ -20,13 +20,13 @@ from headrace.views.algebra.kinds import alike
 from headrace.views.algebra.names import plain, used
 from headrace.views.algebra.operators import (
     Aggregate,
-    Filter,
     Join,
     Match,
     Operator,
-    Project,
+    Projection,
     Ranked,
     Scan,
+    Selection,
     UnionAll,
     inputs_of,
 )
@@ -80,9 +80,9 @@ def facts(op: Operator, tables: Mapping[str, TableShape]) -> Facts:
     match op:
         case Scan():
             return _scan(op, tables[op.table])
-        case Project():
+        case Projection():
             return _project(op, facts(op.input, tables))
-        case Filter():
+        case Selection():
             found = facts(op.input, tables)
             return Facts(found.rows, (*found.rules, *_filter(op.condition, kinds(op, tables))))
         case UnionAll():
@@ -114,7 +114,7 @@ def _scan(op: Scan, shape: TableShape) -> Facts:
     return Facts(rows, (Rule(key, rows | set(op.columns), solid=True),))
 
 
-def _project(op: Project, found: Facts) -> Facts:
+def _project(op: Projection, found: Facts) -> Facts:
     rules, rows = list(found.rules), found.rows
     for name, source in op.expressions:
         column = plain(source)
@@ -140,7 +140,7 @@ def kinds(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataTy
     match op:
         case Scan():
             found |= {name: tables[op.table].columns.field(source).type for name, source in op.fields}
-        case Project():
+        case Projection():
             columns = [(name, plain(source)) for name, source in op.expressions]
             found |= {name: found[column] for name, column in columns if column in found}
         case Aggregate():

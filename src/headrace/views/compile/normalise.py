@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
-from headrace.views.algebra.operators import Operator, Project, View
+from headrace.views.algebra.operators import Operator, Projection, ViewPlan
 from headrace.views.compile.keys import facts
 from headrace.views.compile.prune import folded, pruned
 from headrace.views.compile.queries import query
@@ -22,7 +22,7 @@ from headrace.views.compile.translation import Translation
 
 def normalise(
     sql: str, tables: Mapping[str, TableShape], views: Mapping[str, str] | None = None, key: Sequence[str] = ()
-) -> View:
+) -> ViewPlan:
     """A view of the tables, and of other views by their texts. `key` are columns of the result that identify a row."""
     others = {name.lower(): _common(text) for name, text in (views or {}).items()}
     parsed, tree = read(sql)
@@ -34,7 +34,7 @@ def normalise(
     columns = [one.ref for one in found.columns]
     derived = facts(found.op, tables).key(columns)
     by_column = dict(zip(reversed(columns), reversed(names), strict=True))
-    return View(root, tuple(names), declared or tuple(by_column[one] for one in derived))
+    return ViewPlan(root, tuple(names), declared or tuple(by_column[one] for one in derived))
 
 
 def _common(text: str) -> Common:
@@ -49,7 +49,7 @@ def _root(found: Relation, t: Translation, tables: Mapping[str, TableShape]) -> 
     if list(op.columns) == columns:
         return op
     names = [name if columns.index(name) == place else t.names.fresh(name) for place, name in enumerate(columns)]
-    return folded(Project(op, tuple((name, f"`{column}`") for name, column in zip(names, columns, strict=True))))
+    return folded(Projection(op, tuple((name, f"`{column}`") for name, column in zip(names, columns, strict=True))))
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from headrace.core.tables import TableShape
 from headrace.views.algebra.names import plain, quoted, renamed, used
-from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra.operators import (
+    Aggregate,
+    Join,
+    Match,
+    Operator,
+    Projection,
+    Ranked,
+    Scan,
+    Selection,
+    UnionAll,
+)
 from headrace.views.compile.keys import facts
 from headrace.views.compile.ranking import TIES
 from headrace.views.compile.shaping import makes_rows
@@ -19,9 +29,9 @@ def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]
     match op:
         case Scan():
             return _scan(op, wanted, tables[op.table])
-        case Project():
+        case Projection():
             return _project(op, wanted, tables)
-        case Filter():
+        case Selection():
             return replace(op, input=pruned(op.input, wanted | used(op.condition), tables))
         case UnionAll():
             return _union(op, wanted, tables)
@@ -46,15 +56,15 @@ def _scan(op: Scan, wanted: set[str], shape: TableShape) -> Scan:
     return replace(op, fields=tuple(one for one in op.fields if one[1] == least))
 
 
-def _project(op: Project, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
+def _project(op: Projection, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
     kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1]))
     if not kept:
         return pruned(op.input, wanted, tables)  # only how many rows there are matters
     inner = pruned(op.input, used(*(source for _, source in kept)), tables)
-    return folded(Project(inner, kept))
+    return folded(Projection(inner, kept))
 
 
-def folded(op: Project) -> Operator:
+def folded(op: Projection) -> Operator:
     """Without what is below it, where that or this only passes columns on."""
     below = op.input
     if op.expressions == tuple((name, quoted(name)) for name in below.columns):
@@ -64,14 +74,14 @@ def folded(op: Project) -> Operator:
     if isinstance(below, Scan) and renames:
         fields = dict(below.fields)
         return Scan(below.table, tuple((name, fields[plain(source) or ""]) for name, source in op.expressions))
-    if not isinstance(below, Project):
+    if not isinstance(below, Projection):
         return op
     if all(plain(source) for _, source in below.expressions):
         sources = dict(below.expressions)
-        return Project(below.input, tuple((name, renamed(source, sources)) for name, source in op.expressions))
+        return Projection(below.input, tuple((name, renamed(source, sources)) for name, source in op.expressions))
     if renames and set(names) == set(below.columns):
         sources = dict(below.expressions)
-        return Project(below.input, tuple((name, sources[plain(source) or ""]) for name, source in op.expressions))
+        return Projection(below.input, tuple((name, sources[plain(source) or ""]) for name, source in op.expressions))
     return op
 
 
@@ -81,7 +91,7 @@ def _union(op: UnionAll, wanted: set[str], tables: Mapping[str, TableShape]) -> 
     inputs = []
     for one in op.inputs:
         made = pruned(one, kept, tables)
-        exact = made if list(made.columns) == kept else Project(made, tuple((name, quoted(name)) for name in kept))
+        exact = made if list(made.columns) == kept else Projection(made, tuple((name, quoted(name)) for name in kept))
         inputs.append(exact)
     return UnionAll(tuple(inputs))
 

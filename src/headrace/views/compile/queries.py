@@ -8,23 +8,23 @@ from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.names import quoted, same
-from headrace.views.algebra.operators import Aggregate, Call, Filter, Operator, Project, UnionAll
+from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection, Selection, UnionAll
 from headrace.views.algebra.vocabulary import GENERATORS
 from headrace.views.compile.grouping import Item, aggregates, group_by
 from headrace.views.compile.ranking import Ranking, limited
 from headrace.views.compile.reading import function_of, ref, text
-from headrace.views.compile.scope import Env, Relation, Scope, Seen, refs
+from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
 from headrace.views.compile.shaping import computed, filtered
 from headrace.views.compile.sources import exploded
 from headrace.views.compile.subqueries import rows
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate
 
 
-def query(t: Translation, node: exp.Expr, env: Env, outer: Scope | None = None) -> Relation:
+def query(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None = None) -> Relation:
     """The rows of a query."""
     env = env.with_commons(node)
     if isinstance(node, exp.Select):
-        return _Select(t, node, env, outer).relation()
+        return _SelectCompiler(t, node, env, outer).relation()
     if isinstance(node, exp.SetOperation):
         return _ordered(t, _set_operation(t, node, env), node, env)
     if isinstance(node, exp.Subquery):
@@ -36,7 +36,7 @@ def _ordered(t: Translation, found: Relation, node: exp.Expr, env: Env) -> Relat
     """ORDER BY and LIMIT behind a whole query: they name its columns."""
     aliases = {one.name.lower(): ref(one.ref) for one in found.columns}
     items = [(one.name, ref(one.ref)) for one in found.columns]
-    order = [_by(t, one, items, Scope(()), env, aliases) for one in _orders(node)]
+    order = [_by(t, one, items, ColumnScope(()), env, aliases) for one in _orders(node)]
     return Relation(limited(t, found.op, order, node, env), found.columns)
 
 
@@ -45,7 +45,9 @@ def _orders(node: exp.Expr) -> list[exp.Expr]:
     return list(clause.expressions) if clause is not None else []
 
 
-def _by(t: Translation, node: exp.Expr, items: Sequence[Item], scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
+def _by(
+    t: Translation, node: exp.Expr, items: Sequence[Item], scope: ColumnScope, env: Env, aliases: Aliases
+) -> exp.Expr:
     """One item of ORDER BY: a column of the SELECT by number or name first, then of its inputs."""
     value = node.this
     made = node.copy()
@@ -92,32 +94,32 @@ def _counted(t: Translation, node: exp.SetOperation, left: Relation, right: Rela
     rows, here = found.columns[:-1], quoted(found.columns[-1].ref)
     ours, theirs = (t.names.fresh(name) for name in ("ours", "theirs"))
     calls = [
-        Call(name, f"count(*) FILTER (WHERE {which})", "count", condition=which)
+        AggregateCall(name, f"count(*) FILTER (WHERE {which})", "count", condition=which)
         for name, which in ((ours, here), (theirs, f"NOT {here}"))
     ]
     op: Operator = Aggregate(found.op, tuple(one.ref for one in rows), tuple(calls))
     both = isinstance(node, exp.Intersect)
     if node.args.get("distinct"):
-        return Relation(Filter(op, f"{quoted(ours)} > 0 AND {quoted(theirs)} {'>' if both else '='} 0"), rows)
+        return Relation(Selection(op, f"{quoted(ours)} > 0 AND {quoted(theirs)} {'>' if both else '='} 0"), rows)
     times = f"least({quoted(ours)}, {quoted(theirs)})" if both else f"{quoted(ours)} - {quoted(theirs)}"
     copy = (t.names.fresh("copy"), f"explode(array_repeat(0, CAST({times} AS INT)))")
-    return Relation(Project(Filter(op, f"{times} > 0"), (*same(one.ref for one in rows), copy)), rows)
+    return Relation(Projection(Selection(op, f"{times} > 0"), (*same(one.ref for one in rows), copy)), rows)
 
 
 def _sided(t: Translation, side: Relation, which: str) -> Relation:
     """The rows with a column that says which side they are of."""
     name = t.names.fresh("here")
-    op = Project(side.op, (*same(dict.fromkeys(one.ref for one in side.columns)), (name, which)))
-    return Relation(op, (*side.columns, Seen("", "here", name)))
+    op = Projection(side.op, (*same(dict.fromkeys(one.ref for one in side.columns)), (name, which)))
+    return Relation(op, (*side.columns, VisibleColumn("", "here", name)))
 
 
 def _union(t: Translation, left: Relation, right: Relation) -> Relation:
     names = [t.names.fresh(one.name) for one in left.columns]
     sides = [
-        Project(side.op, tuple((name, quoted(one.ref)) for name, one in zip(names, side.columns, strict=True)))
+        Projection(side.op, tuple((name, quoted(one.ref)) for name, one in zip(names, side.columns, strict=True)))
         for side in (left, right)
     ]
-    seen = tuple(Seen("", one.name, name) for one, name in zip(left.columns, names, strict=True))
+    seen = tuple(VisibleColumn("", one.name, name) for one, name in zip(left.columns, names, strict=True))
     return Relation(UnionAll(tuple(sides)), seen)
 
 
@@ -126,17 +128,17 @@ def _distinct(found: Relation) -> Relation:
     return Relation(Aggregate(found.op, tuple(dict.fromkeys(one.ref for one in found.columns)), ()), found.columns)
 
 
-class _Select:
+class _SelectCompiler:
     """One SELECT, clause by clause in the order in which they mean something."""
 
-    def __init__(self, t: Translation, node: exp.Select, env: Env, outer: Scope | None) -> None:
+    def __init__(self, t: Translation, node: exp.Select, env: Env, outer: ColumnScope | None) -> None:
         self.t, self.node, self.env = t, _with_named_windows(node, env), env
         found = rows(t, self.node, env, outer)
         if found.correlated:
             hint = "make it a plain SELECT … FROM … WHERE inside of IN, EXISTS or an aggregate"
             raise env.refuse(node, "a subquery about the row outside that is more than a filter", hint)
         self.op: Operator = found.op
-        self.scope = Scope(found.columns)
+        self.scope = ColumnScope(found.columns)
 
     def relation(self) -> Relation:
         """Its rows."""
@@ -237,7 +239,7 @@ class _Select:
             hint = "only WHERE of a subquery may name columns of the query around it"
             raise self.env.refuse(node, "a column of the query outside in a SELECT list", hint)
 
-    def _star(self, node: exp.Expr) -> Iterator[Seen]:
+    def _star(self, node: exp.Expr) -> Iterator[VisibleColumn]:
         star = node if isinstance(node, exp.Star) else node.this
         without = {one.name.lower() for one in star.args.get("except_") or ()}
         if star.args.get("replace") or star.args.get("rename"):
@@ -248,7 +250,7 @@ class _Select:
             raise self.env.refuse(node, f"{text(node)}: there is no such table in FROM", "take a table or its alias")
         known = {one.name.lower() for one in columns}
         for name in without - known:
-            raise Scope(tuple(columns)).unknown(exp.column(name), self.env)
+            raise ColumnScope(tuple(columns)).unknown(exp.column(name), self.env)
         return (one for one in columns if one.name.lower() not in without)
 
 

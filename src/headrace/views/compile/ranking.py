@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from headrace.views.algebra.names import quoted, same
-from headrace.views.algebra.operators import Filter, Operator, Project, Ranked
+from headrace.views.algebra.operators import Operator, Projection, Ranked, Selection
 from headrace.views.algebra.vocabulary import NUMBERED, PEERS, PICKED
 from headrace.views.compile.grouping import called
 from headrace.views.compile.reading import function_of, ref, text
@@ -113,7 +113,7 @@ def limited(t: Translation, op: Operator, order: Sequence[exp.Expr], query: exp.
     ranked = Ranked(op, (), ((number, f"row_number() OVER (ORDER BY {by})"),))
     first = f"{quoted(number)} > {offset}" if offset else ""
     last = f"{quoted(number)} <= {limit + (offset or 0)}" if limit is not None else ""
-    return Project(Filter(ranked, " AND ".join(part for part in (first, last) if part)), same(op.columns))
+    return Projection(Selection(ranked, " AND ".join(part for part in (first, last) if part)), same(op.columns))
 
 
 def _number(clause: exp.Expr | None, env: Env) -> int | None:

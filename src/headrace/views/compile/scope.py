@@ -16,7 +16,7 @@ from headrace.views.compile.reading import ref
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleColumn:
     """A column that can be named."""
 
     qualifier: str
@@ -32,12 +32,14 @@ class Relation:
     """Some rows, and the names of their columns in order."""
 
     op: Operator
-    columns: tuple[Seen, ...]
+    columns: tuple[VisibleColumn, ...]
 
     def called(self, qualifier: str, names: tuple[str, ...] = ()) -> Relation:
         """The same under an alias, perhaps with other names of its columns."""
         given = names or tuple(one.name for one in self.columns)
-        seen = tuple(Seen(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True))
+        seen = tuple(
+            VisibleColumn(qualifier.lower(), name, one.ref) for one, name in zip(self.columns, given, strict=True)
+        )
         return Relation(self.op, seen)
 
 
@@ -81,11 +83,11 @@ class Env:
 
 
 @dataclass(frozen=True)
-class Scope:
+class ColumnScope:
     """The columns in sight."""
 
-    columns: tuple[Seen, ...]
-    outer: Scope | None = None
+    columns: tuple[VisibleColumn, ...]
+    outer: ColumnScope | None = None
 
     def resolve(self, column: exp.Column, env: Env) -> exp.Expr | None:
         """A column of the algebra, or a field of one; None when nothing has that name. Case does not matter."""
@@ -109,7 +111,7 @@ class Scope:
         matches = [one for one in self.columns if one.listed and one.name.lower() == first]
         return (self._one(matches, column, env), parts[1:]) if matches else None
 
-    def _one(self, matches: list[Seen], column: exp.Column, env: Env) -> str:
+    def _one(self, matches: list[VisibleColumn], column: exp.Column, env: Env) -> str:
         if len({one.ref for one in matches}) > 1:
             choices = " or ".join(f"{one.qualifier}.{one.name}" if one.qualifier else one.name for one in matches)
             name = column.parts[-1].name

@@ -9,8 +9,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
-from headrace.views.algebra.names import Names, plain, renamed, same, used
-from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked
+from headrace.views.algebra.names import FreshNames, plain, renamed, same, used
+from headrace.views.algebra.operators import Aggregate, Join, Match, Operator, Projection, Ranked, Selection
 from headrace.views.algebra.vocabulary import GENERATORS
 from headrace.views.compile.reading import conjunction, text
 
@@ -18,7 +18,7 @@ _MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 
 
 def computed(
-    op: Operator, expressions: Sequence[exp.Expr], names: Names, base: str = "x"
+    op: Operator, expressions: Sequence[exp.Expr], names: FreshNames, base: str = "x"
 ) -> tuple[Operator, list[str]]:
     """The rows with some expressions beside them, and the columns these are; what is a column already stays one."""
     found: dict[str, str] = {}
@@ -33,7 +33,7 @@ def computed(
     if not found:
         return op, columns
     added = tuple((name, written) for written, name in found.items())
-    return Project(op, (*same(op.columns), *added)), columns
+    return Projection(op, (*same(op.columns), *added)), columns
 
 
 def filtered(op: Operator, conditions: Iterable[exp.Expr]) -> Operator:
@@ -49,19 +49,19 @@ def _always(condition: exp.Expr) -> bool:
 
 
 def _below(op: Operator, condition: str) -> Operator:
-    return _pushed(op, condition) or Filter(op, condition)
+    return _pushed(op, condition) or Selection(op, condition)
 
 
 def _pushed(op: Operator, condition: str) -> Operator | None:
     """The same operator with the condition inside of it; None when it can only be asked of its result."""
     names = used(condition) & set(op.columns)
     match op:
-        case Filter():
+        case Selection():
             inner = _pushed(op.input, condition)
             return (
                 replace(op, condition=f"{op.condition} AND {condition}") if inner is None else replace(op, input=inner)
             )
-        case Project():
+        case Projection():
             return _below_project(op, condition, names)
         case Aggregate() if names and names <= set(op.keys):
             return replace(op, input=_below(op.input, condition))
@@ -77,7 +77,7 @@ def _pushed(op: Operator, condition: str) -> Operator | None:
             return None
 
 
-def _below_project(op: Project, condition: str, names: set[str]) -> Operator | None:
+def _below_project(op: Projection, condition: str, names: set[str]) -> Operator | None:
     """A condition on columns that the Project only passes on."""
     sources = {name: source for name, source in op.expressions if name in names and plain(source)}
     if len(sources) < len(names) or not names:

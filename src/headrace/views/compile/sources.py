@@ -10,11 +10,11 @@ from sqlglot import exp
 
 from headrace.sql.dialect.lengths import spark_length
 from headrace.views.algebra.names import quoted, same
-from headrace.views.algebra.operators import Aggregate, Call, Join, Operator, Project
+from headrace.views.algebra.operators import Aggregate, AggregateCall, Join, Operator, Projection
 from headrace.views.algebra.vocabulary import GENERATORS
 from headrace.views.compile.joins import inner, match, no_equality, parts
 from headrace.views.compile.reading import function_of, ref, text, written
-from headrace.views.compile.scope import Env, Relation, Scope, Seen, refs
+from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
 from headrace.views.compile.shaping import computed
 from headrace.views.compile.translation import Translation
 
@@ -30,7 +30,7 @@ _REFUSED = {
 class Sources:
     """The inputs of a SELECT that are joined so far, and what has to be true of their combined rows."""
 
-    columns: tuple[Seen, ...]
+    columns: tuple[VisibleColumn, ...]
     inputs: list[Operator]
     conditions: list[exp.Expr] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Sources:
         return op
 
 
-def sources(t: Translation, select: exp.Select, env: Env, outer: Scope | None) -> Sources:
+def sources(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None) -> Sources:
     """The inputs of a SELECT."""
     clause = select.args.get("from_")
     if clause is None:
@@ -54,7 +54,7 @@ def sources(t: Translation, select: exp.Select, env: Env, outer: Scope | None) -
     return found
 
 
-def _from(t: Translation, node: exp.Expr, env: Env, outer: Scope | None) -> Sources:
+def _from(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None) -> Sources:
     if isinstance(node, exp.Subquery | exp.Paren) and isinstance(node.this, exp.Table):
         found = _from(t, node.this, env, outer)
     else:
@@ -115,7 +115,7 @@ def _argument(t: Translation, call: exp.Anonymous, env: Env) -> tuple[Relation, 
         relation = t.named(source, source.name, env)
     else:
         raise env.refuse(source, f"{text(source)} as the table of {call.name.upper()}", "name a table, view or CTE")
-    return relation, t.resolved(time, Scope(relation.columns), env)
+    return relation, t.resolved(time, ColumnScope(relation.columns), env)
 
 
 def _length(node: exp.Expr, env: Env) -> str:
@@ -132,11 +132,13 @@ def _windowed(t: Translation, call: exp.Anonymous, env: Env) -> Relation:
     # HOP has the slide before the size, Spark's window the other way round
     lengths = ", ".join(reversed([_length(one, env) for one in call.expressions[2:]]))
     window = t.names.fresh("window")
-    rows = Project(relation.op, (*same(relation.op.columns), (window, f"window({text(time)}, {lengths})")))
+    rows = Projection(relation.op, (*same(relation.op.columns), (window, f"window({text(time)}, {lengths})")))
     ends = [(t.names.fresh(f"window_{end}"), f"{quoted(window)}.`{end}`") for end in ("start", "end")]
-    op = Project(rows, (*same(relation.op.columns), *ends))
+    op = Projection(rows, (*same(relation.op.columns), *ends))
     qualifier = relation.columns[0].qualifier
-    seen = tuple(Seen(qualifier, f"window_{end}", name) for end, (name, _) in zip(("start", "end"), ends, strict=True))
+    seen = tuple(
+        VisibleColumn(qualifier, f"window_{end}", name) for end, (name, _) in zip(("start", "end"), ends, strict=True)
+    )
     return Relation(op, (*relation.columns, *seen))
 
 
@@ -145,12 +147,12 @@ def _fresh_rows(t: Translation, call: exp.Anonymous, env: Env) -> Relation:
     relation, time = _argument(t, call, env)
     again, its_time = _argument(t, call, env)
     newest = t.names.fresh("newest")
-    top = Aggregate(again.op, (), (Call(newest, f"max({text(its_time)})", "max"),))
+    top = Aggregate(again.op, (), (AggregateCall(newest, f"max({text(its_time)})", "max"),))
     condition = f"{text(time)} >= {quoted(newest)} - INTERVAL {_length(call.expressions[2], env)}"
     return Relation(Join((relation.op, top), (), condition), relation.columns)
 
 
-def _join(t: Translation, left: Sources, join: exp.Join, env: Env, outer: Scope | None) -> None:
+def _join(t: Translation, left: Sources, join: exp.Join, env: Env, outer: ColumnScope | None) -> None:
     """One more input."""
     right = _from(t, join.this, env, outer)
     kind = _kind(join, env)
@@ -190,18 +192,18 @@ def _shared(left: Sources, right: Sources, join: exp.Join) -> list[str]:
 
 
 def _condition(
-    t: Translation, left: Sources, right: Sources, join: exp.Join, env: Env, outer: Scope | None
-) -> tuple[list[exp.Expr], tuple[Seen, ...]]:
+    t: Translation, left: Sources, right: Sources, join: exp.Join, env: Env, outer: ColumnScope | None
+) -> tuple[list[exp.Expr], tuple[VisibleColumn, ...]]:
     """What a match is, and the columns of both sides; those of USING come first, and once."""
     shared = _shared(left, right, join)
     both = (*left.columns, *right.columns)
     if shared:
         pairs = [(_named(left, name, env), _named(right, name, env)) for name in shared]
-        keys = tuple(Seen("", one.name, (r if join.side == "RIGHT" else one).ref) for one, r in pairs)
+        keys = tuple(VisibleColumn("", one.name, (r if join.side == "RIGHT" else one).ref) for one, r in pairs)
         hidden = {one.ref for pair in pairs for one in pair}
-        rest = tuple(Seen(o.qualifier, o.name, o.ref, o.listed and o.ref not in hidden) for o in both)
+        rest = tuple(VisibleColumn(o.qualifier, o.name, o.ref, o.listed and o.ref not in hidden) for o in both)
         return [exp.EQ(this=ref(one.ref), expression=ref(r.ref)) for one, r in pairs], (*keys, *rest)
-    scope = Scope(both, outer)
+    scope = ColumnScope(both, outer)
     found = [t.resolved(one, scope, env) for one in parts(join.args.get("on"))]
     for one in found:
         if refs(one) - {column.ref for column in both}:
@@ -209,17 +211,17 @@ def _condition(
     return found, both
 
 
-def _named(side: Sources, name: str, env: Env) -> Seen:
+def _named(side: Sources, name: str, env: Env) -> VisibleColumn:
     column = exp.column(name)
-    found = Scope(side.columns).resolve(column, env)
+    found = ColumnScope(side.columns).resolve(column, env)
     if found is None:
-        raise Scope(side.columns).unknown(column, env)
+        raise ColumnScope(side.columns).unknown(column, env)
     return next(one for one in side.columns if one.ref == found.name)
 
 
 def _merged(
-    t: Translation, op: Operator, columns: tuple[Seen, ...], left: Sources, right: Sources, join: exp.Join
-) -> tuple[Operator, tuple[Seen, ...]]:
+    t: Translation, op: Operator, columns: tuple[VisibleColumn, ...], left: Sources, right: Sources, join: exp.Join
+) -> tuple[Operator, tuple[VisibleColumn, ...]]:
     """FULL JOIN USING: the column of whichever side there is."""
     shared = _shared(left, right, join)
     names = [name.lower() for name in shared]
@@ -229,11 +231,11 @@ def _merged(
         for one in columns[: len(shared)]
     ]
     op, made = computed(op, either, t.names, "either")
-    keys = tuple(Seen("", one.name, name) for one, name in zip(columns[: len(shared)], made, strict=True))
+    keys = tuple(VisibleColumn("", one.name, name) for one, name in zip(columns[: len(shared)], made, strict=True))
     return op, (*keys, *columns[len(shared) :])
 
 
-def _lateral_view(t: Translation, found: Sources, lateral: exp.Lateral, env: Env, outer: Scope | None) -> None:
+def _lateral_view(t: Translation, found: Sources, lateral: exp.Lateral, env: Env, outer: ColumnScope | None) -> None:
     call = lateral.this
     name = function_of(call)
     if name not in GENERATORS:
@@ -242,11 +244,11 @@ def _lateral_view(t: Translation, found: Sources, lateral: exp.Lateral, env: Env
         call = exp.Anonymous(this=f"{name}_outer", expressions=call.expressions)
     alias = lateral.args.get("alias")
     names = [column.name for column in alias.columns] if alias is not None else []
-    resolved = t.resolved(call, Scope(found.columns, outer), env)
+    resolved = t.resolved(call, ColumnScope(found.columns, outer), env)
     op, made = exploded(t, found.joined(t), cast(exp.Anonymous, resolved), names, env, lateral)
     qualifier = alias.name.lower() if alias is not None else ""
     found.inputs = [op]
-    found.columns = (*found.columns, *(Seen(qualifier, one, column) for one, column in made))
+    found.columns = (*found.columns, *(VisibleColumn(qualifier, one, column) for one, column in made))
 
 
 def exploded(
@@ -264,7 +266,7 @@ def exploded(
     if len(names) > (len(fields) or 1):
         raise env.refuse(place, f"{len(names)} names for the columns of {function}()", "give as many as there are")
     element = t.names.fresh("element")
-    op = Project(op, (*same(op.columns), (element, f"explode{outer}({argument})")))
+    op = Projection(op, (*same(op.columns), (element, f"explode{outer}({argument})")))
     if not fields:
         return op, [(names[0] if names else "col", element)]
     op, made = computed(

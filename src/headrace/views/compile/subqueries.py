@@ -8,11 +8,11 @@ from typing import Literal
 from sqlglot import exp
 
 from headrace.views.algebra.names import quoted, same
-from headrace.views.algebra.operators import Aggregate, Call, Operator, Project
+from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
 from headrace.views.compile.grouping import Grouping
 from headrace.views.compile.joins import inner, match, no_equality, parts
 from headrace.views.compile.reading import function_of, ref
-from headrace.views.compile.scope import Env, Scope, Seen, refs
+from headrace.views.compile.scope import ColumnScope, Env, VisibleColumn, refs
 from headrace.views.compile.shaping import computed, filtered
 from headrace.views.compile.sources import sources
 from headrace.views.compile.translation import Attached, Translation, is_aggregate
@@ -23,19 +23,19 @@ _ARRAYS = ("collect_list", "collect_set", "array_agg")
 
 
 @dataclass
-class Rows:
+class SelectSource:
     """What a SELECT makes its columns of."""
 
     op: Operator
-    columns: tuple[Seen, ...]
+    columns: tuple[VisibleColumn, ...]
     correlated: list[exp.Expr]
     """Conditions that are also about a row of the query around it."""
 
 
-def rows(t: Translation, select: exp.Select, env: Env, outer: Scope | None = None) -> Rows:
+def rows(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None = None) -> SelectSource:
     """FROM and WHERE."""
     found = sources(t, select, env, outer)
-    scope = Scope(found.columns, outer)
+    scope = ColumnScope(found.columns, outer)
     where = select.args.get("where")
     tests, correlated = [], []
     for condition in parts(where.this if where else None):
@@ -57,10 +57,10 @@ def rows(t: Translation, select: exp.Select, env: Env, outer: Scope | None = Non
     op = filtered(t.beside(op, values), values)
     for condition in tests:
         op = _tested(t, op, condition, scope, env)
-    return Rows(op, found.columns, correlated)
+    return SelectSource(op, found.columns, correlated)
 
 
-def _is_outer(node: exp.Expr, scope: Scope) -> bool:
+def _is_outer(node: exp.Expr, scope: ColumnScope) -> bool:
     """Whether it uses a column of a query around this one."""
     around, seen = scope.outer, refs(node)
     while around is not None:
@@ -77,7 +77,7 @@ def _test(condition: exp.Expr) -> tuple[bool, exp.Expr] | None:
     return (inside is condition, inside) if is_test else None
 
 
-def _tested(t: Translation, op: Operator, condition: exp.Expr, scope: Scope, env: Env) -> Operator:
+def _tested(t: Translation, op: Operator, condition: exp.Expr, scope: ColumnScope, env: Env) -> Operator:
     """The rows for which a subquery has, or has not, a row."""
     found = _test(condition)
     assert found is not None, "asked before"
@@ -99,8 +99,8 @@ def _tested(t: Translation, op: Operator, condition: exp.Expr, scope: Scope, env
 
 
 def _matching(
-    t: Translation, test: exp.Expr, scope: Scope, env: Env
-) -> tuple[Rows, list[exp.Expr], list[tuple[exp.Expr, str]]]:
+    t: Translation, test: exp.Expr, scope: ColumnScope, env: Env
+) -> tuple[SelectSource, list[exp.Expr], list[tuple[exp.Expr, str]]]:
     """The rows of the subquery, when they match a row outside, and the pairs of IN."""
     query = test.args["query"].this if isinstance(test, exp.In) else test.this
     query = query.this if isinstance(query, exp.Subquery) else query
@@ -108,11 +108,13 @@ def _matching(
     outside = _values(t, test.this, scope, env) if isinstance(test, exp.In) else []
     if not _is_simple(query):
         whole = t.relation(query, env, scope)
-        inside = Rows(whole.op, whole.columns, [])
+        inside = SelectSource(whole.op, whole.columns, [])
         columns = [one.ref for one in whole.columns]
     else:
         inside = rows(t, query, env, scope)
-        items = [t.resolved(one.unalias(), Scope(inside.columns), env) for one in _items(query)] if outside else []
+        items = (
+            [t.resolved(one.unalias(), ColumnScope(inside.columns), env) for one in _items(query)] if outside else []
+        )
         inside.op, columns = computed(t.beside(inside.op, items), items, t.names)
     if outside and len(columns) != len(outside):
         message = f"IN compares {len(outside)} values with {len(columns)} columns"
@@ -124,7 +126,7 @@ def _matching(
 
 
 def _check_around(
-    t: Translation, node: exp.Expr, conditions: list[exp.Expr], inside: Rows, scope: Scope, env: Env
+    t: Translation, node: exp.Expr, conditions: list[exp.Expr], inside: SelectSource, scope: ColumnScope, env: Env
 ) -> None:
     """A subquery is matched with rows of the query right around it."""
     known = {one.ref for one in scope.columns} | set(inside.op.columns) | set(t.attached)
@@ -137,7 +139,7 @@ def _items(query: exp.Select) -> list[exp.Expr]:
     return list(query.expressions)
 
 
-def _values(t: Translation, node: exp.Expr, scope: Scope, env: Env) -> list[exp.Expr]:
+def _values(t: Translation, node: exp.Expr, scope: ColumnScope, env: Env) -> list[exp.Expr]:
     node = node.unnest()
     values = node.expressions if isinstance(node, exp.Tuple) else [node]
     return [t.resolved(one, scope, env) for one in values]
@@ -160,19 +162,19 @@ def _needs_all_rows(node: exp.Expr) -> bool:
 
 def _whether_any(t: Translation, op: Operator, inside: Operator, positive: bool) -> Operator:
     """All rows, if the subquery has a row; or if it has none. It changes only when the first comes or the last goes."""
-    some = Aggregate(Project(inside, ((one := t.names.fresh("any"), "1"),)), (one,), ())
+    some = Aggregate(Projection(inside, ((one := t.names.fresh("any"), "1"),)), (one,), ())
     if positive:
         return inner([op, some], [], t.names)
     number = t.names.fresh("number")
-    none = Aggregate(some, (), (Call(number, "count(*)", "count"),))
+    none = Aggregate(some, (), (AggregateCall(number, "count(*)", "count"),))
     return inner([op, none], [exp.EQ(this=ref(number), expression=exp.Literal.number(0))], t.names)
 
 
 def _without_nulls(t: Translation, op: Operator, inside: Operator, value: exp.Expr, column: str) -> Operator:
     """NOT IN is also not true when a null is on either side, unless the subquery has no row at all."""
     is_null, some, nulls = t.names.fresh("is_null"), t.names.fresh("some"), t.names.fresh("nulls")
-    kinds = Aggregate(Project(inside, ((is_null, f"{quoted(column)} IS NULL"),)), (is_null,), ())
-    calls = (Call(some, "count(*)", "count"), Call(nulls, f"count_if({quoted(is_null)})", "count_if"))
+    kinds = Aggregate(Projection(inside, ((is_null, f"{quoted(column)} IS NULL"),)), (is_null,), ())
+    calls = (AggregateCall(some, "count(*)", "count"), AggregateCall(nulls, f"count_if({quoted(is_null)})", "count_if"))
     value_is_null = exp.Is(this=value, expression=exp.Null())
     empty = exp.EQ(this=ref(some), expression=exp.Literal.number(0))
     clean = exp.EQ(this=ref(nulls), expression=exp.Literal.number(0))
@@ -180,7 +182,7 @@ def _without_nulls(t: Translation, op: Operator, inside: Operator, value: exp.Ex
     return inner([op, Aggregate(kinds, (), calls)], [fine], t.names)
 
 
-def value(t: Translation, node: exp.Expr, env: Env, scope: Scope, filtering: bool) -> exp.Expr:
+def value(t: Translation, node: exp.Expr, env: Env, scope: ColumnScope, filtering: bool) -> exp.Expr:
     """A subquery in an expression as a value beside the row."""
     if isinstance(node, exp.Subquery):
         return _scalar(t, node, env.with_commons(node), scope)
@@ -190,18 +192,18 @@ def value(t: Translation, node: exp.Expr, env: Env, scope: Scope, filtering: boo
     inside, conditions, _ = _matching(t, node, scope, env)
     if not conditions:
         one, number = t.names.fresh("any"), t.names.fresh("number")
-        some = Aggregate(Project(inside.op, ((one, "1"),)), (one,), ())
-        t.attached[number] = Attached(Aggregate(some, (), (Call(number, "count(*)", "count"),)))
+        some = Aggregate(Projection(inside.op, ((one, "1"),)), (one,), ())
+        t.attached[number] = Attached(Aggregate(some, (), (AggregateCall(number, "count(*)", "count"),)))
         return exp.paren(exp.EQ(this=ref(number), expression=exp.Literal.number(1)))
     pairs, op = _pairs(t, inside, conditions, node, env)
     mark = t.names.fresh("mark")
     keys = tuple(dict.fromkeys(column for _, column in pairs))
-    t.attached[mark] = Attached(Project(Aggregate(op, keys, ()), (*same(keys), (mark, "true"))), tuple(pairs))
+    t.attached[mark] = Attached(Projection(Aggregate(op, keys, ()), (*same(keys), (mark, "true"))), tuple(pairs))
     return exp.paren(exp.Not(this=exp.Is(this=ref(mark), expression=exp.Null())))
 
 
 def _pairs(
-    t: Translation, inside: Rows, conditions: list[exp.Expr], node: exp.Expr, env: Env
+    t: Translation, inside: SelectSource, conditions: list[exp.Expr], node: exp.Expr, env: Env
 ) -> tuple[list[tuple[exp.Expr, str]], Operator]:
     """Conditions about a row outside as pairs of what is there and a column here."""
     own = set(inside.op.columns)
@@ -218,7 +220,7 @@ def _pairs(
     return list(zip(outer, columns, strict=True)), op
 
 
-def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: Scope) -> exp.Expr:
+def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: ColumnScope) -> exp.Expr:
     """The one value of a subquery: an aggregate of all its rows, or of those that match the row outside."""
     query = node.this
     clauses = ("group", "having", "limit", "offset", "qualify", "distinct")
@@ -235,7 +237,7 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: Scope) -> exp.E
         pairs, grouping.op = _pairs(t, inside, inside.correlated, node, env)
         for _, column in pairs:
             grouping.key(ref(column))
-    item = t.resolved(query.expressions[0].unalias(), Scope(inside.columns), env)
+    item = t.resolved(query.expressions[0].unalias(), ColumnScope(inside.columns), env)
     result = grouping.rewritten(item)
     attached = Attached(grouping.done(), tuple(pairs))
     for call in grouping.calls.values():

@@ -12,12 +12,12 @@ from headrace.core.errors import did_you_mean
 from headrace.core.tables import TableShape
 from headrace.sql.errors import SqlError
 from headrace.views.algebra.dialect import Ref
-from headrace.views.algebra.names import Names
-from headrace.views.algebra.operators import Equal, Match, Operator, Project, Scan
+from headrace.views.algebra.names import FreshNames
+from headrace.views.algebra.operators import Equal, Match, Operator, Projection, Scan
 from headrace.views.algebra.vocabulary import AGGREGATES, OTHER_GENERATORS, RENAMED, UNSTABLE
 from headrace.views.compile.joins import inner
 from headrace.views.compile.reading import function_of, text, with_field_names
-from headrace.views.compile.scope import Common, Env, Relation, Scope, Seen, refs
+from headrace.views.compile.scope import ColumnScope, Common, Env, Relation, VisibleColumn, refs
 from headrace.views.compile.shaping import computed
 
 _CLOCKS = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentUser, exp.SessionUser)
@@ -43,13 +43,13 @@ class Translation:
 
     tables: Mapping[str, TableShape]
     views: Mapping[str, Common]
-    translate: Callable[[Translation, exp.Expr, Env, Scope | None], Relation]
-    value: Callable[[Translation, exp.Expr, Env, Scope, bool], exp.Expr]
+    translate: Callable[[Translation, exp.Expr, Env, ColumnScope | None], Relation]
+    value: Callable[[Translation, exp.Expr, Env, ColumnScope, bool], exp.Expr]
     """Of a subquery in an expression; the last argument says that null is as good as false there."""
-    names: Names = field(default_factory=Names)
+    names: FreshNames = field(default_factory=FreshNames)
     attached: dict[str, Attached] = field(default_factory=dict)
 
-    def relation(self, node: exp.Expr, env: Env, outer: Scope | None = None) -> Relation:
+    def relation(self, node: exp.Expr, env: Env, outer: ColumnScope | None = None) -> Relation:
         """The rows of a query."""
         return self.translate(self, node, env, outer)
 
@@ -84,10 +84,10 @@ class Translation:
 
     def _scan(self, table: str, shape: TableShape) -> Relation:
         fields = tuple((self.names.fresh(name), name) for name in shape.columns.names)
-        return Relation(Scan(table, fields), tuple(Seen(table.lower(), name, made) for made, name in fields))
+        return Relation(Scan(table, fields), tuple(VisibleColumn(table.lower(), name, made) for made, name in fields))
 
     def resolved(
-        self, node: exp.Expr, scope: Scope, env: Env, aliases: Aliases | None = None, *, filtering: bool = False
+        self, node: exp.Expr, scope: ColumnScope, env: Env, aliases: Aliases | None = None, *, filtering: bool = False
     ) -> exp.Expr:
         """The expression over columns of the algebra; subqueries in it are values beside the row.
 
@@ -112,7 +112,7 @@ class Translation:
         named = with_field_names(node, lambda one: env.refuse(one, "a field of struct() without a name", hint))
         return named.transform(one)
 
-    def _column(self, column: exp.Column, scope: Scope, env: Env, aliases: Aliases) -> exp.Expr:
+    def _column(self, column: exp.Column, scope: ColumnScope, env: Env, aliases: Aliases) -> exp.Expr:
         if isinstance(column.this, exp.Star):
             raise _no_star(column, env)
         found = scope.resolve(column, env)
@@ -150,7 +150,7 @@ class Translation:
         op = self.beside(op, [one for _, one in expressions])
         named = [(self.names.fresh(name), name, one) for name, one in expressions]
         made = tuple((column, text(one)) for column, _, one in named)
-        return Relation(Project(op, made), tuple(Seen("", name, column) for column, name, _ in named))
+        return Relation(Projection(op, made), tuple(VisibleColumn("", name, column) for column, name, _ in named))
 
 
 def _no_star(node: exp.Expr, env: Env) -> SqlError:

@@ -13,20 +13,20 @@ from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import (
     Aggregate,
     Equal,
-    Filter,
     Join,
     Match,
     Operator,
-    Project,
+    Projection,
     Ranked,
     Scan,
+    Selection,
     UnionAll,
     inputs_of,
 )
-from headrace.views.maintain.plain import Types
+from headrace.views.maintain.plain import OperatorTypes
 
 
-def aligned(op: Operator, types: Types) -> Operator:
+def aligned(op: Operator, types: OperatorTypes) -> Operator:
     """The same rows, from joins whose columns are alike."""
     inputs = [aligned(one, types) for one in inputs_of(op)]
     match op:
@@ -34,7 +34,7 @@ def aligned(op: Operator, types: Types) -> Operator:
             return op
         case UnionAll():
             return replace(op, inputs=tuple(inputs))
-        case Project() | Filter() | Aggregate() | Ranked():
+        case Projection() | Selection() | Aggregate() | Ranked():
             return replace(op, input=inputs[0])
         case Match():
             return _compared(replace(op, left=inputs[0], right=inputs[1]), types)
@@ -42,7 +42,7 @@ def aligned(op: Operator, types: Types) -> Operator:
             return _compared(replace(op, inputs=tuple(inputs)), types)
 
 
-def _compared(op: Join | Match, types: Types) -> Operator:
+def _compared(op: Join | Match, types: OperatorTypes) -> Operator:
     sides = list(inputs_of(op))
     equal = [_pair(sides, one, types) for one in op.equal]
     if tuple(equal) == op.equal:
@@ -52,10 +52,10 @@ def _compared(op: Join | Match, types: Types) -> Operator:
         made = replace(op, inputs=tuple(sides), equal=tuple(equal))
     else:
         made = replace(op, left=sides[0], right=sides[1], equal=tuple(equal))
-    return Project(made, same(op.columns))
+    return Projection(made, same(op.columns))
 
 
-def _pair(sides: list[Operator], one: Equal, types: Types) -> Equal:
+def _pair(sides: list[Operator], one: Equal, types: OperatorTypes) -> Equal:
     places = [next(n for n, side in enumerate(sides) if name in side.columns) for name in (one.left, one.right)]
     kinds = [types.schema(sides[n]).field(name).type for n, name in zip(places, (one.left, one.right), strict=True)]
     if alike(*kinds):
@@ -64,5 +64,5 @@ def _pair(sides: list[Operator], one: Equal, types: Types) -> Equal:
     names = (f"{one.left}_for_{one.right}", f"{one.right}_for_{one.left}")
     for place, column, name in zip(places, (one.left, one.right), names, strict=True):
         cast = (name, f"CAST({quoted(column)} AS {kind})")
-        sides[place] = Project(sides[place], (*same(sides[place].columns), cast))
+        sides[place] = Projection(sides[place], (*same(sides[place].columns), cast))
     return replace(one, left=names[0], right=names[1])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
-from headrace.views.algebra.operators import Aggregate, Filter, Operator, Project
+from headrace.views.algebra.operators import Aggregate, Operator, Projection, Selection
 from headrace.views.algebra.texts import listed, select
 from headrace.views.maintain import deltas
 from headrace.views.maintain.sums import Sums
@@ -30,7 +30,7 @@ class Direct:
     """An aggregate that is kept as sums, and what is done with each of its rows."""
 
     aggregate: Aggregate
-    steps: tuple[Project | Filter, ...]
+    steps: tuple[Projection | Selection, ...]
     """From the aggregate up to the result."""
 
     def query(self, sums: Sums, groups: str, first: bool) -> str:
@@ -82,16 +82,16 @@ class Direct:
 def direct(root: Operator) -> Direct | None:
     """The result as one aggregate and steps that see each row alone; None when it is more than that, or when rows of
     two groups could come to be the same."""
-    steps: list[Project | Filter] = []
+    steps: list[Projection | Selection] = []
     below = root
-    while isinstance(below, Project | Filter):
+    while isinstance(below, Projection | Selection):
         steps.append(below)
         below = below.input
     if not isinstance(below, Aggregate):
         return None
     names = {key: quoted(key) for key in below.keys}
     for step in reversed(steps):
-        if isinstance(step, Project):
+        if isinstance(step, Projection):
             if any(_GENERATOR.search(sql) for _, sql in step.expressions):
                 return None
             plain = {sql: name for name, sql in step.expressions}
@@ -99,10 +99,10 @@ def direct(root: Operator) -> Direct | None:
     return Direct(below, tuple(reversed(steps))) if len(names) == len(below.keys) else None
 
 
-def _stepped(step: Project | Filter, text: str) -> str:
+def _stepped(step: Projection | Selection, text: str) -> str:
     """A step that leaves rows where they are, with all they had: whether one is still there is said beside. Nothing is
     computed for one that is not, since that may fail."""
-    if isinstance(step, Filter):
+    if isinstance(step, Selection):
         there = f"{_THERE} AND coalesce(CASE WHEN {_THERE} THEN {step.condition} END, false)"
         return select([f"* EXCEPT ({_THERE})", f"{there} AS {_THERE}"], text)
     return select(["*", *(_if_there(sql, name) for name, sql in step.expressions if sql != quoted(name))], text)

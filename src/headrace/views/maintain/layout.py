@@ -10,17 +10,17 @@ from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
 from headrace.views.algebra.operators import (
     Aggregate,
-    Filter,
     Join,
     Match,
     Operator,
-    Project,
+    Projection,
     Ranked,
     Scan,
+    Selection,
     UnionAll,
     inputs_of,
 )
-from headrace.views.maintain.plain import Types
+from headrace.views.maintain.plain import OperatorTypes
 from headrace.views.maintain.sums import Sums, as_sums
 
 _FRESH = re.compile(r"_\d+$")
@@ -39,7 +39,7 @@ class Layout:
     """Aggregates that are kept as sums."""
 
 
-def layout(root: Operator, types: Types) -> Layout:
+def layout(root: Operator, types: OperatorTypes) -> Layout:
     """Sums, and what was remembered of groups, are always kept. Besides, a join needs its inputs as they were, and so
     does a group, of the values that are touched: tables have that themselves, and below a group a join can be computed
     again from the touched values; all else is kept."""
@@ -71,20 +71,20 @@ def _core(operator: Operator) -> list[Operator]:
     match operator:
         case Scan():
             return []
-        case Project() | Filter() | UnionAll():
+        case Projection() | Selection() | UnionAll():
             return [core for below in inputs_of(operator) for core in _core(below)]
         case _:
             return [operator]
 
 
-def _refuse_maps(operator: Operator, types: Types) -> None:
+def _refuse_maps(operator: Operator, types: OperatorTypes) -> None:
     """Rows are told apart by all their columns, and Spark cannot compare maps."""
     if isinstance(operator, Match | Aggregate | Ranked):
         for below in inputs_of(operator):
             refuse_maps(below, types)
 
 
-def refuse_maps(operator: Operator, types: Types) -> None:
+def refuse_maps(operator: Operator, types: OperatorTypes) -> None:
     """Refuse columns that are maps, or have maps in them."""
     for one in types.schema(operator):
         if "map<" in ddl_type(one.type):

@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
-from headrace.views.algebra.operators import Aggregate, Filter, Match, Operator, Project, Ranked, View
-from headrace.views.algebra.texts import SMALL, Wanted, Within, listed, restricted, select
+from headrace.views.algebra.operators import ID, Aggregate, Match, Operator, Projection, Ranked, Selection, ViewPlan
+from headrace.views.algebra.texts import SMALL, KeyMatch, Within, listed, restricted, select
 from headrace.views.maintain import deltas
 from headrace.views.maintain.aligned import aligned
 from headrace.views.maintain.changed import Changed, changed_rows
 from headrace.views.maintain.direct import direct
 from headrace.views.maintain.layout import layout, refuse_maps
-from headrace.views.maintain.plain import Types
+from headrace.views.maintain.plain import OperatorTypes
 from headrace.views.maintain.relations import Relations, Shown
-from headrace.views.maintain.running import Runner, local
+from headrace.views.maintain.running import RelationRunner, local
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import Sums
 
@@ -37,7 +37,7 @@ _FORM = "2"
 
 
 @dataclass(frozen=True)
-class TableInput:
+class TableDelta:
     """One table in one batch."""
 
     delta: DataFrame | None
@@ -62,7 +62,7 @@ class Maintained:
     def __init__(
         self,
         spark: SparkSession,
-        view: View,
+        view: ViewPlan,
         tables: Mapping[str, TableShape],
         state: ViewState,
         *,
@@ -70,7 +70,7 @@ class Maintained:
     ) -> None:
         self.state = state
         self._spark, self._columns, self._identified = spark, view.columns, identified
-        self._runner = Runner(spark, state)
+        self._runner = RelationRunner(spark, state)
         self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
         self._numbers = {name: number for number, name in enumerate(tables)}
         self._versions: dict[str, Hashable] = {}
@@ -79,7 +79,7 @@ class Maintained:
         for name, shape in tables.items():
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
         spark.conf.set("spark.sql.debug.maxToStringFields", "10000")  # plans are looked at
-        self._types = Types(spark, {name: self._table("empty", name) for name in tables})
+        self._types = OperatorTypes(spark, {name: self._table("empty", name) for name in tables})
         view = replace(view, root=aligned(view.root, self._types))
         self._types.refuse_clock(view.root)
         # copies of rows are counted as groups of all columns are
@@ -91,7 +91,7 @@ class Maintained:
         found = [
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
         ]
-        self.schema = pa.schema([*([pa.field(deltas.ID, pa.string())] if identified else []), *found])
+        self.schema = pa.schema([*([pa.field(ID, pa.string())] if identified else []), *found])
         self._result_ddl = f"{to_ddl(self.schema)}, {WEIGHT} BIGINT"
         self._direct = None if identified else direct(view.root)
 
@@ -112,7 +112,7 @@ class Maintained:
         assert isinstance(schema, StructType)
         return schema
 
-    def apply(self, batch: int, inputs: Mapping[str, TableInput]) -> Changed:
+    def apply(self, batch: int, inputs: Mapping[str, TableDelta]) -> Changed:
         """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
         durable when this returns. Batches are numbered from 0; one that runs again begins where the one before it
         ended. What is given back is to be read before the next batch."""
@@ -133,7 +133,7 @@ class Maintained:
         self.state.commit(batch, self._definition)
         return result
 
-    def _relations(self, inputs: Mapping[str, TableInput], first: bool) -> Relations:
+    def _relations(self, inputs: Mapping[str, TableDelta], first: bool) -> Relations:
         changed = {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
@@ -181,7 +181,7 @@ class Maintained:
             self._runner.run(deltas.added_up(operator, sums, added), f"{name}_added", small)
             added = f"{name}_added"
             within = Within(
-                select(listed(operator.keys), added), tuple(Wanted(key, key) for key in operator.keys), small
+                select(listed(operator.keys), added), tuple(KeyMatch(key, key) for key in operator.keys), small
             )
         kept = restricted(before.name, within) if before else None
         text = deltas.linear_aggregate(operator, sums, added, kept, relations.in_one_task(operator.input))
@@ -229,9 +229,9 @@ def _is_consolidated(operator: Operator) -> bool:
     match operator:
         case Aggregate() | Ranked() | Match():
             return True
-        case Filter(below):
+        case Selection(below):
             return _is_consolidated(below)
-        case Project(below, expressions):
+        case Projection(below, expressions):
             # of anything but columns two rows may come to be the same, or one become several
             return {sql for _, sql in expressions} == set(listed(below.columns)) and _is_consolidated(below)
         case _:

@@ -10,7 +10,17 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type, quoted
-from headrace.views.algebra.operators import Aggregate, Filter, Join, Match, Operator, Project, Ranked, Scan, UnionAll
+from headrace.views.algebra.operators import (
+    Aggregate,
+    Join,
+    Match,
+    Operator,
+    Projection,
+    Ranked,
+    Scan,
+    Selection,
+    UnionAll,
+)
 from headrace.views.algebra.texts import listed
 
 if TYPE_CHECKING:
@@ -32,9 +42,9 @@ def plain(operator: Operator, table: Callable[[str], str]) -> str:
         case Scan(name, fields):
             columns = [f"{quoted(there)} AS {quoted(here)}" for here, there in fields]
             return f"SELECT {', '.join(columns) or _ONE} FROM {table(name)}"
-        case Project(below, expressions):
+        case Projection(below, expressions):
             return f"SELECT {', '.join(named(expressions)) or _ONE} FROM ({plain(below, table)})"
-        case Filter(below, condition):
+        case Selection(below, condition):
             return f"SELECT * FROM ({plain(below, table)}) WHERE {condition}"
         case UnionAll(inputs):
             return " UNION ALL ".join(f"SELECT * FROM ({plain(one, table)})" for one in inputs)
@@ -68,7 +78,7 @@ def named(expressions: tuple[tuple[str, str], ...]) -> list[str]:
     return [f"{sql} AS {quoted(name)}" for sql, name in texts]
 
 
-class Types:
+class OperatorTypes:
     """The types of the columns of every operator of a view, as Spark gives them over empty tables."""
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, str]) -> None:

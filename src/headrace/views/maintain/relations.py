@@ -10,20 +10,20 @@ from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import (
     Aggregate,
     Equal,
-    Filter,
     Join,
     Match,
     Operator,
-    Project,
+    Projection,
     Ranked,
     Scan,
+    Selection,
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.texts import SMALL, Wanted, Within, emptied, listed, restricted, select, united
+from headrace.views.algebra.texts import SMALL, KeyMatch, Within, emptied, listed, restricted, select, united
 from headrace.views.maintain import deltas
 from headrace.views.maintain.layout import Layout
-from headrace.views.maintain.plain import Types, named
+from headrace.views.maintain.plain import OperatorTypes, named
 
 _ONE_TASK = 200_000
 """Tables and relations of up to so many rows together are read by a single task beside few changes."""
@@ -43,7 +43,7 @@ class Relations:
     def __init__(
         self,
         layout: Layout,
-        types: Types,
+        types: OperatorTypes,
         changed: Mapping[str, Shown],
         old: Callable[[str], Shown],
         kept: Mapping[Operator, Shown],
@@ -78,7 +78,7 @@ class Relations:
             case Scan(table):
                 found = self._changed.get(table)
                 return _scanned(operator, found.name) if found else None
-            case Project() | Filter() | UnionAll():
+            case Projection() | Selection() | UnionAll():
                 return self._linear(operator, [self.delta(below) for below in inputs_of(operator)])
             case Join():
                 return self._join_delta(operator)
@@ -87,13 +87,13 @@ class Relations:
             case Aggregate() | Ranked():
                 return self._group_delta(operator)
 
-    def _linear(self, operator: Project | Filter | UnionAll, inputs: Sequence[str | None]) -> str | None:
+    def _linear(self, operator: Projection | Selection | UnionAll, inputs: Sequence[str | None]) -> str | None:
         if isinstance(operator, UnionAll):
             given = [(below, text) for below, text in zip(operator.inputs, inputs, strict=True) if text is not None]
             return united(self._as(operator, below, text) for below, text in given)
         if inputs[0] is None:
             return None
-        if isinstance(operator, Filter):
+        if isinstance(operator, Selection):
             return select(["*"], inputs[0], f"WHERE {operator.condition}")
         return select([*named(operator.expressions), WEIGHT], inputs[0])
 
@@ -138,7 +138,7 @@ class Relations:
             if text is not None:
                 mine = [f"{quoted(_of(one, other))} AS {quoted(f'__k{n}')}" for n, one in enumerate(op.equal)]
                 values.append(select(mine, text))
-        wanted = tuple(Wanted(_of(one, side), f"__k{n}", one.nulls) for n, one in enumerate(op.equal))
+        wanted = tuple(KeyMatch(_of(one, side), f"__k{n}", one.nulls) for n, one in enumerate(op.equal))
         return Within(united(values) or "", wanted, self.changes(op) <= SMALL)
 
     def _group_delta(self, op: Aggregate | Ranked) -> str | None:
@@ -158,7 +158,9 @@ class Relations:
         if self.first or not keys or change is None:
             return None
         values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], change)
-        return Within(values, tuple(Wanted(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL)
+        return Within(
+            values, tuple(KeyMatch(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL
+        )
 
     def rows(self, operator: Operator, new: bool, within: Within | None = None) -> str | None:
         """The rows as they are after this batch, or as they were before it."""
@@ -167,11 +169,11 @@ class Relations:
         match operator:
             case Scan(table):
                 return restricted(united([self._table(operator, table), self._only(operator, new)]), within)
-            case Project(below):
+            case Projection(below):
                 pushed = within.through(_plain_columns(operator)) if within else None
                 text = self._linear(operator, [self.rows(below, new, pushed)])
                 return text if within is None or within.covers(pushed) else restricted(text, within)
-            case Filter(below):
+            case Selection(below):
                 return self._linear(operator, [self.rows(below, new, within)])
             case UnionAll(inputs):
                 names = [dict(zip(operator.columns, one.columns, strict=True)) for one in inputs]
@@ -232,7 +234,7 @@ def _of(equal: Equal, side: Operator) -> str:
     return equal.left if equal.left in side.columns else equal.right
 
 
-def _plain_columns(project: Project) -> dict[str, str]:
+def _plain_columns(project: Projection) -> dict[str, str]:
     """The columns that are just columns of the input."""
     known = {quoted(name): name for name in project.input.columns}
     return {name: known[sql] for name, sql in project.expressions if sql in known}

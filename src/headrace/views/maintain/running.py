@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-class Runner:
+class RelationRunner:
     """Gives names to rows: to those of a text that is run now, or of a relation that is kept."""
 
     def __init__(self, spark: SparkSession, state: ViewState) -> None:

@@ -38,7 +38,7 @@ class Chunk(msgspec.Struct, frozen=True):
     """How often it was merged; `_LARGE` for what Spark wrote, `_BASE` for what was added up."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class RelationSize(msgspec.Struct, frozen=True):
     """How much is kept of a relation, for metrics."""
 
     rows: int
@@ -96,10 +96,10 @@ class ViewState:
             )
         return found
 
-    def held(self) -> Mapping[str, Held]:
+    def held(self) -> Mapping[str, RelationSize]:
         """How much is kept, by relation."""
         return {
-            name: Held(self.rows(name), sum(chunk.bytes for chunk in chunks), len(chunks))
+            name: RelationSize(self.rows(name), sum(chunk.bytes for chunk in chunks), len(chunks))
             for name, chunks in self._chunks.items()
         }
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.core.tables import WEIGHT
-from headrace.views.algebra.operators import Aggregate, Call
-from headrace.views.maintain.plain import Types
+from headrace.views.algebra.operators import Aggregate, AggregateCall
+from headrace.views.maintain.plain import OperatorTypes
 
 COUNT = "__n"
 """How many rows a group has. It is there as long as that is more than 0."""
@@ -27,7 +27,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CallAsSums:
     """A call as sums: those it needs, and the answer as an expression over them."""
 
     sums: tuple[Sum, ...]
@@ -38,7 +38,7 @@ class Kept:
 class Sums:
     """All calls of one aggregate as sums. What several calls need is there once."""
 
-    def __init__(self, calls: tuple[Kept, ...]) -> None:
+    def __init__(self, calls: tuple[CallAsSums, ...]) -> None:
         self._calls = calls
         self._first: dict[tuple[str, str], Sum] = {}
         for one in (Sum(COUNT, WEIGHT, "BIGINT"), *(one for call in calls for one in call.sums)):
@@ -50,7 +50,7 @@ class Sums:
         return [call.answer(lambda one: value(self._first[one.added, one.type])) for call in self._calls]
 
 
-def as_sums(aggregate: Aggregate, types: Types) -> Sums | None:
+def as_sums(aggregate: Aggregate, types: OperatorTypes) -> Sums | None:
     """The aggregate as sums, or None when some call is none: then touched groups are computed again."""
     kept = []
     for number, call in enumerate(aggregate.calls):
@@ -61,14 +61,14 @@ def as_sums(aggregate: Aggregate, types: Types) -> Sums | None:
     return Sums(tuple(kept))
 
 
-def _kept(number: int, call: Call, aggregate: Aggregate, types: Types) -> Kept | None:
+def _kept(number: int, call: AggregateCall, aggregate: Aggregate, types: OperatorTypes) -> CallAsSums | None:
     if call.distinct or call.function not in ("count", "sum", "avg"):
         return None
     count = Sum(f"__c{number}", _where(call, WEIGHT), "BIGINT")
     if call.function == "count":
         # of several arguments it counts the rows in which none is null: not worth a rule
         plain = call.argument is not None or call.sql.replace(" ", "").lower().startswith(("count(*)", "count(1)"))
-        return Kept((count,), lambda value: value(count)) if plain else None
+        return CallAsSums((count,), lambda value: value(count)) if plain else None
     if call.argument is None:
         return None
     kind = types.of_expression(aggregate.input, call.argument)
@@ -83,10 +83,10 @@ def _kept(number: int, call: Call, aggregate: Aggregate, types: Types) -> Kept |
         whole = value(total) if call.function == "sum" else _average(value(total), value(count), kind)
         return f"CASE WHEN {value(count)} > 0 THEN CAST({whole} AS {result}) END"
 
-    return Kept((count, total), answer)
+    return CallAsSums((count, total), answer)
 
 
-def _where(call: Call, added: str) -> str:
+def _where(call: AggregateCall, added: str) -> str:
     """What a row adds if it counts, else 0."""
     # the condition first: what it leaves out may not be computed, as it may fail (10 DIV n FILTER (WHERE n <> 0))
     asked = [f"({call.condition})"] if call.condition else []

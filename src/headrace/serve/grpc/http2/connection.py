@@ -12,8 +12,8 @@ import time
 
 from headrace.serve.grpc.http2 import frames
 from headrace.serve.grpc.http2.frames import Code, PeerError, Setting, StreamError
-from headrace.serve.grpc.http2.heads import BEGIN, OK, HeadReader, MalformedError
-from headrace.serve.grpc.http2.streams import WAITING, Handler, Stream
+from headrace.serve.grpc.http2.heads import BEGIN, OK, BadHeadersError, HeadReader
+from headrace.serve.grpc.http2.streams import WAITING, Handler, Http2Stream
 
 _logger = logging.getLogger(__name__)
 
@@ -29,16 +29,16 @@ _RESETS_PER_SECOND = 500
 _TO_NO_TABLE = b"\x20"
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """The server's side of one connection."""
 
-    def __init__(self, handler: Handler, others: set[Connection]) -> None:
+    def __init__(self, handler: Handler, others: set[Http2Connection]) -> None:
         self.choked = False
         self.address = ""
         self._handler, self._others = handler, others
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, Http2Stream] = {}
         self._reader = HeadReader()
         self._left = b""
         self._out: list[bytes] = []
@@ -174,15 +174,15 @@ class Connection(asyncio.Protocol):
                 raise PeerError(Code.STREAM_CLOSED, "headers on a stream that has ended")
             self._last = number
             head = self._reader.read(block)
-        except MalformedError as error:
+        except BadHeadersError as error:
             raise StreamError(number, Code.PROTOCOL_ERROR, str(error)) from None
         if self._ending or len(self._streams) >= STREAMS:
             raise StreamError(number, Code.REFUSED_STREAM, "no more calls now")
-        stream = self._streams[number] = Stream(self, number, head, self._peer_window)
+        stream = self._streams[number] = Http2Stream(self, number, head, self._peer_window)
         stream.ended = ended
         self._handler.begin(stream)
 
-    def _trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
+    def _trailers(self, stream: Http2Stream, block: bytes, ended: bool) -> None:
         self._reader.skip(block)
         if stream.ended:
             raise StreamError(stream.id, Code.STREAM_CLOSED, "headers after the end")
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
             raise StreamError(number, Code.FLOW_CONTROL_ERROR, "more data than the window has room for")
         self._handler.received(stream)
 
-    def taken(self, stream: Stream) -> None:
+    def taken(self, stream: Http2Stream) -> None:
         """What a stream sent has been used: let it send as much again."""
         if stream.taken and not stream.ended and not stream.closed:
             self._write(frames.window_update(stream.id, stream.taken))
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
         self._write(frames.frame(frames.HEADERS, frames.END_HEADERS, number, self._prefix + block))
         self._prefix = b""
 
-    def answer_at_once(self, stream: Stream, data: bytes) -> bool:
+    def answer_at_once(self, stream: Http2Stream, data: bytes) -> bool:
         """Head, body and trailers in one piece, if the windows have room."""
         size = len(data)
         if stream.started or stream.closed or size > min(self._window, stream.window, self._largest):
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._over(stream)
         return True
 
-    def pump(self, stream: Stream) -> None:
+    def pump(self, stream: Http2Stream) -> None:
         """Send what the windows have room for; behind the last of it, the trailers."""
         pending = stream.pending
         while pending and (size := min(len(pending), self._window, stream.window, self._largest)) > 0:
@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
             self._prefix = b""
             self._over(stream)
 
-    def _over(self, stream: Stream) -> None:
+    def _over(self, stream: Http2Stream) -> None:
         if not stream.ended:  # the answer did not wait for the rest of the question
             self._write(frames.reset(stream.id, Code.NO_ERROR))
         self._forget(stream.id)

@@ -23,7 +23,7 @@ _PER_HEADER = 32
 _LONGEST_MESSAGE = 4_000
 
 
-class MalformedError(Exception):
+class BadHeadersError(Exception):
     """A head that no request may have: its stream ends."""
 
 
@@ -62,7 +62,7 @@ class HeadReader:
         """Trailers of a request: nothing in them is of use, but later blocks may refer to them."""
         self._known.clear()
         if any(name.startswith(b":") for name, _ in self._pairs(block)):
-            raise MalformedError("a pseudo header among the trailers")
+            raise BadHeadersError("a pseudo header among the trailers")
 
     def _pairs(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
@@ -100,15 +100,15 @@ def _checked(pairs: Iterable[tuple[bytes, bytes]]) -> Head:
         text = value.decode("latin-1")
         if name.startswith(b":"):
             if metadata or name not in _PSEUDO or name.decode() in pseudo:
-                raise MalformedError("a pseudo header that is wrong, late or there twice")
+                raise BadHeadersError("a pseudo header that is wrong, late or there twice")
             pseudo[name.decode()] = text
             continue
         if name in _FORBIDDEN or name.lower() != name or (name == b"te" and value != b"trailers"):
-            raise MalformedError("a header that a request may not have")
+            raise BadHeadersError("a header that a request may not have")
         key = name.decode("latin-1")
         metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
     if not pseudo.keys() >= _NEEDED or not pseudo[":path"]:
-        raise MalformedError("a request without method, scheme or path")
+        raise BadHeadersError("a request without method, scheme or path")
     return Head(pseudo[":path"], pseudo[":method"], metadata)
 
 

@@ -21,27 +21,27 @@ class Sender(Protocol):
     def begin_answer(self, number: int, block: bytes) -> None:
         """The head of an answer with a body."""
 
-    def answer_at_once(self, stream: Stream, data: bytes) -> bool:
+    def answer_at_once(self, stream: Http2Stream, data: bytes) -> bool:
         """Head, body and trailers in one piece, if the windows have room."""
 
-    def pump(self, stream: Stream) -> None:
+    def pump(self, stream: Http2Stream) -> None:
         """Send what the windows have room for; behind the last of it, the trailers."""
 
-    def taken(self, stream: Stream) -> None:
+    def taken(self, stream: Http2Stream) -> None:
         """What a stream sent has been used: let it send as much again."""
 
 
 class Handler(Protocol):
     """What the streams of a connection are for."""
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: Http2Stream) -> None:
         """A stream has begun: its head is there."""
 
-    def received(self, stream: Stream) -> None:
+    def received(self, stream: Http2Stream) -> None:
         """There is more in `incoming`, or the peer will send no more (`ended`)."""
 
 
-class Stream:
+class Http2Stream:
     """One call: what came in, and what is still to go out."""
 
     __slots__ = (
