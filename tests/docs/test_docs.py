@@ -64,7 +64,9 @@ def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
 
 def test_broken_links_are_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A `b`: c\n\n[a](page.md#a-b-c) [b](page.md#a-c) [c](gone.md) [d](https://example.org) [e](#a-b-c)\n")
+    page.write_text(
+        "# A `b`: c\n\n[a](page.md#a-b-c) [b](page.md#a-c) [c](gone.md) [d](#a-b-c) [e](https://example.org)\n"
+    )
     assert broken_links(page) == ["page.md#a-c", "gone.md"]
 
 
