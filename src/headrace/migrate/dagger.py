@@ -49,7 +49,7 @@ _NOT_CARRIED = {
     "PROCESSOR_LONGBOW_": "write a `history` step: its state is part of the flow, without Bigtable",
     "PYTHON_UDF_": "write the functions in functions/*.py, with type hints instead of @udf(result_type=…)",
     "SINK_BIGQUERY_": "there is no BigQuery sink",
-    "SINK_METRICS_APPLICATION_PREFIX": "metrics have fixed names",
+    "SINK_METRICS_APPLICATION_PREFIX": "metrics have the names in docs/reference/metrics.md",
     "UDF_DART_GCS_PROJECT_ID": "the default credentials of the machine are used",
 }
 _LONGBOW = re.compile(r"\blongbow\w*", re.IGNORECASE)
