@@ -88,9 +88,7 @@ def run(
     ] = "30s",
     new_generation: Annotated[
         list[str] | None,
-        typer.Option(
-            "--new-generation", metavar="FLOW", help="Start this flow with a new generation; may be repeated."
-        ),
+        typer.Option("--new-generation", metavar="FLOW", help="Give this flow a new generation; may be repeated."),
     ] = None,
     from_: Annotated[
         str | None,
@@ -146,7 +144,7 @@ def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     if not plan.flows:
         raise ProjectError(
             "nothing-to-run",
-            "no flow has a sink, so there is nothing to run",
+            "no flow has a sink",
             hint="add 'sinks: [console]' to a flow",
             exit_code=Exit.NOT_FOUND,
         )
