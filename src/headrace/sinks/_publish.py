@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.capabilities import Rewind
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
 
 # <flow>-<sink>-<generation>-<batch>: no part has a hyphen of its own
 _BATCH = re.compile(r"([^-]+)-([^-]+)-([^-]+)-(\d{8,})(?:-\d{4,})?(?:\.|$)")
@@ -141,7 +141,7 @@ def _goes(name: str, target: Path, rewind: Rewind) -> bool:
     found = _BATCH.match(name)
     if found is None or [found[1], found[2]] != [safe_name(rewind.flow), safe_name(rewind.sink)]:
         return False
-    if rewind.kept is not None and found[3].startswith("replay"):
+    if rewind.last_kept is not None and found[3].startswith("replay"):
         # these rows may come from before the target: taken back, they would be lost
         raise ProjectError(
             "rewind-replayed",
@@ -149,7 +149,7 @@ def _goes(name: str, target: Path, rewind: Rewind) -> bool:
             hint="rewind to earliest, which brings them again, or without --replace",
             exit_code=Exit.CONFLICT,
         )
-    return not rewind.stays(found[3], int(found[4]))
+    return not rewind.keeps(found[3], int(found[4]))
 
 
 def safe_name(*parts: str) -> str:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 def wants_serving(project: Project, plan: Plan) -> bool:
     """Whether a flow that runs writes an endpoint, or a table or stream is sent to, and the project wants it served."""
+    from headrace.core.capabilities import endpoint_of
     from headrace.serve.base.settings import Settings
 
     sinks = (step.sink for flow in plan.flows for step in flow.sinks)
     settings = Settings.of(project)
-    asked = any(sink.endpoint is not None for sink in sinks) or bool(settings.tables or settings.streams)
+    asked = any(endpoint_of(sink) is not None for sink in sinks) or bool(settings.tables or settings.streams)
     return project.spec.serve.enabled and asked
 
 

@@ -320,11 +320,12 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
 
 def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
     """Where the results are, and questions to ask them."""
+    from headrace.core.capabilities import lake_paths
     from headrace.engine.inputs.lake import is_table
 
     option = _option(project)
     for run in runs:
-        path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
+        path = next(iter(lake_paths(step.sink for step in run.plan.sinks)), None)
         if path is None:
             continue
         location = project.context.path(path)

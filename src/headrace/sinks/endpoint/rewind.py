@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.core.capabilities import Rewind
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
 from headrace.log.folder import LogFolder, Version
 
 
@@ -31,7 +31,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
     if not end:
         return None
     segments = log.after(begin - 1, end)
-    kept = max((one.position for one in segments if rewind.stays(one.mark.generation, one.mark.batch)), default=0)
+    kept = max((one.position for one in segments if rewind.keeps(one.mark.generation, one.mark.batch)), default=0)
     if kept == end:
         return None
     if begin > 1:
@@ -43,7 +43,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
             "--beside",
             exit_code=Exit.CONFLICT,
         )
-    if rewind.kept is not None and any(
+    if rewind.last_kept is not None and any(
         one.mark.generation.startswith("replay-") for one in segments if one.position > kept
     ):
         # these rows may come from before the target: taken back, they would be lost
