@@ -1,17 +1,20 @@
-"""The `headrace` command: which commands there are, and what becomes of their errors.
+"""The `headrace` command: finds the commands and turns their errors into output.
 
-Each command's module is imported when it is called, so `--help` needs neither Spark nor a project.
+A command's module is imported when the command is called, so `--help` needs neither Spark nor a project.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
+import pkgutil
 import select
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -29,91 +32,71 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
+SECTIONS = {"Projects": "projects", "Operations": "operations", "Data": "data", "Environment": "environment"}
+"""The sections of the help. A section is a package, and a command is a module in it: see `Command`."""
+
+
 @dataclass(frozen=True)
 class Command:
-    """Where a command is, and its line in the help."""
+    """A module of a section. Its name is the command's, the first line of its docstring is the line in the help.
 
+    It has a function of the command's name, or a Typer `app` with subcommands. Modules with a leading underscore are
+    helpers.
+    """
+
+    name: str
     module: str
-    help: str
-    attribute: str = ""
 
-    def load(self, name: str) -> Any:
-        """The command itself: a function of its module, or a Typer app with commands of its own."""
-        found = getattr(importlib.import_module(f"headrace.cli.{self.module}"), self.attribute or name)
-        if isinstance(found, typer.Typer):
-            group = typer.main.get_group(found)
+    @property
+    def help(self) -> str:
+        """The line in the help, read without importing the module."""
+        loader: Any = importlib.util.find_spec(self.module).loader  # type: ignore[union-attr]
+        return str(loader.get_source(self.module)).partition("\n")[0].strip('"')
+
+    def load(self) -> Any:
+        """The command itself, for Click."""
+        module = importlib.import_module(self.module)
+        if hasattr(module, "app"):
+            group = typer.main.get_group(module.app)
             group.no_args_is_help = False  # a missing subcommand is a usage error like any other
             return group
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name)(found)
+        single.command(self.name)(getattr(module, self.name))
         return typer.main.get_command(single)
 
 
-SECTIONS: dict[str, dict[str, Command]] = {
-    "Projects": {
-        "init": Command("projects.init", "Make a project that runs as it is."),
-        "lint": Command("projects.lint", "Check a project without starting anything."),
-        "plan": Command("projects.plan", "Show what a project's flows read, keep, write and guarantee."),
-        "run": Command("projects.run", "Run a project's flows."),
-        "serve": Command("projects.serve", "Serve a project's endpoints over REST, gRPC and live events."),
-        "sql": Command("projects.sql", "Ask a project's streams and lake tables, or just Spark."),
-        "test": Command("projects.test", "Run a project's own tests."),
-        "migrate": Command("projects.migrate", "Make a project from the configuration of another system.", "app"),
-        "schema": Command("projects.schema", "Print the JSON schema of headrace.yaml, for editors."),
-    },
-    "Operations": {
-        "status": Command("operations.status", "Show what the flows of a running engine do."),
-        "wait": Command("operations.wait", "Wait until a flow fulfils a condition."),
-        "stop": Command("operations.stop", "Stop a project's engine, or some of its flows, after the running batches."),
-        "start": Command("operations.start", "Let flows go on that were stopped or have failed."),
-        "restart": Command("operations.start", "Stop flows and start them again."),
-        "offsets": Command("operations.offsets", "Where flows are, how far behind, and moving them.", "app"),
-        "rewind": Command("operations.rewind", "Let a flow go back to an earlier position or savepoint."),
-        "generations": Command(
-            "operations.generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"
-        ),
-        "savepoint": Command("operations.savepoint", "Copies of a stopped flow's place and state.", "app"),
-        "token": Command("data.token", "Tokens and API keys for callers of endpoints.", "app"),
-        "dead-letters": Command(
-            "data.dead_letters", "Look at records that could not be processed; replay them.", "app"
-        ),
-        "endpoints": Command(
-            "data.endpoints", "What is served, in which versions; switching and dropping them.", "app"
-        ),
-        "tables": Command("data.tables", "The tables of a project: columns, rows, and how far they are.", "app"),
-        "archive": Command("data.archive", "What archives have, and replay of their days into a topic.", "app"),
-        "late": Command("data.late", "Look at rows that came too late for their windows.", "app"),
-    },
-    "Environment": {
-        "doctor": Command("environment.doctor", "Find what is wrong here and say how to mend it."),
-        "jars": Command("environment.jars", "Fetch the jars that Spark needs."),
-        "services": Command("environment.services", "Real local servers for development.", "app"),
-        "version": Command("environment.version", "Print the versions of headrace and what it stands on."),
-    },
-}
-COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+@cache
+def commands(section: str) -> dict[str, Command]:
+    """The commands of a section by name."""
+    package = f"headrace.cli.{SECTIONS[section]}"
+    names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    found = [Command(name.replace("_", "-"), f"{package}.{name}") for name in names if not name.startswith("_")]
+    return {command.name: command for command in found}
+
+
+def all_commands() -> dict[str, Command]:
+    """All commands by name, in the order of the help."""
+    return {name: command for section in SECTIONS for name, command in commands(section).items()}
 
 
 class CommandGroup(TyperGroup):
-    """A group that lists its commands from the table above and imports only the one that is called."""
+    """The commands of all sections. Only the one that is called is imported."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All commands, in the order of the help."""
-        return list(COMMANDS)
+        return list(all_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name."""
-        if cmd_name in COMMANDS:
-            return COMMANDS[cmd_name].load(cmd_name)
+        known = all_commands()
+        if cmd_name in known:
+            return known[cmd_name].load()
         if ctx.resilient_parsing:  # the shell is completing a line that is not finished
             return None
-        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, COMMANDS, "commands"))
+        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, known, "commands"))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands by section."""
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, command.help) for name, command in commands.items()], col_max=12)
+        for section in SECTIONS:
+            with formatter.section(section):
+                formatter.write_dl([(name, one.help) for name, one in commands(section).items()], col_max=12)
 
 
 app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})

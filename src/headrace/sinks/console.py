@@ -31,7 +31,7 @@ class ConsoleSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Prints each batch: a table on a terminal, one JSON document per row when piped.
 
     Of a view it prints the changes: `+` inserted, `~` updated, `-` deleted; in JSON as `change`, with the `old` row.
-    Delivery: best effort; a batch that is replayed is printed again. Order: as the rows come, partition by partition.
+    Delivery: best effort; a repeated batch is printed again. Order: as the rows come, partition by partition.
     Scale: every row is computed and counted, `limit` rows per partition reach the driver.
     """
 

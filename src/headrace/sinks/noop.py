@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class NoopSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Computes every row and writes none: for measuring a flow without its destination.
 
-    Delivery: none. Order: none. Scale: whatever the flow can do. Not for real-time flows: Spark refuses it there.
+    Delivery: best effort; no row is written. Order: none. Scale: whatever the flow can do. Not for real-time flows:
+    Spark refuses it there.
     """
 
     type: Literal["noop"] = "noop"

@@ -8,13 +8,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.terminal.output import printer, usage_error
+from headrace.core.durations import parse_duration
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import By
     from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
+else:
+    dead_letter_index = lazy_modules("headrace.engine.letters.dead_letter_index")
 
 _DUMP_WIDTH = 16
 _SHORT_ID = 8
@@ -24,8 +29,6 @@ _PLAIN = ("id", "flow", "stream", "reason", "status", "met_at", "position", "det
 
 def moment(text: str | None) -> datetime | None:
     """The time that `2026-01-31T12:00:00Z` or, counted back from now, `2h` means."""
-    from headrace.core.durations import parse_duration
-
     if text is None:
         return None
     try:
@@ -82,9 +85,7 @@ def hex_dump(value: bytes) -> list[str]:
 
 def print_counts(index: pa.Table, by: By, json: bool) -> None:
     """How many there are of each."""
-    from headrace.engine.letters.dead_letter_index import count
-
-    groups = [group | {"newest": timestamp(group["newest"])} for group in count(index, by)]
+    groups = [group | {"newest": timestamp(group["newest"])} for group in dead_letter_index.count(index, by)]
     if json:
         printer.document({"by": by, "items": groups, "total": index.num_rows})
         return

@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from headrace.cli.terminal.completion import complete_flows
 from headrace.cli.terminal.output import printer
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.engine.state.orders import give_order
+from headrace.engine.state.status_file import look
 
 if TYPE_CHECKING:
     from headrace.engine.state.orders import FlowOrder, Want
     from headrace.engine.state.state import StateDir
 
+Flows = Annotated[
+    list[str],
+    typer.Argument(metavar="[PROJECT] FLOW…", help="The flows, after their project.", autocompletion=complete_flows),
+]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait until it is done.")]
 Flow = dict[str, Any]
 """One flow of a status."""
 
@@ -31,8 +41,6 @@ class Clerk:
 
     def flows(self, names: Sequence[str]) -> dict[str, Flow]:
         """What the engine says about these flows; it may only just have begun to say something."""
-        from headrace.engine.state.status_file import look
-
         while (seen := look(self.state)).freshness == "stale":
             self._wait("the engine says nothing: it is paused, overloaded or still starting")
         if seen.freshness == "no-engine":
@@ -82,8 +90,6 @@ class Clerk:
         return self.start(names)
 
     def _order(self, names: Sequence[str], want: Want, done: Callable[[Flow, FlowOrder], bool]) -> list[Flow]:
-        from headrace.engine.state.orders import give_order
-
         orders = {name: give_order(self.state, name, want) for name in names}
         while waiting := [name for name, flow in self.flows(names).items() if not done(flow, orders[name])]:
             self._wait(f"flow '{waiting[0]}' is not {want} yet; the order stands")

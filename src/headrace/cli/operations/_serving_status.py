@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.serve.base.status import read_node, read_status
+
 
 def serving_of(store: Path) -> dict[str, Any]:
     """The node that keeps a store, None when none runs, and what is known of its endpoints."""
-    from headrace.serve.base.status import read_node, read_status
-
     node, status = read_node(store), read_status(store)
     return {"node": node, "stale": node is None or status.stale, "note": status.note, "endpoints": status.endpoints}
 

@@ -1,4 +1,4 @@
-"""`headrace status`: what the flows of a running engine do, in a glance."""
+"""Show the state, rates and lag of running flows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import typer
 
 from headrace.cli.operations._serving_status import serving_lines, serving_of
 from headrace.cli.operations._tables_status import table_lines, tables_of
-from headrace.cli.terminal.engines import flows_of, place_of, seconds_of
+from headrace.cli.terminal.engines import flows_of, seconds_of
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, split
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.engine.state.state import StateDir
+from headrace.engine.state.status_file import look
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,11 +27,9 @@ _UNKNOWN = "–"
 _CLEAR = "\x1b[H\x1b[2J"
 
 
+@project_options(Names)
 def status(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")] = False,
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often with --watch.")] = "2s",
     json: Json = False,
@@ -40,11 +40,7 @@ def status(
     Reads what engine, capture and serve node write down every second; needs no Spark. With --watch --json there is one
     document per line.
     """
-    from headrace.engine.state.state import StateDir
-    from headrace.engine.state.status_file import look
-
-    path, flows = split(names, project)
-    place = place_of(path, profile, overrides, flows)
+    place, flows = target.outline(), target.flows
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.projects._child_processes import SupervisedChild
 from headrace.cli.terminal.output import printer
+from headrace.log.tablestatus import read_groups, tables_folder
 
 if TYPE_CHECKING:
     from headrace.project.loader import Project
@@ -21,8 +22,6 @@ class Capturing(SupervisedChild):
     trouble, mended = "tables are not followed", "tables are followed again"
 
     def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
-        from headrace.log.tablestatus import tables_folder
-
         super().__init__(given.environment(), logs / "capture.log")
         self._folder = tables_folder(project.context)
         self._tables = ", ".join(project.spec.tables)
@@ -30,8 +29,6 @@ class Capturing(SupervisedChild):
 
     def look(self) -> str | None:
         """That it follows the tables, once it does; changes of their states are told on the way."""
-        from headrace.log.tablestatus import read_groups
-
         mine = [said for said in read_groups(self._folder) if said["pid"] == self.child.pid]
         for said in mine:
             self._tell_state(said)

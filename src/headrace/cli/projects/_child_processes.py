@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.cli.terminal.output import printer
+from headrace.core.processes.children import Child, how
 
 _END_SECONDS = 15.0
 _SAID_BYTES = 2000
@@ -30,8 +31,6 @@ class SupervisedChild:
     mended: ClassVar[str]
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        from headrace.core.processes.children import Child
-
         self.note: Callable[[str, str], None] = lambda _about, _text: None
         """Takes what the engine's status should say of it."""
         self._log = log
@@ -85,8 +84,6 @@ class SupervisedChild:
 
     def _reason(self, code: int) -> str:
         """What it said last, else how it ended."""
-        from headrace.core.processes.children import how
-
         with self._log.open("rb") as log:
             size = self._log.stat().st_size
             log.seek(max(self._read, size - _SAID_BYTES))

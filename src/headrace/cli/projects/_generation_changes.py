@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import ProjectErrors, unknown_flow
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.engine.positions import upgrade
     from headrace.engine.positions.upgrade import FlowChange, From
     from headrace.engine.state.state import StateDir
+    from headrace.engine.supervise import candidate as supervise_candidate
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
+else:
+    upgrade, supervise_candidate = lazy_modules(
+        "headrace.engine.positions.upgrade", "headrace.engine.supervise.candidate"
+    )
 
 
 @dataclass(frozen=True)
@@ -51,18 +58,18 @@ class Anew:
 
 def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Every flow of a plan against its generation, or against the one that is built for it."""
-    from headrace.engine.positions.upgrade import change_of
-    from headrace.engine.supervise.candidate import candidate_change
-
-    return {flow.name: candidate_change(project, state, flow) or change_of(project, state, flow) for flow in plan.flows}
+    return {
+        flow.name: supervise_candidate.candidate_change(project, state, flow) or upgrade.change_of(project, state, flow)
+        for flow in plan.flows
+    }
 
 
 def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
     """Refuse, all at once, the flows that cannot go on as they are."""
-    from headrace.engine.positions.upgrade import refusal
-    from headrace.engine.supervise.candidate import other_than_candidate
-
-    judged = (other_than_candidate(project, change) or refusal(project, change) for change in changes)
+    judged = (
+        supervise_candidate.other_than_candidate(project, change) or upgrade.refusal(project, change)
+        for change in changes
+    )
     errors = [error for error in judged if error is not None]
     if errors:
         raise ProjectErrors(errors) if len(errors) > 1 else errors[0]
@@ -99,29 +106,25 @@ def _tell(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
 
 
 def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From) -> None:
-    from headrace.engine.positions.upgrade import begin_anew, effects
-
     if change.generation is None:
         return  # its first start is a new generation
-    for sink, effect in effects(project, change, begin):
+    for sink, effect in upgrade.effects(project, change, begin):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
     if begin == "current" and change.flow.state:
         printer.note(f"{change.flow.name}: what was kept is left behind: windows and joins that were open begin empty")
-    made = begin_anew(project, state, change, begin)
+    made = upgrade.begin_anew(project, state, change, begin)
     place = "where the old one is" if begin == "current" else "from the start of its sources"
     printer.note(f"{change.flow.name}: new generation {made.id}, {place}; {change.generation.id} is kept")
 
 
 def _begin_beside(project: Project, state: StateDir, plan: Plan, change: FlowChange) -> None:
-    from headrace.engine.supervise.candidate import begin_beside, effects, warnings
-
     current = state.generations(change.flow.name).current()
     if current is None or not current.checkpoint.begun():
         _begin_anew(project, state, change, "start")  # there is nothing that could go on meanwhile
         return
-    for sink, effect in effects(project, state, change):
+    for sink, effect in supervise_candidate.effects(project, state, change):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
-    for warning in warnings(project, plan, change.flow):
+    for warning in supervise_candidate.warnings(project, plan, change.flow):
         printer.note(f"{change.flow.name}: warning: {warning}")
-    made = begin_beside(project, state, change)
+    made = supervise_candidate.begin_beside(project, state, change)
     printer.note(f"{change.flow.name}: {made.id} is built beside {current.id}, and switched to when it has caught up")

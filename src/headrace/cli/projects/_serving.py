@@ -6,20 +6,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.projects._child_processes import SupervisedChild
+from headrace.core.capabilities import endpoint_of
+from headrace.core.lazy import lazy_modules
+from headrace.serve.base.status import read_node
 
 if TYPE_CHECKING:
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
     from headrace.project.project_ref import ProjectRef
+    from headrace.serve import node as serve_node
+    from headrace.serve.base import settings as base_settings
+else:
+    base_settings, serve_node = lazy_modules("headrace.serve.base.settings", "headrace.serve.node")
 
 
 def wants_serving(project: Project, plan: Plan) -> bool:
     """Whether a flow that runs writes an endpoint, or a table or stream is sent to, and the project wants it served."""
-    from headrace.core.capabilities import endpoint_of
-    from headrace.serve.base.settings import Settings
-
     sinks = (step.sink for flow in plan.flows for step in flow.sinks)
-    settings = Settings.of(project)
+    settings = base_settings.Settings.of(project)
     asked = any(endpoint_of(sink) is not None for sink in sinks) or bool(settings.tables or settings.streams)
     return project.spec.serve.enabled and asked
 
@@ -31,17 +35,12 @@ class Serving(SupervisedChild):
     trouble, mended = "endpoints are not served", "endpoints are served again"
 
     def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
-        from headrace.serve.base.settings import Settings
-
         super().__init__(given.environment(), logs / "serve.log")
-        self._settings = Settings.of(project)
+        self._settings = base_settings.Settings.of(project)
 
     def look(self) -> str | None:
         """Where it answers, once it does."""
-        from headrace.serve.base.status import read_node
-        from headrace.serve.node import welcome
-
         node = read_node(self._settings.store)
         if node is None or node["pid"] != self.child.pid or node["http"] is None:
             return None
-        return "\n".join(welcome(self._settings, node["http"], node["grpc"]))
+        return "\n".join(serve_node.welcome(self._settings, node["http"], node["grpc"]))

@@ -1,4 +1,4 @@
-"""`headrace run`: start a project's flows, say what they do, stop cleanly."""
+"""Run a project's flows."""
 
 from __future__ import annotations
 
@@ -15,33 +15,69 @@ import typer
 
 from headrace.cli.projects._capturing import Capturing
 from headrace.cli.projects._child_processes import SupervisedChild
+from headrace.cli.projects._generation_changes import Anew, settle_changes
 from headrace.cli.projects._serving import Serving, wants_serving
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.cli.terminal.signals import stop_on_signal
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.engine.inputs.lake import is_table
+from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:
     from headrace.core.tables import TableShape
+    from headrace.engine.flows import checks
+    from headrace.engine.flows import flow as flow_flow
+    from headrace.engine.letters import dead_letter_index
+    from headrace.engine.observe import reporting as observe_reporting
+    from headrace.engine.spark import session
+    from headrace.engine.state import schemas as state_schemas
     from headrace.engine.state.state import StateDir
+    from headrace.engine.supervise import runner as supervise_runner
+    from headrace.engine.supervise import schema_watch
     from headrace.engine.supervise.candidate_switch import Building
     from headrace.engine.supervise.runner import FlowRun
     from headrace.engine.supervise.schema_watch import SchemaWatch
+    from headrace.plan import planner, view_planning
     from headrace.plan.model import Plan
     from headrace.project.loader import Project
     from headrace.project.project_ref import ProjectRef
     from headrace.project.tables import TableSpec
+else:
+    (
+        checks,
+        flow_flow,
+        dead_letter_index,
+        observe_reporting,
+        session,
+        state_schemas,
+        supervise_runner,
+        schema_watch,
+        planner,
+        view_planning,
+    ) = lazy_modules(
+        "headrace.engine.flows.checks",
+        "headrace.engine.flows.flow",
+        "headrace.engine.letters.dead_letter_index",
+        "headrace.engine.observe.reporting",
+        "headrace.engine.spark.session",
+        "headrace.engine.state.schemas",
+        "headrace.engine.supervise.runner",
+        "headrace.engine.supervise.schema_watch",
+        "headrace.plan.planner",
+        "headrace.plan.view_planning",
+    )
 
 _SECONDS_BETWEEN_LINES = 10.0
 _FLOWS_ON_ONE_LINE = 4
 
 
+@project_options(Names)
 def run(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Process what is there now, then end.")
     ] = False,
@@ -72,23 +108,16 @@ def run(
     Endpoints that the flows write are served beside, as by `headrace serve`, except with --until-caught-up. Tables of
     the project are followed by a process of its own as long as this one runs.
     """
-    path, flows = split(names, project)
     seconds = None if for_ is None else seconds_of("--for", for_)
     patience = seconds_of("--stop-timeout", stop_timeout)
-    loaded = load_project(path, profile, overrides)
-    from headrace.cli.projects._generation_changes import Anew, settle_changes
-    from headrace.engine.flows.checks import check_services
-    from headrace.engine.state.state import StateDir
-    from headrace.project.project_ref import ProjectRef
-
+    loaded, flows = target.load(), target.flows
     state = StateDir.of(loaded.context)
     with state.lock(), stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
-        check_services(loaded, plan)
-        given = ProjectRef(path, profile, tuple(overrides or ()))
+        checks.check_services(loaded, plan)
         with ExitStack() as stack:
-            kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, given, until_caught_up)]
+            kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, target.ref(), until_caught_up)]
             runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
     _finish(runs, loaded, json)
     if until_caught_up and stopping.is_set() and not all(run.caught_up for run in runs):
@@ -105,14 +134,12 @@ def _kept(
 
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
-    from headrace.engine.state.schemas import infer_schema
-    from headrace.plan.planner import make_plan
-    from headrace.plan.view_planning import kept_shape
-
     def shape_of(name: str, spec: TableSpec) -> TableShape | None:
-        return kept_shape(project, name, spec) or spec.shape(name, project.context)
+        return view_planning.kept_shape(project, name, spec) or spec.shape(name, project.context)
 
-    plan = make_plan(project, flows, lambda name, spec: infer_schema(project, state, name, spec), shape_of)
+    plan = planner.make_plan(
+        project, flows, lambda name, spec: state_schemas.infer_schema(project, state, name, spec), shape_of
+    )
     if not plan.flows:
         raise ProjectError(
             "nothing-to-run", "no flow has a sink", hint="add 'sinks: [console]' to a flow", exit_code=Exit.NOT_FOUND
@@ -132,26 +159,22 @@ def _run(
     kept: Sequence[SupervisedChild] = (),
     scheduled: bool = True,
 ) -> list[FlowRun]:
-    from headrace.engine.flows.flow import FlowStarter
-    from headrace.engine.observe.reporting import Reporting
-    from headrace.engine.spark.session import start_session, stop_session
-    from headrace.engine.supervise.runner import Runner
-    from headrace.engine.supervise.schema_watch import SchemaWatch
-
     for flow in plan.flows:
         inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
         printer.note(f"{flow.name}: {', '.join(inputs)} → {', '.join(sinks)}")
     printer.note(f"starting Spark on {project.spec.spark.master} …")
     store = project.context.state_store
-    spark = start_session(project.spec.spark, project.spec.project, state.logs, store)
+    spark = session.start_session(project.spec.spark, project.spec.project, state.logs, store)
     try:
-        starter = FlowStarter(project, state, spark, until_caught_up)
-        schemas = SchemaWatch(project, state, starter.probe)
+        starter = flow_flow.FlowStarter(project, state, spark, until_caught_up)
+        schemas = schema_watch.SchemaWatch(project, state, starter.probe)
         newest = _with_newest(schemas, plan)
-        runner = Runner(starter, newest, stopping, stop_seconds=patience, schemas=schemas, scheduled=scheduled)
+        runner = supervise_runner.Runner(
+            starter, newest, stopping, stop_seconds=patience, schemas=schemas, scheduled=scheduled
+        )
         for one in kept:
             one.note = runner.notes.add
-        with Reporting(project, state, runner, http=not until_caught_up) as reporting:
+        with observe_reporting.Reporting(project, state, runner, http=not until_caught_up) as reporting:
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
                 printer.note(f"status and metrics: {reporting.server.address}{note}")
@@ -160,7 +183,7 @@ def _run(
             return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
     finally:
         printer.note("stopping …")
-        stop_session(spark)
+        session.stop_session(spark)
 
 
 def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
@@ -300,12 +323,9 @@ def _candidate_line(building: Building) -> str:
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
-    from headrace.engine.letters.dead_letter_index import LetterBook, count
-    from headrace.engine.state.state import StateDir
-
     # an index without the records' bytes: there may be very many
-    letters = LetterBook(StateDir.of(project.context).dead_letters).met().index
-    counts = {one["flow"]: one["count"] for one in count(letters, "flow")}
+    letters = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
+    counts = {one["flow"]: one["count"] for one in dead_letter_index.count(letters, "flow")}
     if json:
         printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})
     else:
@@ -320,9 +340,6 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
 
 def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
     """Where the results are, and questions to ask them."""
-    from headrace.core.capabilities import lake_paths
-    from headrace.engine.inputs.lake import is_table
-
     option = _option(project)
     for run in runs:
         path = next(iter(lake_paths(step.sink for step in run.plan.sinks)), None)

@@ -1,36 +1,28 @@
-"""What the commands about positions share: opening a project, and showing lags and plans."""
+"""What the commands about positions share: checking flow names, and showing lags and plans."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import load_project, split
 from headrace.core.errors import ProjectError, unknown_flow
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.engine.positions import rewind
     from headrace.engine.positions.rewind import Rewinder, RewindPlan
     from headrace.engine.state.state import StateDir
+    from headrace.plan import planner
     from headrace.project.loader import Project
+else:
+    rewind, planner = lazy_modules("headrace.engine.positions.rewind", "headrace.plan.planner")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-def opened(
-    names: Sequence[str] | None, option: Path | None, profile: str | None, overrides: Sequence[str] | None
-) -> tuple[Project, StateDir, tuple[str, ...]]:
-    """The project, its state and what else was named."""
-    from headrace.engine.state.state import StateDir
-
-    path, rest = split(names, option)
-    project = load_project(path, profile, overrides)
-    return project, StateDir.of(project.context), rest
 
 
 def one_flow(named: Sequence[str], command: str) -> str:
@@ -54,11 +46,8 @@ def known_flows(project: Project, names: Sequence[str]) -> list[str]:
 
 def rewinder(project: Project, state: StateDir, flow: str) -> Rewinder:
     """Who moves a flow."""
-    from headrace.engine.positions.rewind import Rewinder
-    from headrace.plan.planner import make_plan
-
-    asked = make_plan(project, (flow,)).flow(flow)
-    return Rewinder(asked, make_plan(project), state, project.context)
+    asked = planner.make_plan(project, (flow,)).flow(flow)
+    return rewind.Rewinder(asked, planner.make_plan(project), state, project.context)
 
 
 def carry_out(who: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json: bool) -> None:

@@ -81,8 +81,9 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
 
     Each is whole from the moment it appears; beside it a hidden `_<name>.json` tells of its lines and their positions.
 
-    Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names, unless the
-    old ones are taken back. Order: that of the input within a task, so that of a Kafka partition within a folder.
+    Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
+    repeated batch completes the renames. A rewound flow writes its rows again under new names, unless the old files are
+    removed. Order: that of the input within a task, so that of a Kafka partition within a folder.
     A day (or hour) is finished when the flow has read all there is and the day has been over for `finish_after`: its
     small files are merged, and `_SUCCESS` names all files, their lines and how many were late. A file that was named
     there stays as it is. Late records are still written: the mark becomes `_LATE` and comes back with them in it.

@@ -69,8 +69,9 @@ class _TargetVersion:
 class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, PublishesWhenCaughtUp, ReadsAllRows):
     """Rows that a serve node answers requests from: with `key` one row per key, replaced by the newest; without, all.
 
-    Delivery: exactly once per generation of the flow. Tasks write their changes beside the endpoint's log; one small
-    file, put there in one step, makes them a segment of it and marks the batch. Serve nodes take in whole segments.
+    Delivery: exactly once per generation of the flow; one small file commits a batch to the endpoint's log, and a serve
+    node stores its position in the log together with the rows. Tasks write their changes next to the log; the file
+    makes them a segment of it, and serve nodes apply whole segments.
     Order: changes of one key apply in the order of `sequence`, else of the rows; those of one batch are put together
     first, so that readers see one change per key and batch. A row that comes in a later batch replaces an earlier one
     whatever its `sequence` says. Scale: batches of some million rows; a commit takes some milliseconds on a disk and

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, ReadsAllRows):
     """Files named `<flow>-<sink>-<generation>-<batch>-<n>` in a folder, whole from the moment they appear.
 
-    Delivery: exactly once per generation of the flow; a rewound flow writes its rows again under new names. Order:
-    none between files. Scale: one file or more per task and batch; the folder must be one that all workers and the
+    Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
+    repeated batch completes the renames. A rewound flow writes its rows again under new names. Order: none between
+    files. Scale: one file or more per task and batch; the folder must be one that all workers and the
     driver share (a local disk, or a mounted one), since publishing is renaming: for object stores use `lake`.
 
     With `contains: lines` the texts of column `value` are the lines, verbatim, and other columns are not written. A

@@ -31,8 +31,8 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
 
     A 2xx answer is success. 429, 5xx and a server that is away are tried again, after as long as `Retry-After` asks for
     (at most 30 s). A request that is refused with 400, 409, 413 or 422 is halved until the rows at fault are found.
-    Delivery: at least once; every request has an `Idempotency-Key` made of flow, generation, batch, place and content,
-    the same when it is sent again, so a server that heeds it takes each row once. Order: rows of a task are sorted by
+    Delivery: at least once; a repeated batch sends the same `Idempotency-Key`, so a server that honours it accepts each
+    row once. The key is made of flow, generation, batch, place and content. Order: rows of a task are sorted by
     `order_by`, else by content, since only then are the requests of a batch that is run again the same; with `capacity`
     above 1 requests overtake each other. Scale: `capacity` connections per task.
     """

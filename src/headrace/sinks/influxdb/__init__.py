@@ -32,10 +32,11 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
 
     Columns `tag_x` and `label_x` become the tag `x`, `window_timestamp` the time of the point, all others fields.
     Nulls, NaN and infinities are left out; whole numbers are written as integers, texts, dates and other times as
-    texts. Delivery: idempotent. A point is told by measurement, tags and time, so a batch that is run again writes the
-    same points; two rows with the same tags and time are one point. That is why a flow without a time column is refused
-    before it starts: the server's clock would make new points of repeated rows. Order: none. Scale: one connection per
-    task, `batch_size` points per request; every batch is written out at its end, so the flow's `trigger` is the flush
+    texts.
+    Delivery: idempotent; measurement, tags and time identify a point, so a repeated batch writes the same points. Two
+    rows with the same tags and time are one point. That is why a flow without a time column is refused before it
+    starts: the server's clock would make new points of repeated rows. Order: none. Scale: one connection per task,
+    `batch_size` points per request; every batch is written out at its end, so the flow's `trigger` is the flush
     interval. Points older than the retention policy keeps are dropped by the server and counted as `late` in the metric
     headrace_sink_rows.
     """

@@ -65,9 +65,10 @@ class KafkaSink(
 ):
     """Records in one Kafka topic, or in topics that a column names.
 
-    Delivery: `at_least_once` may repeat rows after a crash. `exactly_once` writes each batch in transactions, which
-    readers with isolation level read_committed see once; it holds when a replayed batch has the same rows (no clock,
-    no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
+    Delivery with `delivery: at_least_once`: at least once; Spark's Kafka writer may repeat rows after a crash.
+    Delivery with `delivery: exactly_once`: exactly once for `read_committed` readers; one transaction per writer holds
+    the rows and the number of the batch. It holds when a repeated batch has the same rows (no clock, no randomness) and
+    the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
     one transactional id, about 0.15 s per batch, for each task that reads a partition of Kafka or holds a part of the
     state; where rows come in another way, or from more than four times as many tasks as the topic has partitions, for

@@ -41,7 +41,7 @@ Way = Literal["append", "overwrite", "merge"]
 class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWriter, ReadsAllRows):
     """Rows of a Delta table: appended, or with `key` one row per key, replaced by the newest.
 
-    Delivery: exactly once per generation of the flow, by Delta transactions that carry flow, generation and batch.
+    Delivery: exactly once per generation of the flow; the Delta commit carries flow, generation and batch number.
     Order: none between rows; with `sequence` the row with the greatest wins, whatever order they come in (equal ones:
     either). Scale: a commit takes about a second, so trigger intervals of seconds; one flow per table when `key` is
     set. Every `compact_every` batches the small files are merged, between two batches of this flow.

@@ -36,7 +36,7 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
 
     With `id` one document per value of these columns, replaced by the newest row; with `sequence` a row that is older
     than the document changes nothing. Without `id` every row is a document of its own, whose id is made of flow,
-    generation, batch and place. Delivery: idempotent; a batch that is run again writes the same ids. Order: none
+    generation, batch and place. Delivery: idempotent; a repeated batch writes the same document ids. Order: none
     between documents; of several rows of a batch with one id the last is written, by `sequence` if there is one. Scale:
     one connection per task, requests of `batch_size` documents or `batch_bytes`; with `id` a shuffle per batch.
     Of a view, `id` is its key, and `index` may name columns of the key only: a document never changes its index.

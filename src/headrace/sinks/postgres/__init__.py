@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
-    Delivery: exactly once per generation of the flow. Tasks copy their rows into a staging table; one transaction then
-    merges them and writes the mark of the batch (flow, sink, generation, batch) into the table headrace_marks.
+    Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
+    the batch in the table `headrace_marks`. Tasks copy their rows into the staging table; a mark has flow, sink,
+    generation and batch.
     Order: none between rows; of several rows of a batch with one key the one with the greatest `sequence` is kept, else
     the last, or with `merge` of each column the last that is not null; a row whose `sequence` is smaller than that in
     the table changes nothing. Scale: one connection per task

@@ -40,7 +40,7 @@ def _template(value: str) -> str:
 class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
     """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
-    Delivery: idempotent; a batch that is run again sets the same keys to the same values, and a `ttl` begins anew.
+    Delivery: idempotent; a repeated batch sets the same keys to the same values, and a `ttl` starts again.
     Order: of several rows of a batch with one key the last is written, by `sequence` if there is one; a later batch
     replaces what an earlier one wrote, also when its `sequence` is smaller. With `merge` all rows of a key are taken,
     in that order: of each field the last one stays, or the first where `keep` says so. Scale: one connection per task,
