@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.sinks.archives import Lines, stage_lines
+from tests.sinks.trials import Trial
 
 from headrace.core.capabilities import Rewind
 from headrace.core.context import Batch, Context
@@ -436,3 +437,11 @@ def test_the_same_on_an_object_store(without_spark: None, tmp_path: Path, s3: S3
     assert not (root / DAY / "_LATE").is_file()
     sink(path="s3://archive-test/all").take_back(Rewind("backup", "files", context, ("g1", 0)))
     assert read(root, DAY) == list(range(10))
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    def notes() -> list[str]:
+        files = [path for path in (folder / "archive").rglob("*.json.gz") if not path.name.startswith(("_", "."))]
+        return [line for file in files for line in gzip.decompress(file.read_bytes()).decode().splitlines()]
+
+    return Trial(lambda: sink(time="at", topic="region", value="note", position=[]), notes)

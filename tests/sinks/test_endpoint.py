@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.sinks.changes import KEY, LIFE, Row, frame, live
 from tests.sinks.conftest import Desk
+from tests.sinks.trials import Trial
 
 from headrace.core.capabilities import Candidate, Rewind
 from headrace.core.context import Context
@@ -398,3 +399,17 @@ def test_a_new_generation_of_a_view_fills_a_version_of_its_own(spark: Any, desk:
     write(2, "g3", sink(key=[]))
     assert [len(segment) for segment in changes(desk, 3)] == [len(batch) for batch in LIFE]
     assert len(changes(desk, 1)) == 1
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    logs = LogFolder(Context(folder, str(folder / "state")).log_path)
+
+    def notes() -> list[str]:
+        rows: dict[tuple[str, int], str] = {}
+        log = logs.open("orders", logs.served("orders") or 1)
+        for op, region, id, note, _at in (row for part in log.after(0) for row in _told(log.changes(part))):
+            rows.pop((region, id), None)
+            rows |= {} if op == "DELETE" else {(region, id): note}
+        return list(rows.values())
+
+    return Trial(lambda: sink(key=list(KEY)), notes)

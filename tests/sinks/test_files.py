@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
@@ -254,3 +255,8 @@ def test_what_a_dying_engine_still_writes_is_not_published(tmp_path: Path) -> No
     publication.finish()
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["again"]
     assert not list((tmp_path / ".out.headrace" / "staging").iterdir())
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    spark = request.getfixturevalue("spark")
+    return Trial(sink, lambda: [row.note for row in spark.read.parquet(str(folder / "out/orders")).collect()])

@@ -19,11 +19,11 @@ from headrace.core.capabilities import Rewind
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.sinks import _templates as templates
-from headrace.sinks._chunks import chunks
+from headrace.sinks._chunks import chunks, request_key
 from headrace.sinks._http import _asked_wait
 from headrace.sinks._refused import Report
 from headrace.sinks.http import HttpSink
-from headrace.sinks.http.requests import HttpWrite, request_key
+from headrace.sinks.http.requests import HttpWrite
 
 HERE = Context(Path("/project"), "state")
 

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
 from tests.sinks.changes import KEY, LIFE, Row, after, frame, live
+from tests.sinks.trials import Trial
 
 from headrace.core.capabilities import Candidate
 from headrace.core.context import Batch, Context
@@ -296,3 +297,8 @@ def test_a_view_is_held_by_its_key(spark: Any, tmp_path: Path) -> None:
     sink().write_changes(frame(spark, LIFE[1]), KEY, batch(tmp_path, 1, generation="g2"))
     sink().write_changes(frame(spark, LIFE[2]), KEY, batch(tmp_path, 0, flow="other"))
     assert {row[:4] for row in held()} == after(2), "what others wrote is not replaced"
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    table, spark = str(folder / "lake/orders"), request.getfixturevalue("spark")
+    return Trial(sink, lambda: [row.note for row in spark.read.format("delta").load(table).collect()])

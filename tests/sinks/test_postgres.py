@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
 from tests.sinks.changes import KEY, LIFE, after, frame, live
 from tests.sinks.conftest import Desk
+from tests.sinks.trials import Trial, running
 
 from headrace.core.capabilities import Candidate
 from headrace.core.context import Context
@@ -429,3 +430,14 @@ def test_a_view_is_held_by_its_key(spark: Any, server: Postgres, held: Any, desk
     with pytest.raises(ProjectError, match="DELETE ON orders"):
         clerk.of_view(KEY).check(HERE)
     held.execute("DROP OWNED BY clerk")
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    server = running(request, Postgres())
+
+    def notes() -> list[str]:
+        with psycopg.connect(server.env["POSTGRES_URL"]) as connection:
+            return [note for (note,) in rows_of(connection, "SELECT note FROM orders")]
+
+    return Trial(lambda: at(server, create=True, key=list(KEY)), notes)

@@ -16,7 +16,7 @@ from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._http import HttpOptions, Url
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.http.requests import Body, HttpWrite
 from headrace.systems.services import service_away
 
@@ -138,8 +138,7 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.requests(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.requests(rows), write, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What was sent was sent."""

@@ -18,7 +18,7 @@ from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
 from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = as_lines(rows, self._shape(rows.columns)).mapInArrow(write, SUMMARY).collect()
-        counts = count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        counts = write_counted(as_lines(rows, self._shape(rows.columns)), write, batch)
         if counts.get("late"):
             _LOG.warning("%s dropped %s points that are older than its retention", self.label, counts["late"])
 

@@ -18,7 +18,7 @@ from headrace.sinks import _templates as templates
 from headrace.sinks._documents import as_json, document, require_columns
 from headrace.sinks._http import HttpOptions, Url, refusal
 from headrace.sinks._latest import last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.sinks.opensearch.bulk import BulkWrite
 
@@ -169,8 +169,7 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
             versioned=self.sequence is not None,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.items(rows, batch).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.items(rows, batch), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Write and delete documents; again if the batch is run again."""

@@ -18,7 +18,7 @@ from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import in_order_of_each, last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.systems.addresses import RedisUrl, redis_place
 from headrace.systems.tls import ServiceTls
@@ -227,8 +227,7 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
             report=Report.of(batch, self.label, self.on_error),
             merging=merging if self.merge else None,
         )
-        told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Set and delete keys; again if the batch is run again."""
