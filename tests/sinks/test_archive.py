@@ -19,12 +19,12 @@ from tests.sinks.trials import Trial
 from headrace.core.capabilities import Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
-from headrace.core.files.state_files import StatePath
+from headrace.core.files.state_files import StatePath, names_in
 from headrace.sinks import archive as archive_module
 from headrace.sinks._refused import Report
 from headrace.sinks.archive import ArchiveSink
 from headrace.sinks.archive.batch import Staged
-from headrace.sinks.archive.files import archive_root, ends, names_in, parts_of, sorted_out
+from headrace.sinks.archive.files import archive_root, ends, parts_of, sorted_out
 from headrace.testing.services import S3
 
 DAY = "orders/dt=2026-01-31"

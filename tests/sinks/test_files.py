@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,7 +203,7 @@ def crash_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     from pyspark.sql import DataFrameWriter
 
     monkeypatch.setattr(DataFrameWriter, "save", failing(DataFrameWriter.save))
-    for module, name in ((_publish.os, "replace"), (_publish.os, "fsync"), (_publish.shutil, "rmtree")):
+    for module, name in ((os, "replace"), (os, "fsync"), (shutil, "rmtree")):
         monkeypatch.setattr(module, name, failing(getattr(module, name)))
     monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
     monkeypatch.setattr(Path, "write_text", failing(Path.write_text))

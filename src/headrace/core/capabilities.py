@@ -107,6 +107,16 @@ class Rewind:
         return f"{self.records:,} record{' is' if self.records == 1 else 's are'} read again"
 
 
+def replayed_rows_lost(rewind: Rewind, place: str) -> ProjectError:
+    """The error of a rewind that would remove replayed dead letters, which may be from before its target."""
+    return ProjectError(
+        "rewind-replayed",
+        f"dead letters of flow '{rewind.flow}' were replayed into {place}, and may be lost",
+        hint="rewind to earliest, which replays them, or without --replace",
+        exit_code=Exit.CONFLICT,
+    )
+
+
 def _generation_number(generation: str) -> int | None:
     """The number in the name of a generation; rows that were replayed from dead letters have none."""
     match = re.match(r"g(\d+)", generation)

@@ -30,14 +30,14 @@ from headrace.core.capabilities import (
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, names_in, write_first
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
 from headrace.core.sink import Delivery
 from headrace.sinks._publish import safe_name
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, count_up
 from headrace.sinks.archive.batch import ArchiveBatch, Staged, withdraw_mark
-from headrace.sinks.archive.files import WORKSHOP, archive_root, ends, names_in
+from headrace.sinks.archive.files import WORKSHOP, archive_root, ends
 from headrace.sinks.archive.rows import placed
 from headrace.sinks.archive.task import FILE, SUMMARY, ArchiveWrite
 from headrace.sinks.archive.upkeep import drop_drafts, finish_folder, withdraw, withdrawn

@@ -21,10 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.core.capabilities import Rewind
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.files.objects import ObjectPath
-from headrace.core.files.state_files import StatePath, remove_tree, sync, write_atomically
+from headrace.core.files.state_files import StatePath, names_in, remove_tree, sync, write_atomically
 from headrace.sinks._publish import safe_name
 from headrace.sinks.archive.files import (
     LATE,
@@ -32,7 +31,6 @@ from headrace.sinks.archive.files import (
     WORKSHOP,
     ArchivePart,
     DataFile,
-    names_in,
     orphans,
     parts_of,
     read_note,
@@ -206,10 +204,4 @@ def _in_workshop(root: StatePath, path: StatePath) -> bool:
 
 def _refuse_replayed(file: DataFile, root: StatePath, rewind: Rewind) -> None:
     if rewind.last_kept is not None and file.generation.startswith("replay"):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into {root}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+        raise replayed_rows_lost(rewind, str(root))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.core.capabilities import Rewind
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
 from headrace.log.folder import LogFolder, Version
 
@@ -46,13 +46,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
     if rewind.last_kept is not None and any(
         one.mark.generation.startswith("replay-") for one in segments if one.position > kept
     ):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into endpoint {name}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+        raise replayed_rows_lost(rewind, f"endpoint {name}")
     return EndpointRewind(version, kept, end)
 
 

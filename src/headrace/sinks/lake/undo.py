@@ -12,7 +12,7 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from headrace.core.capabilities import Rewind
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
 
 PUBLISHED = ".published"
@@ -148,13 +148,7 @@ def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
             exit_code=Exit.CONFLICT,
         )
     if rewind.last_kept is not None and any(generation.startswith("replay-") for generation in marks):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into lake table {path}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+        raise replayed_rows_lost(rewind, f"lake table {path}")
 
 
 def _require_files(path: str, version: int) -> None:
