@@ -138,11 +138,15 @@ class HttpClient:
                 why, asked = _reason(error), None
             else:
                 answer = HttpReply(response.status, response.data)
-                if not _passes(answer.status):
+                if not self.may_pass(answer):
                     return self._allowed(answer)
                 why, asked = answer.text, _asked_wait(response.headers.get("Retry-After"))
             if not patience.wait(asked):
                 raise service_away(self.label, why)
+
+    def may_pass(self, answer: HttpReply) -> bool:
+        """Whether the same request may succeed later."""
+        return answer.status in (408, 425, 429) or answer.status >= 500
 
     def _allowed(self, answer: HttpReply) -> HttpReply:
         if answer.status in (401, 403, 407):
@@ -164,10 +168,6 @@ def refusal(label: str, answer: HttpReply) -> ProjectError:
 def zipped(body: bytes) -> tuple[bytes, dict[str, str]]:
     """A body with gzip, and the header that says so."""
     return gzip.compress(body, 1, mtime=0), {"Content-Encoding": "gzip"}
-
-
-def _passes(status: int) -> bool:
-    return status in (408, 425, 429) or status >= 500
 
 
 def _asked_wait(header: str | None) -> float | None:

@@ -21,6 +21,7 @@ from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.cli.terminal.signals import stop_on_signal
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.lazy import lazy_modules
 from headrace.engine.inputs.lake import is_table
@@ -88,9 +89,7 @@ def run(
     ] = "30s",
     new_generation: Annotated[
         list[str] | None,
-        typer.Option(
-            "--new-generation", metavar="FLOW", help="Start this flow with a new generation; may be repeated."
-        ),
+        typer.Option("--new-generation", metavar="FLOW", help="Give this flow a new generation; may be repeated."),
     ] = None,
     from_: Annotated[
         str | None,
@@ -146,7 +145,7 @@ def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     if not plan.flows:
         raise ProjectError(
             "nothing-to-run",
-            "no flow has a sink, so there is nothing to run",
+            "no flow has a sink",
             hint="add 'sinks: [console]' to a flow",
             exit_code=Exit.NOT_FOUND,
         )
@@ -348,7 +347,7 @@ def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iter
     """Where the results are, and how to query them."""
     option = _option(project)
     for run in runs:
-        path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
+        path = next(iter(lake_paths(step.sink for step in run.plan.sinks)), None)
         if path is None:
             continue
         location = project.context.path(path)

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Any
 
+from headrace.core.capabilities import Rewind, Rewindable, lake_paths, rewind_effect
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import copy_tree, write_atomically
 from headrace.core.positions import Earliest, Explicit, Positions, Split, SplitScope, Target
-from headrace.core.sink import Rewind
 from headrace.engine.positions.consumer_groups import publish_positions
 from headrace.engine.positions.positions import (
     PositionsByInput,
@@ -174,7 +174,7 @@ class Rewinder:
         effects = []
         for step in self.flow.sinks:
             seen = Rewind(self.flow.name, step.id, self.context, kept, draft.again)
-            effects.append((step.sink.label, step.sink.rewind_effect(seen, replace)))
+            effects.append((step.sink.label, rewind_effect(step.sink, seen, replace)))
         warnings = (*plan_warnings(draft, splits), *self._reader_warnings(draft))
         return with_fields(draft, effects=tuple(effects), warnings=warnings)
 
@@ -204,7 +204,7 @@ class Rewinder:
 
     def _reader_warnings(self, plan: RewindPlan) -> Iterator[str]:
         """Other flows that read a lake table of this flow stop at the removed rows."""
-        paths = {self.context.path(step.sink.lake_path) for step in self.flow.sinks if step.sink.lake_path}
+        paths = {self.context.path(path) for path in lake_paths(step.sink for step in self.flow.sinks)}
         for flow in self.project.flows if plan.replace else ():
             if any(isinstance(item, LakeInput) and item.path in paths for item in flow.all_inputs()):
                 yield f"flow '{flow.name}' reads the table of this flow: rewind it to earliest too"
@@ -217,9 +217,10 @@ def finish_row_removal(flow: FlowPlan, generation: Generation, context: Context)
         return
     kept = json.loads(pending.read_text(encoding="utf-8"))["kept"]
     for step in flow.sinks:
-        step.sink.take_back(
-            Rewind(flow.name, step.id, context, tuple(kept) if kept else None, generation=generation.id)
-        )
+        if isinstance(step.sink, Rewindable):
+            step.sink.take_back(
+                Rewind(flow.name, step.id, context, tuple(kept) if kept else None, generation=generation.id)
+            )
     pending.unlink()
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.capabilities import is_single_writer
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import (
     StatePath,
@@ -66,7 +67,7 @@ class ReplayOutcome:
 @contextmanager
 def single_writer_lock(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
     """Hold the lock of the engine if a sink allows only one writer at a time; otherwise the engine may run."""
-    single = [(each.flow.name, step.sink) for each in replays for step in each.flow.sinks if step.sink.one_writer]
+    single = [(each.flow.name, step.sink) for each in replays for step in each.flow.sinks if is_single_writer(step.sink)]
     with ExitStack() as stack:
         try:
             if single:

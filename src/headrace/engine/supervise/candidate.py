@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, candidate_effect, lake_paths
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
 from headrace.engine.flows import crash_points
-from headrace.engine.flows.flow import side_of
+from headrace.engine.flows.flow import candidate_for
 from headrace.engine.positions.positions import input_positions
 from headrace.engine.positions.upgrade import FlowChange, detect_change, generation_reason, save_definition
 from headrace.engine.state.generations import Generation
@@ -121,7 +122,8 @@ def candidate_effects(project: Project, state: StateDir, change: FlowChange) -> 
 
 def sink_effects(flow: FlowPlan, generation: str, context: Context) -> list[tuple[str, str]]:
     """What the switch does to each sink; raises a ProjectError if a sink does not support it."""
-    return [(step.sink.label, step.sink.beside_effect(side_of(flow, step, generation, context))) for step in flow.sinks]
+    candidates = ((step.sink, candidate_for(flow, step, generation, context)) for step in flow.sinks)
+    return [(sink.label, candidate_effect(sink, candidate)) for sink, candidate in candidates]
 
 
 def _require_comparable(flow: FlowPlan, context: Context) -> None:
@@ -156,7 +158,7 @@ def start_candidate(project: Project, state: StateDir, change: FlowChange) -> Ge
 
 def candidate_warnings(project: Project, plan: Plan, flow: FlowPlan) -> Iterator[str]:
     """Consequences that an operator should know before a candidate is built."""
-    paths = {project.context.path(step.sink.lake_path) for step in flow.sinks if step.sink.lake_path}
+    paths = {project.context.path(path) for path in lake_paths(step.sink for step in flow.sinks)}
     for other in plan.flows:
         if any(isinstance(item, LakeInput) and item.path in paths for item in other.all_inputs()):
             yield f"flow '{other.name}' reads the table of this flow: it stops at the switch and needs a new generation"
@@ -192,7 +194,8 @@ def publish_candidate(flow: FlowPlan, state: StateDir, context: Context, spark: 
     for number, step in enumerate(flow.sinks):
         if number:
             crash_points.reach("between_publishes", flow.name, 0)
-        step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.publish(candidate_for(flow, step, candidate.id, context, last), spark)
     crash_points.reach("published", flow.name, 0)
     generations.switch(candidate)
     clean_up_after_switch(flow, state, context)
@@ -247,4 +250,5 @@ def delete_generation(project: Project, state: StateDir, flow: str, generation: 
 
 def _remove_targets(flow: FlowPlan, generation: Generation, context: Context) -> None:
     for step in flow.sinks:
-        step.sink.forget_beside(side_of(flow, step, generation.id, context))
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.drop_candidate(candidate_for(flow, step, generation.id, context))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.core.capabilities import PublishesWhenCaughtUp
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.backfill import is_pending
@@ -19,7 +20,8 @@ def publish_if_caught_up(
 
     A candidate does not publish before the switch, and a flow that still reads history has not caught up.
     """
-    waiting = [step.sink for step in run.plan.sinks if step.sink.holds_back]
+    able = (step.sink for step in run.plan.sinks if isinstance(step.sink, PublishesWhenCaughtUp))
+    waiting = [sink for sink in able if sink.has_unpublished]
     if not waiting or run.is_candidate or not (run.caught_up or (reports and has_read_all(reports[-1]))):
         return
     if is_pending(starter.state.current(run.plan.name)):
@@ -27,7 +29,7 @@ def publish_if_caught_up(
     try:
         starter.state.fence.check()
         for sink in waiting:
-            sink.caught_up(starter.project.context)
+            sink.publish_caught_up(starter.project.context)
     except (OSError, ProjectError) as error:  # tried again at the next poll
         notes.add(f"sinks of {run.name}", str(error))
 

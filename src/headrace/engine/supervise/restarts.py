@@ -12,10 +12,10 @@ is a machine that was too busy to start a process in time, and it uses the budge
 
 from __future__ import annotations
 
-import random
 import time
 from collections import defaultdict, deque
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
 from headrace.engine.spark.failures import fault_of
 from headrace.engine.supervise.flow_run import FlowRun, PendingRestart
@@ -29,7 +29,6 @@ class Restarts:
         self._policy = policy
         self._until_caught_up = until_caught_up
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
-        self._random = random.Random()  # noqa: S311  # spreads restarts, protects nothing
 
     def after(self, run: FlowRun, error: ProjectError) -> PendingRestart | None:
         """The restart after a failure; None when the failure is final."""
@@ -37,8 +36,8 @@ class Restarts:
         if fault == "own" or (self._until_caught_up and error.code != "executor-lost"):
             return None
         attempts = run.pending_restart.attempts + 1 if run.pending_restart else 0
-        pause = min(self._policy.max_backoff, self._policy.backoff * 2 ** min(attempts, 20)).total_seconds()
-        pause *= self._random.uniform(0.8, 1.2)
+        first, longest = self._policy.backoff.total_seconds(), self._policy.max_backoff.total_seconds()
+        pause = Backoff(first, longest, jitter=(0.8, 1.2)).pause(attempts)
         is_external = fault == "outside" and not self._until_caught_up
         return PendingRestart(error, is_external, attempts, time.monotonic() + pause)
 

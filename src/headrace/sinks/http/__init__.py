@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import Field, SecretStr, model_validator
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._http import HttpOptions, Url
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.http.requests import Body, HttpWrite
 from headrace.systems.services import service_away
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _PORTS = {"http": 80, "https": 443}
 
 
-class HttpSink(HttpOptions, Sink):
+class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Rows as JSON in HTTP requests: many per request as an array or as lines, or one per request.
 
     A 2xx answer is success. 429, 5xx and a server that is away are tried again, after as long as `Retry-After` asks for
@@ -35,8 +36,6 @@ class HttpSink(HttpOptions, Sink):
     `order_by`, else by content, since only then are the requests of a batch that is run again the same; with `capacity`
     above 1 requests overtake each other. Scale: `capacity` connections per task.
     """
-
-    reads_all: ClassVar[bool] = True
 
     type: Literal["http"] = "http"
     url: Url = Field(
@@ -139,14 +138,9 @@ class HttpSink(HttpOptions, Sink):
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.requests(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
-
-    def beside_effect(self, side: Side) -> str:
-        """What was sent is sent."""
-        return APPENDS
+        write_counted(self.requests(rows), write, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What was sent was sent."""
         cannot = "; what was sent since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows are sent again{cannot}"
+        return f"{rewind.read_again}: their rows are sent again{cannot}"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 from headrace.systems.addresses import PostgresUrl
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.sinks.postgres.write import BatchWrite
 
 
-class PostgresSink(Sink):
+class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
     Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
@@ -42,9 +43,6 @@ class PostgresSink(Sink):
     Types: arrays become arrays, nested ones, structs and maps jsonb. A rewind cannot take rows back.
     A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["postgres"] = "postgres"
     url: PostgresUrl = Field(
@@ -226,42 +224,42 @@ class PostgresSink(Sink):
         """Rows are added or replaced."""
         effect = "replace those of the same key" if self.key else "are added beside those already there"
         cannot = "; rows written since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows {effect}{cannot}"
+        return f"{rewind.read_again}: their rows {effect}{cannot}"
 
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """All rows are replaced, if this user may delete them."""
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
+        with explained(self.label), self.server(candidate.context).connect() as connection:
             self._check_rights(connection, self._found(connection), further=["DELETE"])
         return (
-            f"{self.beside(side).target} is filled; at the switch its rows replace all of {self.table}, whoever wrote "
-            "them, in one transaction"
+            f"{self.candidate_sink(candidate).target} is filled; at the switch its rows replace all of {self.table}, "
+            "also those of other writers, in one transaction"
         )
 
-    def beside(self, side: Side) -> Sink:
+    def candidate_sink(self, candidate: Candidate) -> Sink:
         """A table next to this one, made like it."""
         from headrace.sinks.postgres.candidate import beside_name
 
-        made = self.model_copy(update={"table": beside_name(self.table, side), "create": True})
+        made = self.model_copy(update={"table": beside_name(self.table, candidate), "create": True})
         made._like = self.table
         return made
 
-    def publish(self, side: Side, spark: SparkSession) -> None:
+    def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Delete the rows and insert the others, unless that is done."""
         from headrace.sinks.postgres.candidate import replace_rows
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
-            replace_rows(connection, self.beside(side).target, self.table, side, self.work_schema)
+        with explained(self.label), self.server(candidate.context).connect() as connection:
+            replace_rows(connection, self.candidate_sink(candidate).target, self.table, candidate, self.work_schema)
 
-    def forget_beside(self, side: Side) -> None:
+    def drop_candidate(self, candidate: Candidate) -> None:
         """Drop the table next to this one."""
         from headrace.sinks.postgres.candidate import drop_table
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
-            drop_table(connection, self.beside(side).target)
+        with explained(self.label), self.server(candidate.context).connect() as connection:
+            drop_table(connection, self.candidate_sink(candidate).target)
 
     def _staged(self, rows: DataFrame, schema: pa.Schema, write: BatchWrite, staging: Any) -> list[tuple[int, int]]:
         from pyspark.sql import functions as F

@@ -24,16 +24,17 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
+from headrace.core.schema import to_ddl
 from headrace.sinks._patience import Patience
 from headrace.sinks.postgres.server import PgServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
 from headrace.systems.services import service_away
 
-STAGED = "attempt bigint, rows bigint"
 MARKS = "headrace_marks"
 
 _LOG = logging.getLogger(__name__)
 _STAGED_SCHEMA = pa.schema([("attempt", pa.int64()), ("rows", pa.int64())])
+STAGED = to_ddl(_STAGED_SCHEMA)
 _TASK, _ATTEMPT, _ROW, GONE = "_headrace_task", "_headrace_attempt", "_headrace_row", "_headrace_gone"
 _CSV = pyarrow.csv.WriteOptions(include_header=False)
 # an attempt of another generation is left alone until nobody can be working on it any more

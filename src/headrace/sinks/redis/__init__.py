@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import in_order_of_each, last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.systems.addresses import RedisUrl, redis_place
 from headrace.systems.tls import ServiceTls
@@ -36,7 +37,7 @@ def _template(value: str) -> str:
     return value
 
 
-class RedisSink(Sink):
+class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
     """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
     Delivery: idempotent; a repeated batch sets the same keys to the same values, and a `ttl` starts again.
@@ -47,9 +48,6 @@ class RedisSink(Sink):
     Of a view, `key` names all columns of its key, and a row that is deleted takes its key with it; rows that fill `key`
     alike share one.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["redis"] = "redis"
     url: RedisUrl = Field(
@@ -229,8 +227,7 @@ class RedisSink(Sink):
             report=Report.of(batch, self.label, self.on_error),
             merging=merging if self.merge else None,
         )
-        told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Set and delete keys; again if the batch is run again."""
@@ -239,9 +236,9 @@ class RedisSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Keys are set again, or changed again."""
         if self.merge:
-            return f"{rewind.words}: their rows change the same keys again, on top of all that was written since"
+            return f"{rewind.read_again}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""
-        return f"{rewind.words}: their rows replace the values of the same keys{cannot}"
+        return f"{rewind.read_again}: their rows replace the values of the same keys{cannot}"
 
     @property
     def _hash(self) -> bool:
