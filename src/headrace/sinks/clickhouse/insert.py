@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves, request_key
-from headrace.sinks._http import HttpClient, HttpReply, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report, task_number
+from headrace.systems.http.client import HttpClient, HttpReply
 
 _CODE = re.compile(rb"Code: (\d+)")
 # time limits, too many queries or parts, memory, disk, network, read-only replicas, ZooKeeper
-_MAY_PASS = frozenset({159, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 285, 319, 394, 425, 439, 473, 999})
+_TRANSIENT = frozenset({159, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 285, 319, 394, 425, 439, 473, 999})
 # texts, numbers, dates, arrays, enums, UUIDs and addresses that cannot be parsed, values out of range, constraints
 _BAD_ROW = frozenset(
     {6, 25, 26, 27, 33, 36, 38, 41, 53, 69, 70, 72, 117, 130, 131, 321, 349, 376, 407, 441, 467, 469, 675, 676, 691}
@@ -25,10 +26,9 @@ _BAD_ROW = frozenset(
 class ClickHouseClient(HttpClient):
     """Tells errors apart by ClickHouse's own codes: most of them have the HTTP status 500, also those of bad rows."""
 
-    def may_pass(self, answer: HttpReply) -> bool:
-        """Whether the same request may succeed later."""
-        code = error_code(answer)
-        return super().may_pass(answer) if code is None else code in _MAY_PASS
+    def is_transient(self, reply: HttpReply) -> bool:
+        code = error_code(reply)
+        return super().is_transient(reply) if code is None else code in _TRANSIENT
 
 
 def error_code(answer: HttpReply) -> int | None:
