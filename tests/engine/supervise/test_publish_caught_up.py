@@ -101,6 +101,6 @@ def test_what_cannot_be_shown_is_noted(
     with monkeypatch.context() as patched:
         patched.setattr(LogFolder, "publish", away)
         publish_if_caught_up(run, starter, notes)
-    assert run.plan.sinks[0].sink.holds_back
+    assert run.plan.sinks[0].sink.has_unpublished
     publish_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 2

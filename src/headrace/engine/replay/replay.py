@@ -67,7 +67,9 @@ class ReplayOutcome:
 @contextmanager
 def single_writer_lock(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
     """Hold the lock of the engine if a sink allows only one writer at a time; otherwise the engine may run."""
-    single = [(each.flow.name, step.sink) for each in replays for step in each.flow.sinks if is_single_writer(step.sink)]
+    single = [
+        (each.flow.name, step.sink) for each in replays for step in each.flow.sinks if is_single_writer(step.sink)
+    ]
     with ExitStack() as stack:
         try:
             if single:
