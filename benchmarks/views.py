@@ -29,7 +29,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.engine.spark.session import start_session
 from headrace.project.model import SparkSpec
 from headrace.views.compile.normalise import normalise
-from headrace.views.maintain.maintained import Maintained, TableDelta
+from headrace.views.maintain.incremental_view import Maintained, TableDelta
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from headrace.views.algebra.operators import (
     UnionAll,
     ViewPlan,
 )
-from headrace.views.maintain import maintained, relations, running, state
-from headrace.views.maintain.maintained import Maintained, TableDelta
-from headrace.views.maintain.plain import plain
+from headrace.views.maintain import incremental_view, relations, runner, state
+from headrace.views.maintain.batch_query import plain
+from headrace.views.maintain.incremental_view import Maintained, TableDelta
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import COUNT, CallAsSums, Sum, Sums
 
@@ -217,9 +217,9 @@ def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Pa
 
 
 def test_many_changes_are_written_by_spark_and_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (maintained, relations):
+    for module in (incremental_view, relations):
         monkeypatch.setattr(module, "SMALL", 1)
-    monkeypatch.setattr(maintained, "_WHOLE", 1)
+    monkeypatch.setattr(incremental_view, "_WHOLE", 1)
     monkeypatch.setattr(state, "_FOLD", 1)
     for name in ("sums over a join", "others over a match"):
         with harness(spark, SHAPES[name]) as kept:
@@ -234,14 +234,14 @@ def test_one_task_has_it_all_when_tables_are_small(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     plans: list[str] = []
-    right = running.collected
+    right = runner.collected
 
     def noted(frame: DataFrame) -> pa.Table | None:
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return right(frame)
 
     monkeypatch.setattr(relations, "_ONE_TASK", rows)
-    monkeypatch.setattr(running, "collected", noted)
+    monkeypatch.setattr(runner, "collected", noted)
     with harness(spark, SHAPES["sums over a join"]) as kept:
         for batch in BATCHES[:3]:
             kept.apply(batch)

@@ -13,8 +13,9 @@ from tests.views.runs import explore
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
-from headrace.views.algebra.texts import Within, listed, select
-from headrace.views.maintain import deltas, direct, relations, sums
+from headrace.views.algebra.operators import Selection
+from headrace.views.algebra.sql_text import Within, listed, select
+from headrace.views.maintain import deltas, fused_aggregate, relations, sums
 from headrace.views.maintain.sums import COUNT
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def a_row_that_no_longer_fits_stays(patch: pytest.MonkeyPatch) -> None:
     right = relations.Relations._linear
 
     def wrong(self: Any, op: Any, inputs: Sequence[str | None]) -> str | None:
-        if type(op).__name__ == "Filter":
+        if isinstance(op, Selection):
             inputs = [only_inserts(op.columns, inputs[0])]
         return right(self, op, inputs)
 
@@ -165,14 +166,18 @@ def a_row_that_no_longer_fits_stays(patch: pytest.MonkeyPatch) -> None:
 @bug("having", "filtered", "sums", "of_join")
 def every_group_has_a_row_of_the_result(patch: pytest.MonkeyPatch) -> None:
     """Where sums and result come from one query, what a condition says of a row is passed by."""
-    right = direct._stepped
-    patch.setattr(direct, "_stepped", lambda step, text: text if type(step).__name__ == "Filter" else right(step, text))
+    right = fused_aggregate._stepped
+    patch.setattr(
+        fused_aggregate, "_stepped", lambda step, text: text if isinstance(step, Selection) else right(step, text)
+    )
 
 
 @bug("sums", "global_linear", "having", "of_join")
 def rows_of_the_result_are_never_taken_back(patch: pytest.MonkeyPatch) -> None:
-    right = direct.Direct.rows
-    patch.setattr(direct.Direct, "rows", lambda *given: (made := right(*given)).filter(pc.greater(made[WEIGHT], 0)))
+    right = fused_aggregate.Direct.rows
+    patch.setattr(
+        fused_aggregate.Direct, "rows", lambda *given: (made := right(*given)).filter(pc.greater(made[WEIGHT], 0))
+    )
 
 
 @bug("top", "qualify", "lag", "limit", "rank")

@@ -17,10 +17,10 @@ from headrace.core.schema import quoted, to_ddl
 from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of
 from headrace.views.algebra.operators import ViewPlan
 from headrace.views.compile.normalise import normalise
-from headrace.views.maintain.changed import Changed
-from headrace.views.maintain.keyed import keyed
-from headrace.views.maintain.maintained import Maintained, TableDelta
-from headrace.views.maintain.running import local, nullable
+from headrace.views.maintain.incremental_view import Maintained, TableDelta
+from headrace.views.maintain.keyed_changes import keyed
+from headrace.views.maintain.result_delta import Changed
+from headrace.views.maintain.runner import local, nullable
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:

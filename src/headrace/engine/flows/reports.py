@@ -19,7 +19,7 @@ from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
 from headrace.sql.moment import at_moment
-from headrace.views.maintain.keyed import key_conflicts, keyed_rows
+from headrace.views.maintain.keyed_changes import key_conflicts, keyed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

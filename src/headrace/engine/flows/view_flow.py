@@ -16,8 +16,8 @@ from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
 from headrace.engine.tables.table_rows import weighted_rows
 from headrace.plan.model import FlowPlan
 from headrace.views.compile.identity import gets_id
-from headrace.views.maintain.keyed import KeyedChanges, keyed
-from headrace.views.maintain.maintained import Maintained, TableDelta
+from headrace.views.maintain.incremental_view import Maintained, TableDelta
+from headrace.views.maintain.keyed_changes import KeyedChanges, keyed
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from sqlglot import exp
 from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
+from headrace.views.compile.deterministic import stable
 from headrace.views.compile.keys import facts
-from headrace.views.compile.reading import function_of, ref, text
+from headrace.views.compile.parsing import function_of, ref, text
+from headrace.views.compile.pushdown import computed
 from headrace.views.compile.scope import ColumnScope, Env
-from headrace.views.compile.shaping import computed
-from headrace.views.compile.stable import stable
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate
 
 WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)

@@ -11,9 +11,9 @@ from sqlglot import exp
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Join, Match, Operator
-from headrace.views.compile.reading import conjunction, text
+from headrace.views.compile.parsing import conjunction, text
+from headrace.views.compile.pushdown import computed, filtered
 from headrace.views.compile.scope import Env, refs
-from headrace.views.compile.shaping import computed, filtered
 
 _EQUAL = (exp.EQ, exp.NullSafeEQ)
 

@@ -16,7 +16,6 @@ from sqlglot import exp, parse_one
 from headrace.core.tables import TableShape
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.dialect import Verbatim
-from headrace.views.algebra.kinds import alike
 from headrace.views.algebra.names import plain, used
 from headrace.views.algebra.operators import (
     Aggregate,
@@ -30,7 +29,8 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.compile.shaping import makes_rows
+from headrace.views.algebra.types import alike
+from headrace.views.compile.pushdown import makes_rows
 
 _NUMBERS = ("row_number()", "rank()", "dense_rank()", "ntile(")
 _FIELD = re.compile(r"`\w+`\.`\w+`")

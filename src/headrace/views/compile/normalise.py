@@ -12,9 +12,9 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
 from headrace.views.algebra.operators import Operator, Projection, ViewPlan
 from headrace.views.compile.keys import facts
+from headrace.views.compile.parsing import read
 from headrace.views.compile.prune import folded, pruned
 from headrace.views.compile.queries import query
-from headrace.views.compile.reading import read
 from headrace.views.compile.scope import Common, Env, Relation
 from headrace.views.compile.subqueries import value
 from headrace.views.compile.translation import Translation

@@ -19,8 +19,8 @@ from headrace.views.algebra.operators import (
     UnionAll,
 )
 from headrace.views.compile.keys import facts
+from headrace.views.compile.pushdown import makes_rows
 from headrace.views.compile.ranking import TIES
-from headrace.views.compile.shaping import makes_rows
 
 
 def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:

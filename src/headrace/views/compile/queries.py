@@ -11,10 +11,10 @@ from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection, Selection, UnionAll
 from headrace.views.algebra.vocabulary import GENERATORS
 from headrace.views.compile.grouping import Item, aggregates, group_by
+from headrace.views.compile.parsing import function_of, ref, text
+from headrace.views.compile.pushdown import computed, filtered
 from headrace.views.compile.ranking import Ranking, limited
-from headrace.views.compile.reading import function_of, ref, text
 from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
-from headrace.views.compile.shaping import computed, filtered
 from headrace.views.compile.sources import exploded
 from headrace.views.compile.subqueries import rows
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate

@@ -10,11 +10,11 @@ from sqlglot import exp
 from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import Operator, Projection, Ranked, Selection
 from headrace.views.algebra.vocabulary import NUMBERED, PEERS, PICKED
+from headrace.views.compile.deterministic import stable
 from headrace.views.compile.grouping import called
-from headrace.views.compile.reading import function_of, ref, text
+from headrace.views.compile.parsing import function_of, ref, text
+from headrace.views.compile.pushdown import computed
 from headrace.views.compile.scope import Env
-from headrace.views.compile.shaping import computed
-from headrace.views.compile.stable import stable
 from headrace.views.compile.translation import Translation
 
 TIES = "*"

@@ -12,7 +12,7 @@ from headrace.sql.errors import SqlError
 from headrace.sql.query import Query
 from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.operators import Operator
-from headrace.views.compile.reading import ref
+from headrace.views.compile.parsing import ref
 
 
 @dataclass(frozen=True)

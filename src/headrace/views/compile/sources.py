@@ -13,9 +13,9 @@ from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Join, Operator, Projection
 from headrace.views.algebra.vocabulary import GENERATORS
 from headrace.views.compile.joins import inner, match, no_equality, parts
-from headrace.views.compile.reading import function_of, ref, text, written
+from headrace.views.compile.parsing import function_of, ref, text, written
+from headrace.views.compile.pushdown import computed
 from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
-from headrace.views.compile.shaping import computed
 from headrace.views.compile.translation import Translation
 
 _REFUSED = {

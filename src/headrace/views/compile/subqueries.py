@@ -11,9 +11,9 @@ from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
 from headrace.views.compile.grouping import Grouping
 from headrace.views.compile.joins import inner, match, no_equality, parts
-from headrace.views.compile.reading import function_of, ref
+from headrace.views.compile.parsing import function_of, ref
+from headrace.views.compile.pushdown import computed, filtered
 from headrace.views.compile.scope import ColumnScope, Env, VisibleColumn, refs
-from headrace.views.compile.shaping import computed, filtered
 from headrace.views.compile.sources import sources
 from headrace.views.compile.translation import Attached, Translation, is_aggregate
 

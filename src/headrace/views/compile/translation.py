@@ -16,9 +16,9 @@ from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Match, Operator, Projection, Scan
 from headrace.views.algebra.vocabulary import AGGREGATES, OTHER_GENERATORS, RENAMED, UNSTABLE
 from headrace.views.compile.joins import inner
-from headrace.views.compile.reading import function_of, text, with_field_names
+from headrace.views.compile.parsing import function_of, text, with_field_names
+from headrace.views.compile.pushdown import computed
 from headrace.views.compile.scope import ColumnScope, Common, Env, Relation, VisibleColumn, refs
-from headrace.views.compile.shaping import computed
 
 _CLOCKS = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentUser, exp.SessionUser)
 _TO_TIME = ("to_date", "to_timestamp", "try_to_date", "try_to_timestamp")

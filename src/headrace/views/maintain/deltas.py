@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import ID, Aggregate, Join, Match, Ranked
-from headrace.views.algebra.texts import broadcast, emptied, hashed, in_one_task, listed, negated, select, united
-from headrace.views.maintain.plain import compared
+from headrace.views.algebra.sql_text import broadcast, emptied, hashed, in_one_task, listed, negated, select, united
+from headrace.views.maintain.batch_query import compared
 from headrace.views.maintain.sums import COUNT, Sums
 
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}

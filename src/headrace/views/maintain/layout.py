@@ -20,7 +20,7 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.maintain.plain import OperatorTypes
+from headrace.views.maintain.batch_query import OperatorTypes
 from headrace.views.maintain.sums import Sums, as_sums
 
 _FRESH = re.compile(r"_\d+$")

@@ -20,10 +20,10 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.texts import SMALL, KeyMatch, Within, emptied, listed, restricted, select, united
+from headrace.views.algebra.sql_text import SMALL, KeyMatch, Within, emptied, listed, restricted, select, united
 from headrace.views.maintain import deltas
+from headrace.views.maintain.batch_query import OperatorTypes, named
 from headrace.views.maintain.layout import Layout
-from headrace.views.maintain.plain import OperatorTypes, named
 
 _ONE_TASK = 200_000
 """Tables and relations of up to so many rows together are read by a single task beside few changes."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import Aggregate, AggregateCall
-from headrace.views.maintain.plain import OperatorTypes
+from headrace.views.maintain.batch_query import OperatorTypes
 
 COUNT = "__n"
 """How many rows a group has. It is there as long as that is more than 0."""

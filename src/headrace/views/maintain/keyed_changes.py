@@ -15,8 +15,8 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
-from headrace.views.maintain.changed import Changed
-from headrace.views.maintain.running import nullable
+from headrace.views.maintain.result_delta import Changed
+from headrace.views.maintain.runner import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import ProjectError
 from headrace.views.algebra.vocabulary import AGGREGATES, NUMBERED, PEERS, PICKED
-from headrace.views.compile.reading import read, text
+from headrace.views.compile.parsing import read, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

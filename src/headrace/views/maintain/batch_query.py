@@ -21,7 +21,7 @@ from headrace.views.algebra.operators import (
     Selection,
     UnionAll,
 )
-from headrace.views.algebra.texts import listed
+from headrace.views.algebra.sql_text import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

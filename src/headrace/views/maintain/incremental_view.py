@@ -14,15 +14,15 @@ import pyarrow as pa
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.views.algebra.operators import ID, Aggregate, Match, Operator, Projection, Ranked, Selection, ViewPlan
-from headrace.views.algebra.texts import SMALL, KeyMatch, Within, listed, restricted, select
+from headrace.views.algebra.sql_text import SMALL, KeyMatch, Within, listed, restricted, select
 from headrace.views.maintain import deltas
-from headrace.views.maintain.aligned import aligned
-from headrace.views.maintain.changed import Changed, changed_rows
-from headrace.views.maintain.direct import direct
+from headrace.views.maintain.batch_query import OperatorTypes
+from headrace.views.maintain.fused_aggregate import direct
+from headrace.views.maintain.join_types import aligned
 from headrace.views.maintain.layout import layout, refuse_maps
-from headrace.views.maintain.plain import OperatorTypes
 from headrace.views.maintain.relations import Relations, Shown
-from headrace.views.maintain.running import RelationRunner, local
+from headrace.views.maintain.result_delta import Changed, changed_rows
+from headrace.views.maintain.runner import RelationRunner, local
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import Sums
 

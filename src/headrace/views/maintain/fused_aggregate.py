@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import Aggregate, Operator, Projection, Selection
-from headrace.views.algebra.texts import listed, select
+from headrace.views.algebra.sql_text import listed, select
 from headrace.views.maintain import deltas
 from headrace.views.maintain.sums import Sums
 

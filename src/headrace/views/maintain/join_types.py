@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.views.algebra.kinds import alike
 from headrace.views.algebra.names import quoted, same
 from headrace.views.algebra.operators import (
     Aggregate,
@@ -23,7 +22,8 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.maintain.plain import OperatorTypes
+from headrace.views.algebra.types import alike
+from headrace.views.maintain.batch_query import OperatorTypes
 
 
 def aligned(op: Operator, types: OperatorTypes) -> Operator:

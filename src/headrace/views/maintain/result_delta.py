@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.records import spark_schema
-from headrace.views.algebra.texts import SMALL
-from headrace.views.maintain.running import collected, local
+from headrace.views.algebra.sql_text import SMALL
+from headrace.views.maintain.runner import collected, local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.names import FreshNames, plain, renamed, same, used
 from headrace.views.algebra.operators import Aggregate, Join, Match, Operator, Projection, Ranked, Selection
 from headrace.views.algebra.vocabulary import GENERATORS
-from headrace.views.compile.reading import conjunction, text
+from headrace.views.compile.parsing import conjunction, text
 
 _MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 

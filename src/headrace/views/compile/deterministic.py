@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from headrace.views.compile.reading import function_of
+from headrace.views.compile.parsing import function_of
 from headrace.views.compile.scope import Env
 
 _SORTED = ("collect_list", "collect_set", "array_agg")

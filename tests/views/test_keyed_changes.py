@@ -13,9 +13,9 @@ from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import WEIGHT
-from headrace.views.maintain.changed import Changed
-from headrace.views.maintain.keyed import KeyedChanges, keyed, keyed_table
-from headrace.views.maintain.running import local
+from headrace.views.maintain.keyed_changes import KeyedChanges, keyed, keyed_table
+from headrace.views.maintain.result_delta import Changed
+from headrace.views.maintain.runner import local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
