@@ -29,8 +29,8 @@ from headrace.views.algebra.operators import (
     ViewPlan,
 )
 from headrace.views.maintain import incremental_view, relations, runner, state
-from headrace.views.maintain.batch_query import plain
-from headrace.views.maintain.incremental_view import Maintained, TableDelta
+from headrace.views.maintain.batch_query import batch_sql
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import COUNT, CallAsSums, Sum, Sums
 
@@ -148,7 +148,7 @@ SHAPES: dict[str, Operator] = {
 
 def harness(spark: SparkSession, root: Operator, key: tuple[str, ...] = ()) -> ViewHarness:
     view = ViewPlan(root, root.columns, key)
-    return ViewHarness(TABLES, plain(root, lambda name: f"`{name}`"), spark, view=view)
+    return ViewHarness(TABLES, batch_sql(root, lambda name: f"`{name}`"), spark, view=view)
 
 
 def check(kept: ViewHarness) -> None:
@@ -200,7 +200,7 @@ def test_two_rows_of_one_key_are_refused(spark: SparkSession) -> None:
 def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Path) -> None:
     view = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
     with harness(spark, ORDERS) as tables:
-        kept = Maintained(tables.spark, view, tables.tables, ViewState(tmp_path), identified=True)
+        kept = IncrementalView(tables.spark, view, tables.tables, ViewState(tmp_path), identified=True)
         there: dict[str, Any] = {}
         for number, (batch, rows) in enumerate(
             (
@@ -234,14 +234,14 @@ def test_one_task_has_it_all_when_tables_are_small(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     plans: list[str] = []
-    right = runner.collected
+    right = runner.collect
 
     def noted(frame: DataFrame) -> pa.Table | None:
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return right(frame)
 
     monkeypatch.setattr(relations, "_ONE_TASK", rows)
-    monkeypatch.setattr(runner, "collected", noted)
+    monkeypatch.setattr(runner, "collect", noted)
     with harness(spark, SHAPES["sums over a join"]) as kept:
         for batch in BATCHES[:3]:
             kept.apply(batch)

@@ -17,10 +17,10 @@ from headrace.core.schema import quoted, to_ddl
 from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of
 from headrace.views.algebra.operators import ViewPlan
 from headrace.views.compile.normalise import normalise
-from headrace.views.maintain.incremental_view import Maintained, TableDelta
-from headrace.views.maintain.keyed_changes import keyed
-from headrace.views.maintain.result_delta import Changed
-from headrace.views.maintain.runner import local, nullable
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
+from headrace.views.maintain.keyed_changes import changes_by_key
+from headrace.views.maintain.result_delta import ResultDelta
+from headrace.views.maintain.runner import local_rows, nullable
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ViewHarness:
     def restart(self) -> None:
         """Go on from what was kept, as a new process would."""
         state = ViewState(Path(self._scratch.name) / "state")
-        self.maintained = Maintained(self.spark, self.view, self.tables, state)
+        self.maintained = IncrementalView(self.spark, self.view, self.tables, state)
 
     def apply(self, changes: Sequence[tuple[Any, ...]]) -> None:
         """One batch: `("I", table, row)`, `("U", table, old, new)`, `("D", table, row)`; rows as dicts or in order."""
@@ -124,7 +124,7 @@ class ViewHarness:
         """What Spark says to the query over the tables as they are."""
         for name, one in self._tables.items():
             table = one.arrow(list(one.rows.elements()), one.shape.columns)
-            local(self._oracle, table, to_ddl(table.schema)).createOrReplaceTempView(quoted(name))
+            local_rows(self._oracle, table, to_ddl(table.schema)).createOrReplaceTempView(quoted(name))
         return rows_of(self._oracle.sql(self.sql).toArrow())
 
     def close(self) -> None:
@@ -155,17 +155,19 @@ class ViewHarness:
     def _input(self, name: str, new: list[Row]) -> TableDelta:
         ddl = to_ddl(self.tables[name].weighted)
         old = pa.concat_tables([*self._logs[name], self._arrow(name, [])])
-        delta = local(self.spark, self._arrow(name, new), ddl) if new else None
-        return TableDelta(delta, lambda: local(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name]))
+        delta = local_rows(self.spark, self._arrow(name, new), ddl) if new else None
+        return TableDelta(
+            delta, lambda: local_rows(self.spark, old, ddl), len(new), old.num_rows, len(self._logs[name])
+        )
 
     def _arrow(self, name: str, rows: Sequence[Row]) -> pa.Table:
         return self._tables[name].arrow(rows, self.tables[name].weighted)
 
-    def _told(self, emitted: Changed, rows: list[Row]) -> list[tuple[Any, ...]]:
+    def _told(self, emitted: ResultDelta, rows: list[Row]) -> list[tuple[Any, ...]]:
         if not self.view.key:
             return [("I" if weight > 0 else "D", tuple(row)) for *row, weight in rows for _ in range(abs(weight))]
         told: list[tuple[Any, ...]] = []
-        with keyed(emitted, self.view.key) as changes:
+        with changes_by_key(emitted, self.view.key) as changes:
             # both ways have to be right: batches take turns
             few = changes.few if self._batch % 2 else None
             keyed_rows = rows_of(changes.rows.toArrow() if few is None else few)

@@ -32,12 +32,12 @@ def _places(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((one.start, one.end + 1, one.text) for one in tokens if one.token_type is TokenType.IDENTIFIER)
 
 
-def used(*texts: str | None) -> set[str]:
+def columns_in(*texts: str | None) -> set[str]:
     """The names in some texts: columns, and perhaps fields of them."""
     return {name for text in texts if text for _, _, name in _places(text)}
 
 
-def renamed(text: str, texts: Mapping[str, str]) -> str:
+def substitute(text: str, texts: Mapping[str, str]) -> str:
     """The text with other texts in the place of some names."""
     pieces, position = [], 0
     for start, end, name in _places(text):
@@ -52,12 +52,12 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
-def plain(text: str) -> str | None:
+def as_column(text: str) -> str | None:
     """The column that a text is, if it is nothing but one."""
     found = _PLAIN.fullmatch(text)
     return found[1] if found else None
 
 
-def same(columns: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def pass_through(columns: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Columns that are kept as they are by a Project."""
     return tuple((name, quoted(name)) for name in columns)

@@ -8,36 +8,36 @@ from dataclasses import dataclass, replace
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 
-SMALL = 50_000
+SMALL_BATCH = 50_000
 """Up to so many changed rows a batch is small: they are sent to where the large relations are, not the other way."""
 
 
-def listed(names: Iterable[str], of: str = "") -> list[str]:
+def column_list(names: Iterable[str], of: str = "") -> list[str]:
     """The columns as SQL names them."""
     return [f"{of}.{quoted(name)}" if of else quoted(name) for name in names]
 
 
 def select(what: Sequence[str], source: str, rest: str = "", hint: str = "") -> str:
     """One query; what it reads is put in brackets unless it is a name."""
-    return f"SELECT {hint}{', '.join(what)} FROM {_source(source)}{' ' + rest if rest else ''}"
+    return f"SELECT {hint}{', '.join(what)} FROM {_from_item(source)}{' ' + rest if rest else ''}"
 
 
-def _source(text: str) -> str:
+def _from_item(text: str) -> str:
     return f"({text})" if " " in text else text
 
 
-def united(texts: Iterable[str | None]) -> str | None:
+def union_all(texts: Iterable[str | None]) -> str | None:
     """The rows of all that have any."""
     given = [text for text in texts if text is not None]
     return " UNION ALL ".join(given) if given else None
 
 
-def broadcast(alias: str, small: bool) -> str:
+def broadcast_hint(alias: str, small: bool) -> str:
     """Says that the rows of this alias are few, which Spark cannot know."""
     return f"/*+ BROADCAST({alias}) */ " if small else ""
 
 
-def hashed(alias: str) -> str:
+def hash_join_hint(alias: str) -> str:
     """Says that the rows of this alias are few, and that the task that joins them has them all: nobody sends them."""
     return f"/*+ SHUFFLE_HASH({alias}) */ "
 
@@ -47,12 +47,12 @@ def in_one_task(text: str) -> str:
     return select(["*"], text, hint="/*+ COALESCE(1) */ ")
 
 
-def negated(columns: Sequence[str], text: str) -> str:
+def negate(columns: Sequence[str], text: str) -> str:
     """What takes rows back."""
-    return select([*listed(columns), f"-{WEIGHT} AS {WEIGHT}"], text)
+    return select([*column_list(columns), f"-{WEIGHT} AS {WEIGHT}"], text)
 
 
-def emptied(types: Mapping[str, str]) -> str:
+def empty_rows(types: Mapping[str, str]) -> str:
     """No rows, of these columns."""
     columns = [f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in types.items()]
     return f"SELECT {', '.join([*columns, f'CAST(0 AS BIGINT) AS {WEIGHT}'])} WHERE false"
@@ -68,30 +68,28 @@ class KeyMatch:
 
 
 @dataclass(frozen=True)
-class Within:
+class Restriction:
     """Of a relation only those rows are wanted whose columns have the values of one of these rows."""
 
     values: str
     wanted: tuple[KeyMatch, ...]
     small: bool
 
-    def through(self, names: Mapping[str, str]) -> Within | None:
+    def through(self, names: Mapping[str, str]) -> Restriction | None:
         """The same of an input whose columns have other names; of those columns that it has."""
         known = tuple(replace(one, column=names[one.column]) for one in self.wanted if one.column in names)
         return replace(self, wanted=known) if known else None
 
-    def covers(self, other: Within | None) -> bool:
+    def covers(self, other: Restriction | None) -> bool:
         """Whether nothing is left to be compared when the other was."""
         return other is not None and len(other.wanted) == len(self.wanted)
 
 
-def restricted(text: str | None, within: Within | None) -> str | None:
+def restrict(text: str | None, within: Restriction | None) -> str | None:
     """The wanted rows. A value that is there twice does no harm."""
     if text is None or within is None:
         return text
     same = " AND ".join(
         f"x.{quoted(one.column)} {'<=>' if one.nulls else '='} v.{quoted(one.value)}" for one in within.wanted
     )
-    return (
-        f"SELECT {broadcast('v', within.small)}x.* FROM {_source(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"
-    )
+    return f"SELECT {broadcast_hint('v', within.small)}x.* FROM {_from_item(text)} x LEFT SEMI JOIN ({within.values}) v ON {same}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 
-def alike(one: pa.DataType, other: pa.DataType) -> bool:
+def comparable(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether values of two types that are equal to the same value are equal to one another."""
     return one == other or any(group(one) and group(other) for group in (_exact, pa.types.is_floating, _days))
 

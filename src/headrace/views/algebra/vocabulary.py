@@ -61,7 +61,7 @@ NUMBERED = {"row_number", "ntile", "lag", "lead"}
 PEERS = {"rank", "dense_rank", "percent_rank", "cume_dist"}
 """Window functions for which rows that are alike to ORDER BY are one."""
 
-PICKED = {
+ORDER_DEPENDENT = {
     "first", "first_value", "last", "last_value", "nth_value", "any_value", "collect_list", "array_agg", "collect_set",
     "listagg", "string_agg", "mode", "max_by", "min_by",
 }  # fmt: skip

@@ -12,7 +12,7 @@ _PICKING = ("first", "first_value", "last", "last_value")
 _SKETCHES = ("histogram_numeric", "approx_top_k", "kll_")
 
 
-def stable(node: exp.Expr, env: Env) -> exp.Expr:
+def deterministic(node: exp.Expr, env: Env) -> exp.Expr:
     """The call of an aggregate, perhaps with FILTER and WITHIN GROUP around it, so that the order does not matter.
 
     Where Spark may choose, the least value is taken; collected values are sorted.
@@ -30,7 +30,7 @@ def stable(node: exp.Expr, env: Env) -> exp.Expr:
         return _any_value(made, call)
     if name in _SORTED:
         return exp.Anonymous(this="sort_array", expressions=[made])
-    return _steady(made, call, name)
+    return _deterministic_call(made, call, name)
 
 
 def _any_value(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
@@ -42,7 +42,7 @@ def _any_value(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
     return found
 
 
-def _steady(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
+def _deterministic_call(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
     arguments = call.expressions
     within = made.find(exp.WithinGroup) is not None
     if name == "mean":
@@ -58,11 +58,11 @@ def _steady(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
         both = exp.Anonymous(this="struct", expressions=[order.copy(), value.copy()])
         order.replace(exp.Anonymous(this="if", expressions=[_is_null(order), exp.Null(), both]))
     elif name in ("listagg", "string_agg") and not within:
-        return _joined(made, call)
+        return _sorted_listagg(made, call)
     return made
 
 
-def _joined(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
+def _sorted_listagg(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
     """Texts in their own order. Not WITHIN GROUP: Spark 4.2 fails on it beside an aggregate with DISTINCT."""
     values, *rest = call.expressions
     collected = exp.Anonymous(this="collect_list", expressions=[values.copy()])

@@ -9,12 +9,12 @@ from itertools import combinations
 from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
-from headrace.views.compile.deterministic import stable
+from headrace.views.compile.deterministic import deterministic
 from headrace.views.compile.keys import facts
-from headrace.views.compile.parsing import function_of, ref, text
-from headrace.views.compile.pushdown import computed
+from headrace.views.compile.parsing import function_of, ref, to_sql
+from headrace.views.compile.pushdown import with_columns
 from headrace.views.compile.scope import ColumnScope, Env
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate
 
@@ -24,14 +24,14 @@ Item = tuple[str, exp.Expr]
 """A column of a SELECT: its name, and the resolved expression."""
 
 
-def called(node: exp.Expr) -> exp.Expr:
+def inner_call(node: exp.Expr) -> exp.Expr:
     """The call inside of FILTER (…), WITHIN GROUP (…) and IGNORE NULLS."""
     while isinstance(node, WRAPPERS):
         node = node.this
     return node
 
 
-def is_over(node: exp.Expr) -> bool:
+def is_window_function(node: exp.Expr) -> bool:
     """Whether a call is the function of OVER (…)."""
     parent = node.parent
     while isinstance(parent, WRAPPERS):
@@ -39,9 +39,9 @@ def is_over(node: exp.Expr) -> bool:
     return isinstance(parent, exp.Window) and node.arg_key == "this"
 
 
-def aggregates(node: exp.Expr) -> bool:
+def has_aggregate(node: exp.Expr) -> bool:
     """Whether an expression needs groups."""
-    return any(is_aggregate(part) and not is_over(part) for part in node.walk())
+    return any(is_aggregate(part) and not is_window_function(part) for part in node.walk())
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Grouping:
     def key(self, node: exp.Expr) -> None:
         """Group by an expression too."""
         node = node.unnest()
-        self.op, (name,) = computed(self.t.beside(self.op, [node]), [node], self.t.names, _base(node))
+        self.op, (name,) = with_columns(self.t.beside(self.op, [node]), [node], self.t.names, _base(node))
         self.keys.append((node, name))
 
     def rewritten(self, node: exp.Expr) -> exp.Expr:
@@ -76,8 +76,8 @@ class Grouping:
                 return ref(name)
         if isinstance(part, Ref):
             return self._ungrouped(part)
-        call = called(part)
-        if is_aggregate(call) and not is_over(part):
+        call = inner_call(part)
+        if is_aggregate(call) and not is_window_function(part):
             return ref(self._call(part, call))
         if function_of(part) in ("grouping", "grouping_id"):
             return self._left_out(part)
@@ -104,10 +104,10 @@ class Grouping:
             message = f"{function_of(call)}() of an aggregate or a window"
             raise self.env.refuse(node, message, "make the inner one in a subquery")
         self.op = self.t.beside(self.op, [node])
-        made = stable(node, self.env)
-        sql = text(made)
+        made = deterministic(node, self.env)
+        sql = to_sql(made)
         if sql not in self.calls:
-            self.calls[sql] = _described(self.t.names.fresh(function_of(call)), sql, made, call)
+            self.calls[sql] = _aggregate_call(self.t.names.fresh(function_of(call)), sql, made, call)
         return self.calls[sql].name
 
     def _left_out(self, node: exp.Expr) -> exp.Expr:
@@ -117,9 +117,9 @@ class Grouping:
         bits, places = self.sets
         if function_of(node) == "grouping_id" and not node.expressions:
             return ref(bits)
-        if function_of(node) == "grouping_id" or text(node.expressions[0]) not in places:
-            raise self.env.refuse(node, f"{text(node)}: only a key of GROUP BY can be left out", "name one key")
-        place = exp.Literal.number(places[text(node.expressions[0])])
+        if function_of(node) == "grouping_id" or to_sql(node.expressions[0]) not in places:
+            raise self.env.refuse(node, f"{to_sql(node)}: only a key of GROUP BY can be left out", "name one key")
+        place = exp.Literal.number(places[to_sql(node.expressions[0])])
         bit = exp.BitwiseAnd(
             this=exp.Anonymous(this="shiftright", expressions=[ref(bits), place]), expression=exp.Literal.number(1)
         )
@@ -130,17 +130,17 @@ def _base(node: exp.Expr) -> str:
     return function_of(node) or "key"
 
 
-def _described(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> AggregateCall:
+def _aggregate_call(name: str, sql: str, made: exp.Expr, call: exp.Expr) -> AggregateCall:
     """A call with its parts where they matter."""
     function = function_of(call) if function_of(call) != "mean" else "avg"
-    core = called(made)
+    core = inner_call(made)
     arguments = core.expressions
     distinct = bool(arguments) and isinstance(arguments[0], exp.Distinct)
     values = arguments[0].expressions if distinct else arguments
     one = function in _ONE_ARGUMENT and len(values) == 1 and not isinstance(values[0], exp.Star)
     where = next((part.expression.this for part in made.walk() if isinstance(part, exp.Filter)), None)
     return AggregateCall(
-        name, sql, function, text(values[0]) if one else None, distinct, None if where is None else text(where)
+        name, sql, function, to_sql(values[0]) if one else None, distinct, None if where is None else to_sql(where)
     )
 
 
@@ -160,7 +160,7 @@ def group_by(
         return grouping
     if clause.args.get("all"):
         for _, one in items:
-            if not aggregates(one):
+            if not has_aggregate(one):
                 grouping.key(one)
         return grouping
     keys, sets = _sets(clause, lambda node: _key(t, node, items, scope, env, aliases))
@@ -180,7 +180,7 @@ def _key(
         found = items[place - 1][1]
     else:
         found = t.resolved(node, scope, env, aliases)
-    if aggregates(found) or found.find(exp.Window):
+    if has_aggregate(found) or found.find(exp.Window):
         raise env.refuse(node, "GROUP BY of an aggregate", "make it in a subquery, and group by its column")
     return found
 
@@ -234,11 +234,11 @@ def _with_sets(grouping: Grouping, keys: list[exp.Expr], sets: list[tuple[int, .
             fields.append(f"'key{place}', {value}")
         structs.append(f"named_struct({', '.join(fields)})")
     each = names.fresh("grouping_set")
-    op = Projection(grouping.op, (*same(grouping.op.columns), (each, f"explode(array({', '.join(structs)}))")))
+    op = Projection(grouping.op, (*pass_through(grouping.op.columns), (each, f"explode(array({', '.join(structs)}))")))
     wanted = ["set", "id", *(f"key{place}" for place in range(len(columns)))]
     nodes = [exp.Dot(this=ref(each), expression=exp.to_identifier(one, quoted=True)) for one in wanted]
-    grouping.op, (number, bits, *made) = computed(op, nodes, names, "group")
+    grouping.op, (number, bits, *made) = with_columns(op, nodes, names, "group")
     grouping.keys = list(zip((one.unnest() for one in keys), made, strict=True))
     grouping.keys += [(ref(number), number), (ref(bits), bits)]
-    grouping.sets = (bits, {text(one): len(keys) - 1 - place for place, one in enumerate(keys)})
+    grouping.sets = (bits, {to_sql(one): len(keys) - 1 - place for place, one in enumerate(keys)})
     return grouping

@@ -9,7 +9,7 @@ from headrace.core.schema import quoted
 from headrace.views.algebra.operators import ID, Aggregate, Operator, Projection, Selection, ViewPlan
 
 
-def identified(view: ViewPlan) -> ViewPlan:
+def with_identity(view: ViewPlan) -> ViewPlan:
     """The view with a key: its own, or `_id`, which tells what is in the row and which copy of it this is.
 
     The one row of an aggregate without groups is always the same one.
@@ -28,14 +28,14 @@ def identified(view: ViewPlan) -> ViewPlan:
     return ViewPlan(Projection(view.root, (*kept, (ID, "'1'"))), (*view.columns, ID), (ID,))
 
 
-def gets_id(view: ViewPlan) -> bool:
+def adds_id(view: ViewPlan) -> bool:
     """Whether `_id` is a column that comes to those of the view."""
     return view.key == (ID,) and ID not in view.columns
 
 
 def columns_of(view: ViewPlan) -> tuple[str, ...]:
     """The columns of the result."""
-    return (ID, *view.columns) if gets_id(view) else view.columns
+    return (ID, *view.columns) if adds_id(view) else view.columns
 
 
 def _is_one_row(operator: Operator) -> bool:

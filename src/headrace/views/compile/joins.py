@@ -11,8 +11,8 @@ from sqlglot import exp
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Join, Match, Operator
-from headrace.views.compile.parsing import conjunction, text
-from headrace.views.compile.pushdown import computed, filtered
+from headrace.views.compile.parsing import conjunction, to_sql
+from headrace.views.compile.pushdown import add_filter, with_columns
 from headrace.views.compile.scope import Env, refs
 
 _EQUAL = (exp.EQ, exp.NullSafeEQ)
@@ -51,23 +51,23 @@ class _Pairs:
         return True
 
     def _column(self, side: int, node: exp.Expr) -> str:
-        self.inputs[side], (column,) = computed(self.inputs[side], [node.unnest()], self.names, "key")
+        self.inputs[side], (column,) = with_columns(self.inputs[side], [node.unnest()], self.names, "key")
         return column
 
     @property
     def condition(self) -> str | None:
         """What else has to be true."""
-        return text(conjunction(self.rest)) if self.rest else None
+        return to_sql(conjunction(self.rest)) if self.rest else None
 
 
-def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
+def inner_join(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
     """The combined rows of the inputs for which all conditions are true."""
     pairs = _Pairs(list(inputs), names)
     for condition in conditions:
         side = pairs.side(condition)
         if side is not None or not refs(condition):
             place = side or 0
-            pairs.inputs[place] = filtered(pairs.inputs[place], [condition])
+            pairs.inputs[place] = add_filter(pairs.inputs[place], [condition])
         elif not pairs.pair(condition):
             pairs.rest.append(condition)
     if len(pairs.inputs) == 1:
@@ -75,7 +75,7 @@ def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: Fre
     return Join(tuple(pairs.inputs), tuple(pairs.equal), pairs.condition)
 
 
-def match(
+def match_join(
     kind: Literal["left", "right", "full", "semi", "anti"],
     left: Operator,
     right: Operator,
@@ -91,7 +91,7 @@ def match(
     for condition in conditions:
         side = pairs.side(condition)
         if side is not None and side == free:
-            pairs.inputs[side] = filtered(pairs.inputs[side], [condition])
+            pairs.inputs[side] = add_filter(pairs.inputs[side], [condition])
         elif not pairs.pair(condition) and not (isinstance(condition, exp.Boolean) and condition.this):
             pairs.rest.append(condition)
     if not pairs.equal:
@@ -105,6 +105,6 @@ def no_equality(env: Env, node: exp.Expr, what: str) -> Exception:
     return env.refuse(node, message, "join on at least one pair of columns: ON a.x = b.y AND …")
 
 
-def parts(condition: exp.Expr | None) -> list[exp.Expr]:
+def conditions_of(condition: exp.Expr | None) -> list[exp.Expr]:
     """What has to be true together."""
     return [] if condition is None else list(conjuncts(condition))

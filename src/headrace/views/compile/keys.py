@@ -16,7 +16,7 @@ from sqlglot import exp, parse_one
 from headrace.core.tables import TableShape
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.dialect import Verbatim
-from headrace.views.algebra.names import plain, used
+from headrace.views.algebra.names import as_column, columns_in
 from headrace.views.algebra.operators import (
     Aggregate,
     Join,
@@ -29,15 +29,15 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.types import alike
-from headrace.views.compile.pushdown import makes_rows
+from headrace.views.algebra.types import comparable
+from headrace.views.compile.pushdown import generates_rows
 
 _NUMBERS = ("row_number()", "rank()", "dense_rank()", "ntile(")
 _FIELD = re.compile(r"`\w+`\.`\w+`")
 
 
 @dataclass(frozen=True)
-class Rule:
+class Dependency:
     """Rows that agree on `given` agree on `then`."""
 
     given: frozenset[str]
@@ -51,7 +51,7 @@ class Facts:
     """What is known of a relation."""
 
     rows: frozenset[str]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Dependency, ...] = ()
 
     def closure(self, columns: Iterable[str]) -> set[str]:
         """All that is determined by some columns."""
@@ -84,13 +84,13 @@ def facts(op: Operator, tables: Mapping[str, TableShape]) -> Facts:
             return _project(op, facts(op.input, tables))
         case Selection():
             found = facts(op.input, tables)
-            return Facts(found.rows, (*found.rules, *_filter(op.condition, kinds(op, tables))))
+            return Facts(found.rows, (*found.rules, *_filter(op.condition, column_types(op, tables))))
         case UnionAll():
             return Facts(frozenset([_row(op.columns)]))
         case Join():
-            return _join(op, [facts(one, tables) for one in op.inputs], kinds(op, tables))
+            return _join(op, [facts(one, tables) for one in op.inputs], column_types(op, tables))
         case Match():
-            return _match(op, facts(op.left, tables), facts(op.right, tables), kinds(op, tables))
+            return _match(op, facts(op.left, tables), facts(op.right, tables), column_types(op, tables))
         case Aggregate():
             return _aggregate(op, facts(op.input, tables))
         case Ranked():
@@ -101,8 +101,8 @@ def _row(columns: Sequence[str]) -> str:
     return f"row:{','.join(columns[:1])}"
 
 
-def _both(left: str, right: str) -> tuple[Rule, Rule]:
-    return Rule(frozenset([left]), frozenset([right])), Rule(frozenset([right]), frozenset([left]))
+def _both_ways(left: str, right: str) -> tuple[Dependency, Dependency]:
+    return Dependency(frozenset([left]), frozenset([right])), Dependency(frozenset([right]), frozenset([left]))
 
 
 def _scan(op: Scan, shape: TableShape) -> Facts:
@@ -111,37 +111,37 @@ def _scan(op: Scan, shape: TableShape) -> Facts:
     if not shape.key or not set(shape.key) <= set(names):
         return Facts(rows)
     key = frozenset(names[one] for one in shape.key)
-    return Facts(rows, (Rule(key, rows | set(op.columns), solid=True),))
+    return Facts(rows, (Dependency(key, rows | set(op.columns), solid=True),))
 
 
 def _project(op: Projection, found: Facts) -> Facts:
     rules, rows = list(found.rules), found.rows
     for name, source in op.expressions:
-        column = plain(source)
+        column = as_column(source)
         if column is not None:
-            rules += _both(column, name)
-        elif makes_rows(source):
+            rules += _both_ways(column, name)
+        elif generates_rows(source):
             more = frozenset([f"row:{name}"])
             # of one row, each window is there once; elements of an array may be alike
             if source.startswith("window("):
-                rules.append(Rule(rows | {name}, more))
-                rules += [Rule(frozenset([f"{name}.{end}"]), frozenset([name])) for end in ("start", "end")]
+                rules.append(Dependency(rows | {name}, more))
+                rules += [Dependency(frozenset([f"{name}.{end}"]), frozenset([name])) for end in ("start", "end")]
             rows = rows | more
         elif _FIELD.fullmatch(source):
-            rules += _both(source.replace("`", ""), name)
+            rules += _both_ways(source.replace("`", ""), name)
         else:
-            rules.append(Rule(frozenset(used(source)), frozenset([name])))
+            rules.append(Dependency(frozenset(columns_in(source)), frozenset([name])))
     return Facts(rows, tuple(rules))
 
 
-def kinds(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataType]:
+def column_types(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataType]:
     """The types of columns, also of those below, where they are known without asking Spark."""
-    found = {name: kind for one in inputs_of(op) for name, kind in kinds(one, tables).items()}
+    found = {name: kind for one in inputs_of(op) for name, kind in column_types(one, tables).items()}
     match op:
         case Scan():
             found |= {name: tables[op.table].columns.field(source).type for name, source in op.fields}
         case Projection():
-            columns = [(name, plain(source)) for name, source in op.expressions]
+            columns = [(name, as_column(source)) for name, source in op.expressions]
             found |= {name: found[column] for name, column in columns if column in found}
         case Aggregate():
             found |= {call.name: pa.int64() for call in op.calls if call.function == "count"}
@@ -152,27 +152,27 @@ def kinds(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataTy
     return found
 
 
-def _told_by(column: str, other: str, known: Mapping[str, pa.DataType]) -> bool:
+def _is_determined(column: str, other: str, known: Mapping[str, pa.DataType]) -> bool:
     """Whether a column is known when one is that equals it: `'01' = 1` and `'1' = 1`, so 1 does not tell the text."""
     kind, given = known.get(column), known.get(other)
     if kind is None or given is None:
         return False
-    return alike(kind, given) or not (pa.types.is_string(kind) or pa.types.is_floating(given))
+    return comparable(kind, given) or not (pa.types.is_string(kind) or pa.types.is_floating(given))
 
 
-def _equal(left: str, right: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
+def _equal(left: str, right: str, known: Mapping[str, pa.DataType]) -> list[Dependency]:
     pairs = ((left, right), (right, left))
-    return [Rule(frozenset([b]), frozenset([a])) for a, b in pairs if _told_by(a, b, known)]
+    return [Dependency(frozenset([b]), frozenset([a])) for a, b in pairs if _is_determined(a, b, known)]
 
 
-def _filter(condition: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
+def _filter(condition: str, known: Mapping[str, pa.DataType]) -> list[Dependency]:
     """`a = 1` makes a column always the same, unless it is a text; nothing else is looked for."""
     found = []
     for part in conjuncts(parse_one(condition, dialect=Verbatim)):
         if isinstance(part, exp.EQ) and isinstance(part.left, exp.Column) and isinstance(part.right, exp.Literal):
             kind = known.get(part.left.name)
             if part.right.is_string or (kind is not None and not pa.types.is_string(kind)):
-                found.append(Rule(frozenset(), frozenset([part.left.name])))
+                found.append(Dependency(frozenset(), frozenset([part.left.name])))
     return found
 
 
@@ -186,38 +186,38 @@ def _match(op: Match, left: Facts, right: Facts, known: Mapping[str, pa.DataType
     if op.kind in ("semi", "anti"):
         return left
     rows = left.rows | right.rows
-    kept_left = left.rules if op.kind == "left" else _filled(left.rules, right.rows)
-    kept_right = right.rules if op.kind == "right" else _filled(right.rules, left.rows)
+    kept_left = left.rules if op.kind == "left" else _after_null_fill(left.rules, right.rows)
+    kept_right = right.rules if op.kind == "right" else _after_null_fill(right.rules, left.rows)
     between = []
     if op.kind != "full":
         # equal to the key of the other side: at most one row of it, or none, belongs to each row
         kept, other = (left, right) if op.kind == "left" else (right, left)
         pairs = [(one.left, one.right) if op.kind == "left" else (one.right, one.left) for one in op.equal]
-        told = [column for mine, column in pairs if _told_by(column, mine, known)]
+        told = [column for mine, column in pairs if _is_determined(column, mine, known)]
         determined = Facts(frozenset(), other.rules).closure(told)
         if other.rows <= determined:
-            between.append(Rule(frozenset(kept.rows), frozenset(other.rows | determined)))
+            between.append(Dependency(frozenset(kept.rows), frozenset(other.rows | determined)))
     return Facts(rows, (*kept_left, *kept_right, *between))
 
 
-def _filled(rules: Iterable[Rule], others: frozenset[str]) -> list[Rule]:
+def _after_null_fill(rules: Iterable[Dependency], others: frozenset[str]) -> list[Dependency]:
     """Rules of a side whose columns may be nulls: they hold for all rows, or only beside the same row of the other."""
-    return [rule if rule.solid else Rule(rule.given | others, rule.then) for rule in rules]
+    return [rule if rule.solid else Dependency(rule.given | others, rule.then) for rule in rules]
 
 
 def _aggregate(op: Aggregate, found: Facts) -> Facts:
     rows = frozenset([_row(op.columns)])
     within = frozenset(op.keys)
     kept = [
-        Rule(rule.given, rule.then & within, rule.solid)
+        Dependency(rule.given, rule.then & within, rule.solid)
         for rule in found.rules
         if {one.partition(".")[0] for one in rule.given} <= within
     ]
-    return Facts(rows, (Rule(within, rows | set(op.columns)), *kept))
+    return Facts(rows, (Dependency(within, rows | set(op.columns)), *kept))
 
 
 def _ranked(op: Ranked, found: Facts) -> Facts:
     everything = found.rows | set(op.columns)
     numbered = [name for name, source in op.expressions if source.startswith("row_number()")]
-    rules = [Rule(frozenset([*op.partition, name]), everything) for name in numbered]
+    rules = [Dependency(frozenset([*op.partition, name]), everything) for name in numbered]
     return Facts(found.rows, (*found.rules, *rules))

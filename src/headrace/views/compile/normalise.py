@@ -12,11 +12,11 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
 from headrace.views.algebra.operators import Operator, Projection, ViewPlan
 from headrace.views.compile.keys import facts
-from headrace.views.compile.parsing import read
-from headrace.views.compile.prune import folded, pruned
-from headrace.views.compile.queries import query
+from headrace.views.compile.parsing import parse_view
+from headrace.views.compile.prune import fold_projection, prune
+from headrace.views.compile.queries import compile_query
 from headrace.views.compile.scope import Common, Env, Relation
-from headrace.views.compile.subqueries import value
+from headrace.views.compile.subqueries import subquery_value
 from headrace.views.compile.translation import Translation
 
 
@@ -25,9 +25,9 @@ def normalise(
 ) -> ViewPlan:
     """A view of the tables, and of other views by their texts. `key` are columns of the result that identify a row."""
     others = {name.lower(): _common(text) for name, text in (views or {}).items()}
-    parsed, tree = read(sql)
-    translation = Translation(tables, others, translate=query, value=value)
-    found = query(translation, tree, Env(parsed, {}))
+    parsed, tree = parse_view(sql)
+    translation = Translation(tables, others, translate=compile_query, value=subquery_value)
+    found = compile_query(translation, tree, Env(parsed, {}))
     names = _unique([one.name for one in found.columns])
     root = _root(found, translation, tables)
     declared = _declared(key, names)
@@ -38,18 +38,20 @@ def normalise(
 
 
 def _common(text: str) -> Common:
-    parsed, tree = read(text)
+    parsed, tree = parse_view(text)
     return Common(tree, (), Env(parsed, {}))
 
 
 def _root(found: Relation, t: Translation, tables: Mapping[str, TableShape]) -> Operator:
     """The result has exactly these columns, each under a name of its own."""
     columns = [one.ref for one in found.columns]
-    op = pruned(found.op, columns, tables)
+    op = prune(found.op, columns, tables)
     if list(op.columns) == columns:
         return op
     names = [name if columns.index(name) == place else t.names.fresh(name) for place, name in enumerate(columns)]
-    return folded(Projection(op, tuple((name, f"`{column}`") for name, column in zip(names, columns, strict=True))))
+    return fold_projection(
+        Projection(op, tuple((name, f"`{column}`") for name, column in zip(names, columns, strict=True)))
+    )
 
 
 def _unique(names: Sequence[str]) -> list[str]:

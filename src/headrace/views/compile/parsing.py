@@ -17,22 +17,22 @@ _UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECO
 _STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
-def read(sql: str) -> tuple[Query, exp.Query]:
+def parse_view(sql: str) -> tuple[Query, exp.Query]:
     """The query and its tree in the dialect of views. SqlError: `sql-syntax`, `sql-not-a-query`."""
     query = parse(sql)
-    tokens = _verbatim(query)
+    tokens = _verbatim_tokens(query)
     try:
         tree = Verbatim().parser().parse(tokens, query.sql)[0]
     except ParseError as error:  # what the plain dialect takes for a known function
         raise query.error_at(
             query.tree, "sql-syntax", f"SQL cannot be read as a view: {error.errors[0].get('description')}", ""
         ) from error
-    named = None if tree is None else tree.transform(_named)
+    named = None if tree is None else tree.transform(_normalise_names)
     assert isinstance(named, exp.Query), "the plain dialect made sure of it"
     return query, named
 
 
-def text(node: exp.Expr) -> str:
+def to_sql(node: exp.Expr) -> str:
     """An expression in Spark SQL."""
     return node.sql(dialect=Verbatim, comments=False, normalize_functions=False)
 
@@ -42,7 +42,7 @@ def ref(name: str) -> Ref:
     return Ref(this=exp.to_identifier(name, quoted=True))
 
 
-def written(node: exp.Expr | None) -> str | None:
+def string_value(node: exp.Expr | None) -> str | None:
     """The value of a text that is written out; None when it is not one."""
     is_text = isinstance(node, exp.Literal) and node.is_string and node.name[:1] in ("'", '"')
     return node.name[1:-1] if node is not None and is_text else None
@@ -66,7 +66,7 @@ def with_field_names(node: exp.Expr, refuse: Callable[[exp.Expr], Exception]) ->
 
 def _field_name(node: exp.Expr, place: int, refuse: Callable[[exp.Expr], Exception]) -> str:
     named = node if isinstance(node, exp.Alias) else node.unnest()
-    if isinstance(named, exp.Bracket) and written(named.expressions[0]) is not None:
+    if isinstance(named, exp.Bracket) and string_value(named.expressions[0]) is not None:
         raise refuse(node)  # it has the name of a field of a struct, and none of a value of a map
     is_name = isinstance(named, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
     return str(named.alias_or_name) if is_name else f"col{place}"
@@ -85,7 +85,7 @@ def conjunction(parts: list[exp.Expr]) -> exp.Expr:
     return first
 
 
-def _verbatim(query: Query) -> list[Token]:
+def _verbatim_tokens(query: Query) -> list[Token]:
     """The tokens, with each literal as it stands there; Spark says what two strings in a row mean ('it''s')."""
     made: list[Token] = []
     place, tokens = 0, query.tokens
@@ -93,14 +93,14 @@ def _verbatim(query: Query) -> list[Token]:
         token, last = tokens[place], made[-1] if made else None
         span = _interval(tokens, place)
         if span > 1:
-            made.append(_joined(query, token, tokens[place + 2 * span], TokenType.STRING))
+            made.append(_merged_token(query, token, tokens[place + 2 * span], TokenType.STRING))
             place += 2 * span
         elif token.token_type in _STRINGS:
             begins = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
-            made.append(_joined(query, made.pop() if begins else token, token, TokenType.STRING))
+            made.append(_merged_token(query, made.pop() if begins else token, token, TokenType.STRING))
         elif last is not None and last.token_type is TokenType.NUMBER and token.start <= last.end:
             # of 1L the tokeniser makes 1, :: and BIGINT in one place
-            made.append(_joined(query, made.pop(), token, TokenType.NUMBER))
+            made.append(_merged_token(query, made.pop(), token, TokenType.NUMBER))
         else:
             made.append(token)
         place += 1
@@ -120,12 +120,12 @@ def _interval(tokens: Sequence[Token], place: int) -> int:
     return count
 
 
-def _joined(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
+def _merged_token(query: Query, first: Token, last: Token, kind: TokenType) -> Token:
     source = query.sql[first.start : last.end + 1]
     return Token(kind, source, first.line, first.col, first.start, last.end, [])
 
 
-def _named(node: exp.Expr) -> exp.Expr:
+def _normalise_names(node: exp.Expr) -> exp.Expr:
     """Function names in one spelling, so that equal calls are equal trees."""
     if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
         node = exp.Anonymous(this="any", expressions=[node.this])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headrace.core.tables import TableShape
-from headrace.views.algebra.names import plain, quoted, renamed, used
+from headrace.views.algebra.names import as_column, columns_in, quoted, substitute
 from headrace.views.algebra.operators import (
     Aggregate,
     Join,
@@ -19,11 +19,11 @@ from headrace.views.algebra.operators import (
     UnionAll,
 )
 from headrace.views.compile.keys import facts
-from headrace.views.compile.pushdown import makes_rows
-from headrace.views.compile.ranking import TIES
+from headrace.views.compile.pushdown import generates_rows
+from headrace.views.compile.ranking import TIE_BREAK
 
 
-def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:
+def prune(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:
     """The operator with no more columns than these, and those it cannot do without."""
     wanted = set(needed)
     match op:
@@ -32,15 +32,15 @@ def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]
         case Projection():
             return _project(op, wanted, tables)
         case Selection():
-            return replace(op, input=pruned(op.input, wanted | used(op.condition), tables))
+            return replace(op, input=prune(op.input, wanted | columns_in(op.condition), tables))
         case UnionAll():
             return _union(op, wanted, tables)
         case Join():
-            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
-            return replace(op, inputs=tuple(pruned(one, asked, tables) for one in op.inputs))
+            asked = wanted | columns_in(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
+            return replace(op, inputs=tuple(prune(one, asked, tables) for one in op.inputs))
         case Match():
-            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
-            return replace(op, left=pruned(op.left, asked, tables), right=pruned(op.right, asked, tables))
+            asked = wanted | columns_in(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
+            return replace(op, left=prune(op.left, asked, tables), right=prune(op.right, asked, tables))
         case Aggregate():
             return _aggregate(op, wanted, tables)
         case Ranked():
@@ -57,31 +57,33 @@ def _scan(op: Scan, wanted: set[str], shape: TableShape) -> Scan:
 
 
 def _project(op: Projection, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
-    kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1]))
+    kept = tuple(one for one in op.expressions if one[0] in wanted or generates_rows(one[1]))
     if not kept:
-        return pruned(op.input, wanted, tables)  # only how many rows there are matters
-    inner = pruned(op.input, used(*(source for _, source in kept)), tables)
-    return folded(Projection(inner, kept))
+        return prune(op.input, wanted, tables)  # only how many rows there are matters
+    inner = prune(op.input, columns_in(*(source for _, source in kept)), tables)
+    return fold_projection(Projection(inner, kept))
 
 
-def folded(op: Projection) -> Operator:
+def fold_projection(op: Projection) -> Operator:
     """Without what is below it, where that or this only passes columns on."""
     below = op.input
     if op.expressions == tuple((name, quoted(name)) for name in below.columns):
         return below
-    names = [plain(source) for _, source in op.expressions]
+    names = [as_column(source) for _, source in op.expressions]
     renames = None not in names and len(set(names)) == len(names)
     if isinstance(below, Scan) and renames:
         fields = dict(below.fields)
-        return Scan(below.table, tuple((name, fields[plain(source) or ""]) for name, source in op.expressions))
+        return Scan(below.table, tuple((name, fields[as_column(source) or ""]) for name, source in op.expressions))
     if not isinstance(below, Projection):
         return op
-    if all(plain(source) for _, source in below.expressions):
+    if all(as_column(source) for _, source in below.expressions):
         sources = dict(below.expressions)
-        return Projection(below.input, tuple((name, renamed(source, sources)) for name, source in op.expressions))
+        return Projection(below.input, tuple((name, substitute(source, sources)) for name, source in op.expressions))
     if renames and set(names) == set(below.columns):
         sources = dict(below.expressions)
-        return Projection(below.input, tuple((name, sources[plain(source) or ""]) for name, source in op.expressions))
+        return Projection(
+            below.input, tuple((name, sources[as_column(source) or ""]) for name, source in op.expressions)
+        )
     return op
 
 
@@ -90,7 +92,7 @@ def _union(op: UnionAll, wanted: set[str], tables: Mapping[str, TableShape]) -> 
     kept = [name for name in op.columns if name in wanted] or [op.columns[0]]
     inputs = []
     for one in op.inputs:
-        made = pruned(one, kept, tables)
+        made = prune(one, kept, tables)
         exact = made if list(made.columns) == kept else Projection(made, tuple((name, quoted(name)) for name in kept))
         inputs.append(exact)
     return UnionAll(tuple(inputs))
@@ -101,20 +103,20 @@ def _aggregate(op: Aggregate, wanted: set[str], tables: Mapping[str, TableShape]
     calls = tuple(one for one in op.calls if one.name in wanted)
     if not calls and not op.keys:
         calls = op.calls[:1]
-    asked = set(op.keys) | used(*(one.sql for one in calls))
-    return replace(op, input=pruned(op.input, asked, tables), calls=calls)
+    asked = set(op.keys) | columns_in(*(one.sql for one in calls))
+    return replace(op, input=prune(op.input, asked, tables), calls=calls)
 
 
 def _ranked(op: Ranked, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
     """Ties are broken by a key of the rows where there is one, else by all columns that are in use."""
     kept = tuple(one for one in op.expressions if one[0] in wanted)
     if not kept:
-        return pruned(op.input, wanted, tables)
-    asked = (wanted | used(*(source for _, source in kept)) | set(op.partition)) & set(op.input.columns)
-    if TIES not in used(*(source for _, source in kept)):
-        return replace(op, input=pruned(op.input, asked, tables), expressions=kept)
+        return prune(op.input, wanted, tables)
+    asked = (wanted | columns_in(*(source for _, source in kept)) | set(op.partition)) & set(op.input.columns)
+    if TIE_BREAK not in columns_in(*(source for _, source in kept)):
+        return replace(op, input=prune(op.input, asked, tables), expressions=kept)
     key = facts(op.input, tables).key(sorted(op.input.columns, key=lambda name: name not in asked))
-    inner = pruned(op.input, asked | set(key), tables)
+    inner = prune(op.input, asked | set(key), tables)
     ties = [name for name in key or inner.columns if name not in op.partition] or list(inner.columns[:1])
     by = ", ".join(quoted(name) for name in ties)
-    return replace(op, input=inner, expressions=tuple((name, renamed(one, {TIES: by})) for name, one in kept))
+    return replace(op, input=inner, expressions=tuple((name, substitute(one, {TIE_BREAK: by})) for name, one in kept))

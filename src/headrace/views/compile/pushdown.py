@@ -9,15 +9,15 @@ from dataclasses import replace
 from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
-from headrace.views.algebra.names import FreshNames, plain, renamed, same, used
+from headrace.views.algebra.names import FreshNames, as_column, columns_in, pass_through, substitute
 from headrace.views.algebra.operators import Aggregate, Join, Match, Operator, Projection, Ranked, Selection
 from headrace.views.algebra.vocabulary import GENERATORS
-from headrace.views.compile.parsing import conjunction, text
+from headrace.views.compile.parsing import conjunction, to_sql
 
-_MAKES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
+_GENERATES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 
 
-def computed(
+def with_columns(
     op: Operator, expressions: Sequence[exp.Expr], names: FreshNames, base: str = "x"
 ) -> tuple[Operator, list[str]]:
     """The rows with some expressions beside them, and the columns these are; what is a column already stays one."""
@@ -27,20 +27,20 @@ def computed(
         if isinstance(one, Ref):
             columns.append(one.name)
             continue
-        written = text(one)
+        written = to_sql(one)
         found.setdefault(written, names.fresh(base))
         columns.append(found[written])
     if not found:
         return op, columns
     added = tuple((name, written) for written, name in found.items())
-    return Projection(op, (*same(op.columns), *added)), columns
+    return Projection(op, (*pass_through(op.columns), *added)), columns
 
 
-def filtered(op: Operator, conditions: Iterable[exp.Expr]) -> Operator:
+def add_filter(op: Operator, conditions: Iterable[exp.Expr]) -> Operator:
     """The rows for which all conditions are true; each is asked as far down as it can be."""
     kept = [one for one in conditions if not _always(one)]
     for one in kept:
-        op = _below(op, text(conjunction([one])))
+        op = _push(op, to_sql(conjunction([one])))
     return op
 
 
@@ -48,29 +48,29 @@ def _always(condition: exp.Expr) -> bool:
     return isinstance(condition, exp.Boolean) and bool(condition.this)
 
 
-def _below(op: Operator, condition: str) -> Operator:
-    return _pushed(op, condition) or Selection(op, condition)
+def _push(op: Operator, condition: str) -> Operator:
+    return _pushed_inside(op, condition) or Selection(op, condition)
 
 
-def _pushed(op: Operator, condition: str) -> Operator | None:
+def _pushed_inside(op: Operator, condition: str) -> Operator | None:
     """The same operator with the condition inside of it; None when it can only be asked of its result."""
-    names = used(condition) & set(op.columns)
+    names = columns_in(condition) & set(op.columns)
     match op:
         case Selection():
-            inner = _pushed(op.input, condition)
+            inner = _pushed_inside(op.input, condition)
             return (
                 replace(op, condition=f"{op.condition} AND {condition}") if inner is None else replace(op, input=inner)
             )
         case Projection():
             return _below_project(op, condition, names)
         case Aggregate() if names and names <= set(op.keys):
-            return replace(op, input=_below(op.input, condition))
+            return replace(op, input=_push(op.input, condition))
         case Ranked() if names and names <= set(op.partition):
-            return replace(op, input=_below(op.input, condition))
+            return replace(op, input=_push(op.input, condition))
         case Match() if names and names <= set(op.left.columns) and op.kind in ("left", "semi", "anti"):
-            return replace(op, left=_below(op.left, condition))
+            return replace(op, left=_push(op.left, condition))
         case Match() if names and names <= set(op.right.columns) and op.kind == "right":
-            return replace(op, right=_below(op.right, condition))
+            return replace(op, right=_push(op.right, condition))
         case Join():
             return _into_join(op, condition, names)
         case _:
@@ -79,19 +79,19 @@ def _pushed(op: Operator, condition: str) -> Operator | None:
 
 def _below_project(op: Projection, condition: str, names: set[str]) -> Operator | None:
     """A condition on columns that the Project only passes on."""
-    sources = {name: source for name, source in op.expressions if name in names and plain(source)}
+    sources = {name: source for name, source in op.expressions if name in names and as_column(source)}
     if len(sources) < len(names) or not names:
         return None
-    return replace(op, input=_below(op.input, renamed(condition, sources)))
+    return replace(op, input=_push(op.input, substitute(condition, sources)))
 
 
 def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
-    inputs = [_below(one, condition) if names and names <= set(one.columns) else one for one in op.inputs]
+    inputs = [_push(one, condition) if names and names <= set(one.columns) else one for one in op.inputs]
     if inputs != list(op.inputs):
         return replace(op, inputs=tuple(inputs))
     return replace(op, condition=f"{op.condition} AND {condition}" if op.condition else condition)
 
 
-def makes_rows(expression: str) -> bool:
+def generates_rows(expression: str) -> bool:
     """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
-    return _MAKES_ROWS.search(expression) is not None
+    return _GENERATES_ROWS.search(expression) is not None

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from sqlglot import exp
 
 from headrace.views.algebra.dialect import Ref
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection, Selection, UnionAll
 from headrace.views.algebra.vocabulary import GENERATORS
-from headrace.views.compile.grouping import Item, aggregates, group_by
-from headrace.views.compile.parsing import function_of, ref, text
-from headrace.views.compile.pushdown import computed, filtered
-from headrace.views.compile.ranking import Ranking, limited
+from headrace.views.compile.grouping import Item, group_by, has_aggregate
+from headrace.views.compile.parsing import function_of, ref, to_sql
+from headrace.views.compile.pushdown import add_filter, with_columns
+from headrace.views.compile.ranking import Ranking, apply_limit
 from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
-from headrace.views.compile.sources import exploded
-from headrace.views.compile.subqueries import rows
+from headrace.views.compile.sources import explode
+from headrace.views.compile.subqueries import select_source
 from headrace.views.compile.translation import Aliases, Translation, is_aggregate
 
 
-def query(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None = None) -> Relation:
+def compile_query(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None = None) -> Relation:
     """The rows of a query."""
     env = env.with_commons(node)
     if isinstance(node, exp.Select):
@@ -28,7 +28,7 @@ def query(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None = 
     if isinstance(node, exp.SetOperation):
         return _ordered(t, _set_operation(t, node, env), node, env)
     if isinstance(node, exp.Subquery):
-        return _ordered(t, query(t, node.this, env, outer), node, env)
+        return _ordered(t, compile_query(t, node.this, env, outer), node, env)
     raise env.refuse(node, f"{node.key.upper()} as a query", "write SELECT … FROM …")
 
 
@@ -36,8 +36,8 @@ def _ordered(t: Translation, found: Relation, node: exp.Expr, env: Env) -> Relat
     """ORDER BY and LIMIT behind a whole query: they name its columns."""
     aliases = {one.name.lower(): ref(one.ref) for one in found.columns}
     items = [(one.name, ref(one.ref)) for one in found.columns]
-    order = [_by(t, one, items, ColumnScope(()), env, aliases) for one in _orders(node)]
-    return Relation(limited(t, found.op, order, node, env), found.columns)
+    order = [_order_item(t, one, items, ColumnScope(()), env, aliases) for one in _orders(node)]
+    return Relation(apply_limit(t, found.op, order, node, env), found.columns)
 
 
 def _orders(node: exp.Expr) -> list[exp.Expr]:
@@ -45,7 +45,7 @@ def _orders(node: exp.Expr) -> list[exp.Expr]:
     return list(clause.expressions) if clause is not None else []
 
 
-def _by(
+def _order_item(
     t: Translation, node: exp.Expr, items: Sequence[Item], scope: ColumnScope, env: Env, aliases: Aliases
 ) -> exp.Expr:
     """One item of ORDER BY: a column of the SELECT by number or name first, then of its inputs."""
@@ -57,12 +57,12 @@ def _by(
             raise env.refuse(node, f"ORDER BY {place}: there are {len(items)} columns", "give its number or name")
         made.set("this", items[place - 1][1].copy())
     else:
-        named = value.copy().transform(lambda part: _output(part, aliases))
+        named = value.copy().transform(lambda part: _output_column(part, aliases))
         made.set("this", t.resolved(named, scope, env, aliases))
     return made
 
 
-def _output(part: exp.Expr, aliases: Aliases) -> exp.Expr:
+def _output_column(part: exp.Expr, aliases: Aliases) -> exp.Expr:
     """A column of the SELECT by its name; in an aggregate a name is that of an input."""
     if not isinstance(part, exp.Column) or isinstance(part, Ref) or len(part.parts) > 1:
         return part
@@ -78,19 +78,19 @@ def _set_operation(t: Translation, node: exp.SetOperation, env: Env) -> Relation
     """UNION, INTERSECT and EXCEPT. Columns belong together by their places."""
     if node.args.get("by_name") or node.args.get("side") or node.args.get("on"):
         raise env.refuse(node, "BY NAME", "select the columns of both sides in the same order")
-    left, right = query(t, node.left, env), query(t, node.right, env)
+    left, right = compile_query(t, node.left, env), compile_query(t, node.right, env)
     if len(left.columns) != len(right.columns):
         message = f"{node.key.upper()} of {len(left.columns)} and of {len(right.columns)} columns"
         raise env.refuse(node, message, "select as many columns on both sides")
     if isinstance(node, exp.Union):
         found = _union(t, left, right)
         return _distinct(found) if node.args.get("distinct") else found
-    return _counted(t, node, left, right)
+    return _intersect_or_except(t, node, left, right)
 
 
-def _counted(t: Translation, node: exp.SetOperation, left: Relation, right: Relation) -> Relation:
+def _intersect_or_except(t: Translation, node: exp.SetOperation, left: Relation, right: Relation) -> Relation:
     """INTERSECT and EXCEPT by how often each row is on either side. The types are those of a UNION of both."""
-    found = _union(t, *(_sided(t, side, name) for side, name in ((left, "true"), (right, "false"))))
+    found = _union(t, *(_with_side(t, side, name) for side, name in ((left, "true"), (right, "false"))))
     rows, here = found.columns[:-1], quoted(found.columns[-1].ref)
     ours, theirs = (t.names.fresh(name) for name in ("ours", "theirs"))
     calls = [
@@ -103,13 +103,13 @@ def _counted(t: Translation, node: exp.SetOperation, left: Relation, right: Rela
         return Relation(Selection(op, f"{quoted(ours)} > 0 AND {quoted(theirs)} {'>' if both else '='} 0"), rows)
     times = f"least({quoted(ours)}, {quoted(theirs)})" if both else f"{quoted(ours)} - {quoted(theirs)}"
     copy = (t.names.fresh("copy"), f"explode(array_repeat(0, CAST({times} AS INT)))")
-    return Relation(Projection(Selection(op, f"{times} > 0"), (*same(one.ref for one in rows), copy)), rows)
+    return Relation(Projection(Selection(op, f"{times} > 0"), (*pass_through(one.ref for one in rows), copy)), rows)
 
 
-def _sided(t: Translation, side: Relation, which: str) -> Relation:
+def _with_side(t: Translation, side: Relation, which: str) -> Relation:
     """The rows with a column that says which side they are of."""
     name = t.names.fresh("here")
-    op = Projection(side.op, (*same(dict.fromkeys(one.ref for one in side.columns)), (name, which)))
+    op = Projection(side.op, (*pass_through(dict.fromkeys(one.ref for one in side.columns)), (name, which)))
     return Relation(op, (*side.columns, VisibleColumn("", "here", name)))
 
 
@@ -133,7 +133,7 @@ class _SelectCompiler:
 
     def __init__(self, t: Translation, node: exp.Select, env: Env, outer: ColumnScope | None) -> None:
         self.t, self.node, self.env = t, _with_named_windows(node, env), env
-        found = rows(t, self.node, env, outer)
+        found = select_source(t, self.node, env, outer)
         if found.correlated:
             hint = "make it a plain SELECT … FROM … WHERE inside of IN, EXISTS or an aggregate"
             raise env.refuse(node, "a subquery about the row outside that is more than a filter", hint)
@@ -147,12 +147,16 @@ class _SelectCompiler:
         having, qualify = (self._condition(name, aliases) for name in ("having", "qualify"))
         order = self._order(items, aliases)
         expressions = [*(one for _, one in items), *having, *qualify, *order]
-        if self.node.args.get("group") or self.node.args.get("having") or any(aggregates(one) for one in expressions):
+        if (
+            self.node.args.get("group")
+            or self.node.args.get("having")
+            or any(has_aggregate(one) for one in expressions)
+        ):
             having, qualify, order = self._grouped(items, [having, qualify, order], aliases)
         ranking = Ranking(self.t, self.op, self.env)
         items = [(name, ranking.rewritten(one)) for name, one in items]
         qualify, order = ([ranking.rewritten(one) for one in some] for some in (qualify, order))
-        self.op = filtered(self.t.beside(ranking.done(), qualify), qualify)
+        self.op = add_filter(self.t.beside(ranking.done(), qualify), qualify)
         return self._projected(items, order)
 
     def _grouped(self, items: list[Item], rest: list[list[exp.Expr]], aliases: Aliases) -> list[list[exp.Expr]]:
@@ -160,7 +164,7 @@ class _SelectCompiler:
         grouping = group_by(self.t, self.op, self.node, items, self.scope, self.env, aliases)
         items[:] = [(name, grouping.rewritten(one)) for name, one in items]
         made = [[grouping.rewritten(one) for one in some] for some in rest]
-        self.op = filtered(self.t.beside(grouping.done(), made[0]), made[0])
+        self.op = add_filter(self.t.beside(grouping.done(), made[0]), made[0])
         return made
 
     def _projected(self, items: list[Item], order: list[exp.Expr]) -> Relation:
@@ -169,17 +173,17 @@ class _SelectCompiler:
         if self.node.args.get("distinct"):
             self._refuse_distinct_on()
             found = _distinct(self.t.project(self.op, items))
-            named = {text(one): seen.ref for (_, one), seen in zip(items, found.columns, strict=True)}
-            values = [ref(named[text(one.this)]) if text(one.this) in named else one.this for one in order]
-            return Relation(limited(self.t, found.op, _ordering(order, values), self.node, self.env), found.columns)
+            named = {to_sql(one): seen.ref for (_, one), seen in zip(items, found.columns, strict=True)}
+            values = [ref(named[to_sql(one.this)]) if to_sql(one.this) in named else one.this for one in order]
+            return Relation(apply_limit(self.t, found.op, _ordering(order, values), self.node, self.env), found.columns)
         limits = self.node.args.get("limit") or self.node.args.get("offset")
         values = [one.this for one in order] if limits else []
-        self.op, extra = computed(self.t.beside(self.op, values), values, self.t.names, "order")
+        self.op, extra = with_columns(self.t.beside(self.op, values), values, self.t.names, "order")
         kept = [("order", ref(one)) for one in extra]
         found = self.t.project(self.op, [*items, *kept])
         columns, hidden = found.columns[: len(items)], found.columns[len(items) :]
         by = _ordering(order, [ref(one.ref) for one in hidden]) if limits else []
-        return Relation(limited(self.t, found.op, by, self.node, self.env), columns)
+        return Relation(apply_limit(self.t, found.op, by, self.node, self.env), columns)
 
     def _refuse_distinct_on(self) -> None:
         if self.node.args["distinct"].args.get("on"):
@@ -194,7 +198,7 @@ class _SelectCompiler:
                     raise self.env.refuse(self.node, "explode() inside of an expression", "use LATERAL VIEW explode(…)")
                 continue
             assert isinstance(one, exp.Anonymous), "a generator is a call"
-            self.op, made = exploded(self.t, self.op, one, [], self.env, self.node)
+            self.op, made = explode(self.t, self.op, one, [], self.env, self.node)
             if len(made) != 1:
                 raise self.env.refuse(self.node, f"{function_of(one)}() in SELECT", "use LATERAL VIEW")
             items[place] = (name, ref(made[0][1]))
@@ -206,7 +210,7 @@ class _SelectCompiler:
     def _order(self, items: list[Item], aliases: Aliases) -> list[exp.Expr]:
         if self.node.args.get("limit") is None and self.node.args.get("offset") is None:
             return []  # a view has no order
-        return [_by(self.t, one, items, self.scope, self.env, aliases) for one in _orders(self.node)]
+        return [_order_item(self.t, one, items, self.scope, self.env, aliases) for one in _orders(self.node)]
 
     def _items(self) -> list[Item]:
         """The columns of the SELECT list, stars written out; each sees the names of those before it."""
@@ -217,7 +221,7 @@ class _SelectCompiler:
                 found += [(one.name, ref(one.ref)) for one in self._star(node)]
                 continue
             value = node.unalias()
-            name = node.alias if isinstance(node, exp.Alias) else _title(value)
+            name = node.alias if isinstance(node, exp.Alias) else _column_title(value)
             if isinstance(node, exp.Alias) and name.startswith(("'", '"')):
                 raise self.env.refuse(node, f"{name} is a text, not a name", f"write `{name[1:-1]}`")
             resolved = self.t.resolved(value, self.scope, self.env, aliases)
@@ -247,7 +251,7 @@ class _SelectCompiler:
         qualifier = node.table.lower() if isinstance(node, exp.Column) else ""
         columns = [one for one in self.scope.columns if one.qualifier == qualifier or (not qualifier and one.listed)]
         if not columns:
-            raise self.env.refuse(node, f"{text(node)}: there is no such table in FROM", "take a table or its alias")
+            raise self.env.refuse(node, f"{to_sql(node)}: there is no such table in FROM", "take a table or its alias")
         known = {one.name.lower() for one in columns}
         for name in without - known:
             raise ColumnScope(tuple(columns)).unknown(exp.column(name), self.env)
@@ -282,7 +286,7 @@ def _with_named_windows(node: exp.Select, env: Env) -> exp.Select:
     return made
 
 
-def _title(node: exp.Expr) -> str:
+def _column_title(node: exp.Expr) -> str:
     """What Spark would call a column without a name, but for dots, which would make it a field of another."""
     node = node.unnest()
     if isinstance(node, exp.Column | exp.Dot):
@@ -294,5 +298,5 @@ def _title(node: exp.Expr) -> str:
     short = node.copy().transform(
         lambda part: exp.to_identifier(part.name) if isinstance(part, exp.Column) and part.name != "*" else part
     )
-    written = text(short).replace("`", "").replace(".", "_")
+    written = to_sql(short).replace("`", "").replace(".", "_")
     return f"({written})" if isinstance(node, exp.Binary | exp.Connector) else written

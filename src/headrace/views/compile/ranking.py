@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import Operator, Projection, Ranked, Selection
-from headrace.views.algebra.vocabulary import NUMBERED, PEERS, PICKED
-from headrace.views.compile.deterministic import stable
-from headrace.views.compile.grouping import called
-from headrace.views.compile.parsing import function_of, ref, text
-from headrace.views.compile.pushdown import computed
+from headrace.views.algebra.vocabulary import NUMBERED, ORDER_DEPENDENT, PEERS
+from headrace.views.compile.deterministic import deterministic
+from headrace.views.compile.grouping import inner_call
+from headrace.views.compile.parsing import function_of, ref, to_sql
+from headrace.views.compile.pushdown import with_columns
 from headrace.views.compile.scope import Env
 from headrace.views.compile.translation import Translation
 
-TIES = "*"
+TIE_BREAK = "*"
 """Stands in an ORDER BY for all columns that are in use: which these are is known at the end."""
 _STABLE = ("max_by", "min_by", "mode", "any_value")
 _COLLECTED = ("collect_list", "array_agg", "collect_set")
@@ -49,25 +49,25 @@ class Ranking:
             raise self.env.refuse(node, "a window function inside of another", "make the inner one in a subquery")
         self.op = self.t.beside(self.op, [node])
         partition = [one.unnest() for one in node.args.get("partition_by") or ()]
-        self.op, columns = computed(self.op, partition, self.t.names, "partition")
+        self.op, columns = with_columns(self.op, partition, self.t.names, "partition")
         written = self._text(node, columns)
         names = self.found.setdefault(tuple(dict.fromkeys(columns)), {})
-        names.setdefault(written, self.t.names.fresh(function_of(called(node.this)) or "window"))
+        names.setdefault(written, self.t.names.fresh(function_of(inner_call(node.this)) or "window"))
         return ref(names[written])
 
     def _text(self, node: exp.Window, partition: list[str]) -> str:
-        order = [text(one) for one in node.args["order"].expressions] if node.args.get("order") else []
+        order = [to_sql(one) for one in node.args["order"].expressions] if node.args.get("order") else []
         ties = self._ties(node, bool(order))
         over = []
         if partition:
             over.append(f"PARTITION BY {', '.join(quoted(one) for one in partition)}")
         if order or ties:
-            over.append(f"ORDER BY {', '.join([*order, *([quoted(TIES)] if ties else [])])}")
+            over.append(f"ORDER BY {', '.join([*order, *([quoted(TIE_BREAK)] if ties else [])])}")
         spec = node.args.get("spec")
         if spec is not None:
-            over.append(text(spec))
-        name = function_of(called(node.this))
-        function = text(stable(node.this, self.env) if name in _STABLE else node.this)
+            over.append(to_sql(spec))
+        name = function_of(inner_call(node.this))
+        function = to_sql(deterministic(node.this, self.env) if name in _STABLE else node.this)
         written = f"{function} OVER ({' '.join(over)})"
         unordered = name == "collect_set" or (name in _COLLECTED and not ties)
         return f"sort_array({written})" if unordered else written
@@ -77,11 +77,11 @@ class Ranking:
 
         Only where it does may they get one: to RANGE frames, and to rank(), such rows are one.
         """
-        name, spec = function_of(called(node.this)), node.args.get("spec")
+        name, spec = function_of(inner_call(node.this)), node.args.get("spec")
         if name in PEERS or name in NUMBERED:
             return name in NUMBERED
         by_rows = ordered and spec is not None and str(spec.args.get("kind")).upper() == "ROWS"
-        if name not in PICKED or name in _STABLE or name == "collect_set" or by_rows:
+        if name not in ORDER_DEPENDENT or name in _STABLE or name == "collect_set" or by_rows:
             return by_rows
         if ordered and _at_an_end(name, spec):
             return True
@@ -103,17 +103,17 @@ def _at_an_end(name: str, spec: exp.Expr | None) -> bool:
     return name in ("last", "last_value") and end == "UNBOUNDED"
 
 
-def limited(t: Translation, op: Operator, order: Sequence[exp.Expr], query: exp.Expr, env: Env) -> Operator:
+def apply_limit(t: Translation, op: Operator, order: Sequence[exp.Expr], query: exp.Expr, env: Env) -> Operator:
     """The rows that LIMIT and OFFSET leave. Without ORDER BY, and for rows that are alike to it, the least ones."""
     limit, offset = (_number(query.args.get(name), env) for name in ("limit", "offset"))
     if limit is None and not offset:
         return op
     number = t.names.fresh("number")
-    by = ", ".join([*(text(one) for one in order), quoted(TIES)])
+    by = ", ".join([*(to_sql(one) for one in order), quoted(TIE_BREAK)])
     ranked = Ranked(op, (), ((number, f"row_number() OVER (ORDER BY {by})"),))
     first = f"{quoted(number)} > {offset}" if offset else ""
     last = f"{quoted(number)} <= {limit + (offset or 0)}" if limit is not None else ""
-    return Projection(Selection(ranked, " AND ".join(part for part in (first, last) if part)), same(op.columns))
+    return Projection(Selection(ranked, " AND ".join(part for part in (first, last) if part)), pass_through(op.columns))
 
 
 def _number(clause: exp.Expr | None, env: Env) -> int | None:
@@ -123,5 +123,5 @@ def _number(clause: exp.Expr | None, env: Env) -> int | None:
     if isinstance(value, exp.Column | exp.Var) and value.name.upper() == "ALL":
         return None
     if not isinstance(value, exp.Literal) or not value.name.isdigit():
-        raise env.refuse(clause, f"{text(clause).strip()}: not a number that is written out", "write LIMIT 10")
+        raise env.refuse(clause, f"{to_sql(clause).strip()}: not a number that is written out", "write LIMIT 10")
     return int(value.name)

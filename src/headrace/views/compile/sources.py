@@ -9,12 +9,12 @@ from typing import Literal, cast
 from sqlglot import exp
 
 from headrace.sql.dialect.lengths import spark_length
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Join, Operator, Projection
 from headrace.views.algebra.vocabulary import GENERATORS
-from headrace.views.compile.joins import inner, match, no_equality, parts
-from headrace.views.compile.parsing import function_of, ref, text, written
-from headrace.views.compile.pushdown import computed
+from headrace.views.compile.joins import conditions_of, inner_join, match_join, no_equality
+from headrace.views.compile.parsing import function_of, ref, string_value, to_sql
+from headrace.views.compile.pushdown import with_columns
 from headrace.views.compile.scope import ColumnScope, Env, Relation, VisibleColumn, refs
 from headrace.views.compile.translation import Translation
 
@@ -36,7 +36,7 @@ class Sources:
 
     def joined(self, t: Translation) -> Operator:
         """One operator for all of it."""
-        op = inner(self.inputs, self.conditions, t.names)
+        op = inner_join(self.inputs, self.conditions, t.names)
         self.inputs, self.conditions = [op], []
         return op
 
@@ -77,7 +77,7 @@ def _relation(t: Translation, node: exp.Expr, env: Env) -> Relation:
     elif isinstance(node, exp.Table) and not node.db and isinstance(node.this, exp.Identifier):
         found = t.named(node, node.name, env)
     else:
-        what = {"values": "VALUES", "lateral": "LATERAL", "unnest": "UNNEST"}.get(node.key, text(node))
+        what = {"values": "VALUES", "lateral": "LATERAL", "unnest": "UNNEST"}.get(node.key, to_sql(node))
         raise env.refuse(node, f"{what} in FROM", "read tables, views and subqueries of them; LATERAL VIEW explode(…)")
     alias = node.args.get("alias")
     if alias is None:
@@ -114,15 +114,15 @@ def _argument(t: Translation, call: exp.Anonymous, env: Env) -> tuple[Relation, 
     elif isinstance(source, exp.Column) and len(source.parts) == 1:
         relation = t.named(source, source.name, env)
     else:
-        raise env.refuse(source, f"{text(source)} as the table of {call.name.upper()}", "name a table, view or CTE")
+        raise env.refuse(source, f"{to_sql(source)} as the table of {call.name.upper()}", "name a table, view or CTE")
     return relation, t.resolved(time, ColumnScope(relation.columns), env)
 
 
 def _length(node: exp.Expr, env: Env) -> str:
     """A length of time as a text in quotes."""
-    length = spark_length(text(node)) if isinstance(node, exp.Interval) else written(node)
+    length = spark_length(to_sql(node)) if isinstance(node, exp.Interval) else string_value(node)
     if not length:
-        raise env.refuse(node, f"{text(node)} is no length of time", "write '5 MINUTES'")
+        raise env.refuse(node, f"{to_sql(node)} is no length of time", "write '5 MINUTES'")
     return f"'{length}'"
 
 
@@ -132,9 +132,9 @@ def _windowed(t: Translation, call: exp.Anonymous, env: Env) -> Relation:
     # HOP has the slide before the size, Spark's window the other way round
     lengths = ", ".join(reversed([_length(one, env) for one in call.expressions[2:]]))
     window = t.names.fresh("window")
-    rows = Projection(relation.op, (*same(relation.op.columns), (window, f"window({text(time)}, {lengths})")))
+    rows = Projection(relation.op, (*pass_through(relation.op.columns), (window, f"window({to_sql(time)}, {lengths})")))
     ends = [(t.names.fresh(f"window_{end}"), f"{quoted(window)}.`{end}`") for end in ("start", "end")]
-    op = Projection(rows, (*same(relation.op.columns), *ends))
+    op = Projection(rows, (*pass_through(relation.op.columns), *ends))
     qualifier = relation.columns[0].qualifier
     seen = tuple(
         VisibleColumn(qualifier, f"window_{end}", name) for end, (name, _) in zip(("start", "end"), ends, strict=True)
@@ -147,8 +147,8 @@ def _fresh_rows(t: Translation, call: exp.Anonymous, env: Env) -> Relation:
     relation, time = _argument(t, call, env)
     again, its_time = _argument(t, call, env)
     newest = t.names.fresh("newest")
-    top = Aggregate(again.op, (), (AggregateCall(newest, f"max({text(its_time)})", "max"),))
-    condition = f"{text(time)} >= {quoted(newest)} - INTERVAL {_length(call.expressions[2], env)}"
+    top = Aggregate(again.op, (), (AggregateCall(newest, f"max({to_sql(its_time)})", "max"),))
+    condition = f"{to_sql(time)} >= {quoted(newest)} - INTERVAL {_length(call.expressions[2], env)}"
     return Relation(Join((relation.op, top), (), condition), relation.columns)
 
 
@@ -162,14 +162,14 @@ def _join(t: Translation, left: Sources, join: exp.Join, env: Env, outer: Column
         left.conditions += [*right.conditions, *conditions]
         left.columns = columns
         return
-    op = match(kind, left.joined(t), right.joined(t), conditions, t.names)
+    op = match_join(kind, left.joined(t), right.joined(t), conditions, t.names)
     if op is None:
         raise no_equality(env, join, f"{kind.upper()} JOIN")
     merged: Operator = op
     if kind in ("semi", "anti"):
         columns = left.columns
     elif kind == "full" and _shared(left, right, join):
-        merged, columns = _merged(t, op, columns, left, right, join)
+        merged, columns = _merge_using(t, op, columns, left, right, join)
     left.inputs, left.columns = [merged], columns
 
 
@@ -198,20 +198,20 @@ def _condition(
     shared = _shared(left, right, join)
     both = (*left.columns, *right.columns)
     if shared:
-        pairs = [(_named(left, name, env), _named(right, name, env)) for name in shared]
+        pairs = [(_using_column(left, name, env), _using_column(right, name, env)) for name in shared]
         keys = tuple(VisibleColumn("", one.name, (r if join.side == "RIGHT" else one).ref) for one, r in pairs)
         hidden = {one.ref for pair in pairs for one in pair}
         rest = tuple(VisibleColumn(o.qualifier, o.name, o.ref, o.listed and o.ref not in hidden) for o in both)
         return [exp.EQ(this=ref(one.ref), expression=ref(r.ref)) for one, r in pairs], (*keys, *rest)
     scope = ColumnScope(both, outer)
-    found = [t.resolved(one, scope, env) for one in parts(join.args.get("on"))]
+    found = [t.resolved(one, scope, env) for one in conditions_of(join.args.get("on"))]
     for one in found:
         if refs(one) - {column.ref for column in both}:
             raise env.refuse(join, "a subquery, or a column of the query around it, in ON", "move it to WHERE")
     return found, both
 
 
-def _named(side: Sources, name: str, env: Env) -> VisibleColumn:
+def _using_column(side: Sources, name: str, env: Env) -> VisibleColumn:
     column = exp.column(name)
     found = ColumnScope(side.columns).resolve(column, env)
     if found is None:
@@ -219,7 +219,7 @@ def _named(side: Sources, name: str, env: Env) -> VisibleColumn:
     return next(one for one in side.columns if one.ref == found.name)
 
 
-def _merged(
+def _merge_using(
     t: Translation, op: Operator, columns: tuple[VisibleColumn, ...], left: Sources, right: Sources, join: exp.Join
 ) -> tuple[Operator, tuple[VisibleColumn, ...]]:
     """FULL JOIN USING: the column of whichever side there is."""
@@ -230,7 +230,7 @@ def _merged(
         exp.Anonymous(this="coalesce", expressions=[ref(one.ref), ref(others[one.name.lower()])])
         for one in columns[: len(shared)]
     ]
-    op, made = computed(op, either, t.names, "either")
+    op, made = with_columns(op, either, t.names, "either")
     keys = tuple(VisibleColumn("", one.name, name) for one, name in zip(columns[: len(shared)], made, strict=True))
     return op, (*keys, *columns[len(shared) :])
 
@@ -239,23 +239,23 @@ def _lateral_view(t: Translation, found: Sources, lateral: exp.Lateral, env: Env
     call = lateral.this
     name = function_of(call)
     if name not in GENERATORS:
-        raise env.refuse(lateral, f"LATERAL {text(call)}", "LATERAL VIEW explode(…) or posexplode(…) can be kept")
+        raise env.refuse(lateral, f"LATERAL {to_sql(call)}", "LATERAL VIEW explode(…) or posexplode(…) can be kept")
     if lateral.args.get("outer") and not name.endswith("_outer"):
         call = exp.Anonymous(this=f"{name}_outer", expressions=call.expressions)
     alias = lateral.args.get("alias")
     names = [column.name for column in alias.columns] if alias is not None else []
     resolved = t.resolved(call, ColumnScope(found.columns, outer), env)
-    op, made = exploded(t, found.joined(t), cast(exp.Anonymous, resolved), names, env, lateral)
+    op, made = explode(t, found.joined(t), cast(exp.Anonymous, resolved), names, env, lateral)
     qualifier = alias.name.lower() if alias is not None else ""
     found.inputs = [op]
     found.columns = (*found.columns, *(VisibleColumn(qualifier, one, column) for one, column in made))
 
 
-def exploded(
+def explode(
     t: Translation, op: Operator, call: exp.Anonymous, names: list[str], env: Env, place: exp.Expr
 ) -> tuple[Operator, list[tuple[str, str]]]:
     """A row for each element, and the names of the new columns; two names for explode() are those of a map."""
-    function, argument = function_of(call), text(call.expressions[0])
+    function, argument = function_of(call), to_sql(call.expressions[0])
     op = t.beside(op, [call])
     outer = "_outer" if function.endswith("_outer") else ""
     fields: list[str] = []
@@ -266,10 +266,10 @@ def exploded(
     if len(names) > (len(fields) or 1):
         raise env.refuse(place, f"{len(names)} names for the columns of {function}()", "give as many as there are")
     element = t.names.fresh("element")
-    op = Projection(op, (*same(op.columns), (element, f"explode{outer}({argument})")))
+    op = Projection(op, (*pass_through(op.columns), (element, f"explode{outer}({argument})")))
     if not fields:
         return op, [(names[0] if names else "col", element)]
-    op, made = computed(
+    op, made = with_columns(
         op, [exp.Dot(this=ref(element), expression=exp.to_identifier(one, quoted=True)) for one in fields], t.names
     )
     return op, list(zip(names or fields, made, strict=True))

@@ -7,12 +7,12 @@ from typing import Literal
 
 from sqlglot import exp
 
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import Aggregate, AggregateCall, Operator, Projection
 from headrace.views.compile.grouping import Grouping
-from headrace.views.compile.joins import inner, match, no_equality, parts
+from headrace.views.compile.joins import conditions_of, inner_join, match_join, no_equality
 from headrace.views.compile.parsing import function_of, ref
-from headrace.views.compile.pushdown import computed, filtered
+from headrace.views.compile.pushdown import add_filter, with_columns
 from headrace.views.compile.scope import ColumnScope, Env, VisibleColumn, refs
 from headrace.views.compile.sources import sources
 from headrace.views.compile.translation import Attached, Translation, is_aggregate
@@ -32,14 +32,14 @@ class SelectSource:
     """Conditions that are also about a row of the query around it."""
 
 
-def rows(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None = None) -> SelectSource:
+def select_source(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None = None) -> SelectSource:
     """FROM and WHERE."""
     found = sources(t, select, env, outer)
     scope = ColumnScope(found.columns, outer)
     where = select.args.get("where")
     tests, correlated = [], []
-    for condition in parts(where.this if where else None):
-        if _test(condition) is not None:
+    for condition in conditions_of(where.this if where else None):
+        if _subquery_test(condition) is not None:
             tests.append(condition)
             continue
         one = t.resolved(condition, scope, env, filtering=True)
@@ -54,9 +54,9 @@ def rows(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None
     values = [one for one in found.conditions if refs(one) & set(t.attached)]
     found.conditions = [one for one in found.conditions if one not in values]
     op = found.joined(t)
-    op = filtered(t.beside(op, values), values)
+    op = add_filter(t.beside(op, values), values)
     for condition in tests:
-        op = _tested(t, op, condition, scope, env)
+        op = _apply_test(t, op, condition, scope, env)
     return SelectSource(op, found.columns, correlated)
 
 
@@ -70,16 +70,16 @@ def _is_outer(node: exp.Expr, scope: ColumnScope) -> bool:
     return False
 
 
-def _test(condition: exp.Expr) -> tuple[bool, exp.Expr] | None:
+def _subquery_test(condition: exp.Expr) -> tuple[bool, exp.Expr] | None:
     """A condition that is nothing but [NOT] EXISTS or [NOT] IN (SELECT …), and whether it is without NOT."""
     inside = condition.this.unnest() if isinstance(condition, exp.Not) else condition
     is_test = isinstance(inside, exp.Exists) or (isinstance(inside, exp.In) and inside.args.get("query"))
     return (inside is condition, inside) if is_test else None
 
 
-def _tested(t: Translation, op: Operator, condition: exp.Expr, scope: ColumnScope, env: Env) -> Operator:
+def _apply_test(t: Translation, op: Operator, condition: exp.Expr, scope: ColumnScope, env: Env) -> Operator:
     """The rows for which a subquery has, or has not, a row."""
-    found = _test(condition)
+    found = _subquery_test(condition)
     assert found is not None, "asked before"
     positive, test = found
     kind: Literal["semi", "anti"] = "semi" if positive else "anti"
@@ -87,7 +87,7 @@ def _tested(t: Translation, op: Operator, condition: exp.Expr, scope: ColumnScop
     op = t.beside(op, conditions)
     if not conditions:
         return _whether_any(t, op, inside.op, positive)
-    made = match(kind, op, inside.op, conditions, t.names)
+    made = match_join(kind, op, inside.op, conditions, t.names)
     if made is None:
         raise no_equality(env, test, "EXISTS")
     if positive or not nullable:
@@ -111,11 +111,11 @@ def _matching(
         inside = SelectSource(whole.op, whole.columns, [])
         columns = [one.ref for one in whole.columns]
     else:
-        inside = rows(t, query, env, scope)
+        inside = select_source(t, query, env, scope)
         items = (
             [t.resolved(one.unalias(), ColumnScope(inside.columns), env) for one in _items(query)] if outside else []
         )
-        inside.op, columns = computed(t.beside(inside.op, items), items, t.names)
+        inside.op, columns = with_columns(t.beside(inside.op, items), items, t.names)
     if outside and len(columns) != len(outside):
         message = f"IN compares {len(outside)} values with {len(columns)} columns"
         raise env.refuse(test, message, "select as many columns as there are values before IN")
@@ -164,10 +164,10 @@ def _whether_any(t: Translation, op: Operator, inside: Operator, positive: bool)
     """All rows, if the subquery has a row; or if it has none. It changes only when the first comes or the last goes."""
     some = Aggregate(Projection(inside, ((one := t.names.fresh("any"), "1"),)), (one,), ())
     if positive:
-        return inner([op, some], [], t.names)
+        return inner_join([op, some], [], t.names)
     number = t.names.fresh("number")
     none = Aggregate(some, (), (AggregateCall(number, "count(*)", "count"),))
-    return inner([op, none], [exp.EQ(this=ref(number), expression=exp.Literal.number(0))], t.names)
+    return inner_join([op, none], [exp.EQ(this=ref(number), expression=exp.Literal.number(0))], t.names)
 
 
 def _without_nulls(t: Translation, op: Operator, inside: Operator, value: exp.Expr, column: str) -> Operator:
@@ -179,10 +179,10 @@ def _without_nulls(t: Translation, op: Operator, inside: Operator, value: exp.Ex
     empty = exp.EQ(this=ref(some), expression=exp.Literal.number(0))
     clean = exp.EQ(this=ref(nulls), expression=exp.Literal.number(0))
     fine = exp.Or(this=empty, expression=exp.And(this=clean, expression=exp.Not(this=value_is_null)))
-    return inner([op, Aggregate(kinds, (), calls)], [fine], t.names)
+    return inner_join([op, Aggregate(kinds, (), calls)], [fine], t.names)
 
 
-def value(t: Translation, node: exp.Expr, env: Env, scope: ColumnScope, filtering: bool) -> exp.Expr:
+def subquery_value(t: Translation, node: exp.Expr, env: Env, scope: ColumnScope, filtering: bool) -> exp.Expr:
     """A subquery in an expression as a value beside the row."""
     if isinstance(node, exp.Subquery):
         return _scalar(t, node, env.with_commons(node), scope)
@@ -198,7 +198,9 @@ def value(t: Translation, node: exp.Expr, env: Env, scope: ColumnScope, filterin
     pairs, op = _pairs(t, inside, conditions, node, env)
     mark = t.names.fresh("mark")
     keys = tuple(dict.fromkeys(column for _, column in pairs))
-    t.attached[mark] = Attached(Projection(Aggregate(op, keys, ()), (*same(keys), (mark, "true"))), tuple(pairs))
+    t.attached[mark] = Attached(
+        Projection(Aggregate(op, keys, ()), (*pass_through(keys), (mark, "true"))), tuple(pairs)
+    )
     return exp.paren(exp.Not(this=exp.Is(this=ref(mark), expression=exp.Null())))
 
 
@@ -216,7 +218,7 @@ def _pairs(
             raise env.refuse(node, "a subquery about the row outside, by something else than an equality", hint)
         outer.append(sides[0].unnest())
         here.append(sides[1].unnest())
-    op, columns = computed(inside.op, here, t.names, "key")
+    op, columns = with_columns(inside.op, here, t.names, "key")
     return list(zip(outer, columns, strict=True)), op
 
 
@@ -229,7 +231,7 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: ColumnScope) ->
         hint = "make it an aggregate of all rows, e.g. (SELECT max(x) FROM …), or join the table"
         raise env.refuse(node, "a subquery as a value that may have no row, or several", hint)
     env = env.with_commons(query)
-    inside = rows(t, query, env, scope)
+    inside = select_source(t, query, env, scope)
     grouping = Grouping(t, inside.op, env)
     pairs: list[tuple[exp.Expr, str]] = []
     if inside.correlated:
@@ -242,11 +244,11 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: ColumnScope) ->
     attached = Attached(grouping.done(), tuple(pairs))
     for call in grouping.calls.values():
         t.attached[call.name] = attached
-    result = result.transform(lambda part: _of_nothing(part, grouping)) if pairs else result
+    result = result.transform(lambda part: _value_without_match(part, grouping)) if pairs else result
     return exp.paren(result)
 
 
-def _of_nothing(part: exp.Expr, grouping: Grouping) -> exp.Expr:
+def _value_without_match(part: exp.Expr, grouping: Grouping) -> exp.Expr:
     """A call, or what it gives for a row outside that nothing matches."""
     call = next((one for one in grouping.calls.values() if part == ref(one.name)), None)
     if call is None or call.function not in _COUNTS + _ARRAYS:

@@ -15,9 +15,9 @@ from headrace.views.algebra.dialect import Ref
 from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Match, Operator, Projection, Scan
 from headrace.views.algebra.vocabulary import AGGREGATES, OTHER_GENERATORS, RENAMED, UNSTABLE
-from headrace.views.compile.joins import inner
-from headrace.views.compile.parsing import function_of, text, with_field_names
-from headrace.views.compile.pushdown import computed
+from headrace.views.compile.joins import inner_join
+from headrace.views.compile.parsing import function_of, to_sql, with_field_names
+from headrace.views.compile.pushdown import with_columns
 from headrace.views.compile.scope import ColumnScope, Common, Env, Relation, VisibleColumn, refs
 
 _CLOCKS = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentUser, exp.SessionUser)
@@ -102,7 +102,7 @@ class Translation:
             if isinstance(part, exp.Star) and function_of(part.parent or part) != "count":
                 raise _no_star(part, env)
             if isinstance(part, exp.Subquery | exp.Exists) or (isinstance(part, exp.In) and part.args.get("query")):
-                return self.value(self, part, env, scope, filtering and _only_and_or(part))
+                return self.value(self, part, env, scope, filtering and _is_below_and_or(part))
             if isinstance(part, exp.Select | exp.SetOperation):
                 raise env.refuse(part, "a subquery in this place", "put it into FROM, IN, EXISTS or brackets")
             _check_stable(part, env)
@@ -140,8 +140,8 @@ class Translation:
 
     def _attach(self, op: Operator, one: Attached) -> Operator:
         if not one.pairs:
-            return inner([op, one.op], [], self.names)
-        op, columns = computed(op, [pair[0] for pair in one.pairs], self.names, "key")
+            return inner_join([op, one.op], [], self.names)
+        op, columns = with_columns(op, [pair[0] for pair in one.pairs], self.names, "key")
         equal = tuple(Equal(left, pair[1]) for left, pair in zip(columns, one.pairs, strict=True))
         return Match("left", op, one.op, equal)
 
@@ -149,7 +149,7 @@ class Translation:
         """Only these, under these names."""
         op = self.beside(op, [one for _, one in expressions])
         named = [(self.names.fresh(name), name, one) for name, one in expressions]
-        made = tuple((column, text(one)) for column, _, one in named)
+        made = tuple((column, to_sql(one)) for column, _, one in named)
         return Relation(Projection(op, made), tuple(VisibleColumn("", name, column) for column, name, _ in named))
 
 
@@ -169,9 +169,9 @@ def _check_stable(node: exp.Expr, env: Env) -> None:
     if reason:
         hint = "use a column of a table; a view has to give the same for the same rows"
         raise env.refuse(node, f"{name}() in a view: {reason}", hint)
-    if _CLOCK_TEXT.match(text(node) if name.startswith(_TO_TIME) or isinstance(node, exp.Literal) else ""):
+    if _CLOCK_TEXT.match(to_sql(node) if name.startswith(_TO_TIME) or isinstance(node, exp.Literal) else ""):
         hint = "write the day or the time, or use a column of a table"
-        raise env.refuse(node, f"{text(node)} in a view: it depends on the clock", hint)
+        raise env.refuse(node, f"{to_sql(node)} in a view: it depends on the clock", hint)
     if name == "arrays_zip":
         hint = "transform(a, (x, i) -> named_struct('a', x, 'b', b[i]))"
         raise env.refuse(node, "arrays_zip() in a view: the names of its fields are lost", hint)
@@ -181,7 +181,7 @@ def _check_stable(node: exp.Expr, env: Env) -> None:
         node.set("this", RENAMED[name])
 
 
-def _only_and_or(part: exp.Expr) -> bool:
+def _is_below_and_or(part: exp.Expr) -> bool:
     """Whether nothing but AND, OR and brackets stand around it: these never make true of a null."""
     parent = part.parent
     while isinstance(parent, exp.And | exp.Or | exp.Paren):

@@ -21,7 +21,7 @@ from headrace.views.algebra.operators import (
     Selection,
     UnionAll,
 )
-from headrace.views.algebra.sql_text import listed
+from headrace.views.algebra.sql_text import column_list
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,43 +36,43 @@ _HINT = "try the same SQL in Spark: what it says of names and types is meant for
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
-def plain(operator: Operator, table: Callable[[str], str]) -> str:
+def batch_sql(operator: Operator, table: Callable[[str], str]) -> str:
     """What Spark is asked when the answer is not kept; `table` gives the relation that holds a table's rows."""
     match operator:
         case Scan(name, fields):
             columns = [f"{quoted(there)} AS {quoted(here)}" for here, there in fields]
             return f"SELECT {', '.join(columns) or _ONE} FROM {table(name)}"
         case Projection(below, expressions):
-            return f"SELECT {', '.join(named(expressions)) or _ONE} FROM ({plain(below, table)})"
+            return f"SELECT {', '.join(aliased(expressions)) or _ONE} FROM ({batch_sql(below, table)})"
         case Selection(below, condition):
-            return f"SELECT * FROM ({plain(below, table)}) WHERE {condition}"
+            return f"SELECT * FROM ({batch_sql(below, table)}) WHERE {condition}"
         case UnionAll(inputs):
-            return " UNION ALL ".join(f"SELECT * FROM ({plain(one, table)})" for one in inputs)
+            return " UNION ALL ".join(f"SELECT * FROM ({batch_sql(one, table)})" for one in inputs)
         case Join(inputs):
-            sides = " CROSS JOIN ".join(f"({plain(one, table)})" for one in inputs)
-            return f"SELECT {_columns(operator)} FROM {sides} WHERE {compared(operator)}"
+            sides = " CROSS JOIN ".join(f"({batch_sql(one, table)})" for one in inputs)
+            return f"SELECT {_columns(operator)} FROM {sides} WHERE {match_condition(operator)}"
         case Match(kind, left, right):
-            sides = f"({plain(left, table)}) {_MATCHES[kind]} JOIN ({plain(right, table)})"
-            return f"SELECT {_columns(operator)} FROM {sides} ON {compared(operator)}"
+            sides = f"({batch_sql(left, table)}) {_MATCHES[kind]} JOIN ({batch_sql(right, table)})"
+            return f"SELECT {_columns(operator)} FROM {sides} ON {match_condition(operator)}"
         case Aggregate(below, keys, calls):
-            group = f" GROUP BY {', '.join(listed(keys))}" if keys else ""
-            what = [*listed(keys), *(f"{call.sql} AS {quoted(call.name)}" for call in calls)]
-            return f"SELECT {', '.join(what)} FROM ({plain(below, table)}){group}"
+            group = f" GROUP BY {', '.join(column_list(keys))}" if keys else ""
+            what = [*column_list(keys), *(f"{call.sql} AS {quoted(call.name)}" for call in calls)]
+            return f"SELECT {', '.join(what)} FROM ({batch_sql(below, table)}){group}"
         case Ranked(below, _, expressions):
-            return f"SELECT {', '.join(['*', *named(expressions)])} FROM ({plain(below, table)})"
+            return f"SELECT {', '.join(['*', *aliased(expressions)])} FROM ({batch_sql(below, table)})"
 
 
-def compared(join: Join | Match) -> str:
+def match_condition(join: Join | Match) -> str:
     """What has to be true of a combined row. The names of both sides are different, so they stand for themselves."""
     same = [f"{quoted(one.left)} {'<=>' if one.nulls else '='} {quoted(one.right)}" for one in join.equal]
     return " AND ".join([*same, *([f"({join.condition})"] if join.condition else [])]) or "true"
 
 
 def _columns(operator: Operator) -> str:
-    return ", ".join(listed(operator.columns)) or _ONE
+    return ", ".join(column_list(operator.columns)) or _ONE
 
 
-def named(expressions: tuple[tuple[str, str], ...]) -> list[str]:
+def aliased(expressions: tuple[tuple[str, str], ...]) -> list[str]:
     """The expressions with their names. Nothing but NULL would have no type, and no file could hold it."""
     texts = (("CAST(NULL AS STRING)" if sql.upper() == "NULL" else sql, name) for name, sql in expressions)
     return [f"{sql} AS {quoted(name)}" for sql, name in texts]
@@ -90,7 +90,7 @@ class OperatorTypes:
     def schema(self, operator: Operator) -> pa.Schema:
         """The columns of an operator."""
         if operator not in self._known:
-            text = plain(operator, self._tables.__getitem__)
+            text = batch_sql(operator, self._tables.__getitem__)
             self._known[operator] = arrow_schema(self._spark, text, operator.columns)
         return self._known[operator]
 
@@ -101,7 +101,7 @@ class OperatorTypes:
     def refuse_clock(self, operator: Operator) -> None:
         """Refuse texts that mean another time each day: only Spark knows where a text becomes a time."""
         self.schema(operator)  # refuses what Spark does not take at all
-        analysed: Any = self._spark.sql(plain(operator, self._tables.__getitem__))._jdf.queryExecution().analyzed()
+        analysed: Any = self._spark.sql(batch_sql(operator, self._tables.__getitem__))._jdf.queryExecution().analyzed()
         found = _CLOCK.search(analysed.toString())
         if found is not None:
             raise ProjectError(
@@ -112,7 +112,7 @@ class OperatorTypes:
 
     def compared(self, left: Operator, column: str, right: Operator, other: str) -> str:
         """The type as which two columns of unlike types are compared: only Spark knows."""
-        sides = " CROSS JOIN ".join(f"({plain(one, self._tables.__getitem__)})" for one in (left, right))
+        sides = " CROSS JOIN ".join(f"({batch_sql(one, self._tables.__getitem__)})" for one in (left, right))
         text = f"SELECT {quoted(column)} = {quoted(other)} AS `x` FROM {sides}"
         arrow_schema(self._spark, text, ("x",))  # refuses what cannot be compared at all
         equality: Any = self._spark.sql(text)._jdf.queryExecution().analyzed().expressions().head().child()
@@ -120,7 +120,7 @@ class OperatorTypes:
 
     def of_expression(self, operator: Operator, expression: str) -> pa.DataType:
         """The type of an expression over an operator's columns."""
-        text = f"SELECT {expression} AS `x` FROM ({plain(operator, self._tables.__getitem__)})"
+        text = f"SELECT {expression} AS `x` FROM ({batch_sql(operator, self._tables.__getitem__)})"
         return arrow_schema(self._spark, text, ("x",)).field("x").type
 
 
@@ -140,16 +140,18 @@ def arrow_schema(spark: SparkSession, text: str, names: tuple[str, ...]) -> pa.S
             [pa.field(one.name, pa.string() if pa.types.is_null(one.type) else one.type) for one in fields]
         )
     except AnalysisException as error:
-        raise ProjectError("view-unsupported", f"Spark refuses the query: {_said(error)}", hint=_HINT) from error
+        raise ProjectError(
+            "view-unsupported", f"Spark refuses the query: {_spark_message(error)}", hint=_HINT
+        ) from error
     except (PySparkException, KeyError) as error:
         raise ProjectError(
             "view-unsupported",
-            f"a column of the view has a type that cannot be kept: {_said(error)}",
+            f"a column of the view has a type that cannot be kept: {_spark_message(error)}",
             hint="cast it to a number, a text, a date or a timestamp",
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _spark_message(error: Exception) -> str:
     """The first line, with the columns under the names that they have in the text."""
     line = next((one for one in str(error).splitlines() if one.strip()), "")
     return _MADE_UP.sub(r"\1\2", line)[:300]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import Aggregate, Operator, Projection, Selection
-from headrace.views.algebra.sql_text import listed, select
+from headrace.views.algebra.sql_text import column_list, select
 from headrace.views.maintain import deltas
 from headrace.views.maintain.sums import Sums
 
@@ -26,7 +26,7 @@ _GENERATOR = re.compile(r"\b(explode|posexplode|inline|stack|json_tuple|variant_
 
 
 @dataclass(frozen=True)
-class Direct:
+class FusedAggregate:
     """An aggregate that is kept as sums, and what is done with each of its rows."""
 
     aggregate: Aggregate
@@ -40,10 +40,10 @@ class Direct:
         now = self._answered(sums, deltas.NOW, groups, [*kept, *old], _AFTER, _IS)
         after, before = self._numbered(_AFTER), self._numbered(_BEFORE)
         if first:
-            return select([*listed([*kept, *after, _IS]), f"{_IS} AS {_CHANGED}"], now)
+            return select([*column_list([*kept, *after, _IS]), f"{_IS} AS {_CHANGED}"], now)
         text = self._answered(sums, deltas.OLD, now, [*kept, *after, _IS], _BEFORE, _WAS)
         same = " AND ".join([_IS, _WAS, *(f"{a} <=> {b}" for a, b in zip(after, before, strict=True))])
-        return select([*listed([*kept, *after, *before, _IS, _WAS]), f"NOT ({same}) AS {_CHANGED}"], text)
+        return select([*column_list([*kept, *after, *before, _IS, _WAS]), f"NOT ({same}) AS {_CHANGED}"], text)
 
     def _answered(self, sums: Sums, which: str, groups: str, carried: Sequence[str], prefix: str, flag: str) -> str:
         """What is carried along (the keys are), the row of the result that some sums give in numbered columns, and a
@@ -51,13 +51,14 @@ class Direct:
         op = self.aggregate
         values = sums.answers(lambda one: quoted(one.name + which))
         answers = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
-        text = select([*listed(carried), *answers, f"{deltas.exists(op, which)} AS {_THERE}"], groups)
+        text = select([*column_list(carried), *answers, f"{deltas.group_exists(op, which)} AS {_THERE}"], groups)
         for step in self.steps:
-            text = _stepped(step, text)
+            text = _apply_step(step, text)
         made = [
-            f"{name} AS {number}" for name, number in zip(listed(self._columns), self._numbered(prefix), strict=True)
+            f"{name} AS {number}"
+            for name, number in zip(column_list(self._columns), self._numbered(prefix), strict=True)
         ]
-        return select([*listed(carried), *made, f"{_THERE} AS {flag}"], text)
+        return select([*column_list(carried), *made, f"{_THERE} AS {flag}"], text)
 
     def rows(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The weighted rows of the result, under their names, out of what the query gave."""
@@ -79,7 +80,7 @@ class Direct:
         return [f"{prefix}{number}" for number in range(len(self._columns))]
 
 
-def direct(root: Operator) -> Direct | None:
+def fused_aggregate(root: Operator) -> FusedAggregate | None:
     """The result as one aggregate and steps that see each row alone; None when it is more than that, or when rows of
     two groups could come to be the same."""
     steps: list[Projection | Selection] = []
@@ -96,10 +97,10 @@ def direct(root: Operator) -> Direct | None:
                 return None
             plain = {sql: name for name, sql in step.expressions}
             names = {key: quoted(plain[sql]) for key, sql in names.items() if sql in plain}
-    return Direct(below, tuple(reversed(steps))) if len(names) == len(below.keys) else None
+    return FusedAggregate(below, tuple(reversed(steps))) if len(names) == len(below.keys) else None
 
 
-def _stepped(step: Projection | Selection, text: str) -> str:
+def _apply_step(step: Projection | Selection, text: str) -> str:
     """A step that leaves rows where they are, with all they had: whether one is still there is said beside. Nothing is
     computed for one that is not, since that may fail."""
     if isinstance(step, Selection):

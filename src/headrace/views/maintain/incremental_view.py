@@ -14,15 +14,15 @@ import pyarrow as pa
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.views.algebra.operators import ID, Aggregate, Match, Operator, Projection, Ranked, Selection, ViewPlan
-from headrace.views.algebra.sql_text import SMALL, KeyMatch, Within, listed, restricted, select
+from headrace.views.algebra.sql_text import SMALL_BATCH, KeyMatch, Restriction, column_list, restrict, select
 from headrace.views.maintain import deltas
 from headrace.views.maintain.batch_query import OperatorTypes
-from headrace.views.maintain.fused_aggregate import direct
-from headrace.views.maintain.join_types import aligned
+from headrace.views.maintain.fused_aggregate import fused_aggregate
+from headrace.views.maintain.join_types import align_join_types
 from headrace.views.maintain.layout import layout, refuse_maps
-from headrace.views.maintain.relations import Relations, Shown
-from headrace.views.maintain.result_delta import Changed, changed_rows
-from headrace.views.maintain.runner import RelationRunner, local
+from headrace.views.maintain.relations import Relations, TempRelation
+from headrace.views.maintain.result_delta import ResultDelta, result_delta
+from headrace.views.maintain.runner import RelationRunner, local_rows
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import Sums
 
@@ -52,7 +52,7 @@ class TableDelta:
     """Tells what `old` gives: it is not asked again while this is the same. None tells nothing."""
 
 
-class Maintained:
+class IncrementalView:
     """One view and its state. `spark` is to be a session of its own, and that of all inputs: its settings are changed,
     and temporary views come into being in it, under names that only this object uses.
 
@@ -80,7 +80,7 @@ class Maintained:
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
         spark.conf.set("spark.sql.debug.maxToStringFields", "10000")  # plans are looked at
         self._types = OperatorTypes(spark, {name: self._table("empty", name) for name in tables})
-        view = replace(view, root=aligned(view.root, self._types))
+        view = replace(view, root=align_join_types(view.root, self._types))
         self._types.refuse_clock(view.root)
         # copies of rows are counted as groups of all columns are
         self._root: Operator = Aggregate(view.root, view.root.columns, ()) if identified else view.root
@@ -93,7 +93,7 @@ class Maintained:
         ]
         self.schema = pa.schema([*([pa.field(ID, pa.string())] if identified else []), *found])
         self._result_ddl = f"{to_ddl(self.schema)}, {WEIGHT} BIGINT"
-        self._direct = None if identified else direct(view.root)
+        self._direct = None if identified else fused_aggregate(view.root)
 
     def _table(self, what: str, name: str) -> str:
         return f"{self._prefix}_{what}_{self._numbers[name]}"
@@ -112,12 +112,12 @@ class Maintained:
         assert isinstance(schema, StructType)
         return schema
 
-    def apply(self, batch: int, inputs: Mapping[str, TableDelta]) -> Changed:
+    def apply(self, batch: int, inputs: Mapping[str, TableDelta]) -> ResultDelta:
         """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
         durable when this returns. Batches are numbered from 0; one that runs again begins where the one before it
         ended. What is given back is to be read before the next batch."""
         first = not self.state.begin(batch, self._definition)
-        small = sum(one.rows for one in inputs.values()) <= SMALL
+        small = sum(one.rows for one in inputs.values()) <= SMALL_BATCH
         self._runner.tune(small)
         relations, few = self._relations(inputs, first), None
         for operator, name in self._layout.taken.items():
@@ -127,7 +127,7 @@ class Maintained:
             else:
                 self._take(relations, operator, name)
         # before anything is added up: it reads what was kept under the same names
-        result = self._here(few) if few is not None else changed_rows(self._spark, self._result(relations), small)
+        result = self._here(few) if few is not None else result_delta(self._spark, self._result(relations), small)
         for operator in self._layout.kept:
             self._fold(operator)
         self.state.commit(batch, self._definition)
@@ -137,25 +137,25 @@ class Maintained:
         changed = {}
         for name, one in inputs.items():
             if one.delta is not None and one.rows:
-                changed[name] = Shown(self._table("delta", name), one.rows)
+                changed[name] = TempRelation(self._table("delta", name), one.rows)
                 one.delta.createOrReplaceTempView(changed[name].name)
 
         @cache
-        def old(name: str) -> Shown:
+        def old(name: str) -> TempRelation:
             """Few of the tables are needed, and it takes a while to look for the files of one."""
             shown, version = self._table("old", name), inputs[name].version
             if version is None or self._versions.get(name) != version:
                 inputs[name].old().createOrReplaceTempView(shown)
                 self._versions[name] = version
-            return Shown(shown, inputs[name].table_rows)
+            return TempRelation(shown, inputs[name].table_rows)
 
         kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
         return Relations(self._layout, self._types, changed, old, kept, first)
 
-    def _shown(self, operator: Operator) -> Shown:
+    def _shown(self, operator: Operator) -> TempRelation:
         relation = self._layout.taken[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return Shown(name, self._runner.show(relation, name, self._kept[operator]))
+        return TempRelation(name, self._runner.show(relation, name, self._kept[operator]))
 
     def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
         text = relations.delta(operator)
@@ -164,8 +164,8 @@ class Maintained:
             return
         name, columns = f"{self._prefix}_{relation}", [*operator.columns, WEIGHT]
         kept = relation if operator in self._layout.kept else None
-        rows = self._runner.run(text, name, relations.changes(operator) <= SMALL, kept, columns)
-        relations.took(operator, select(listed(columns), name), rows)
+        rows = self._runner.run(text, name, relations.changes(operator) <= SMALL_BATCH, kept, columns)
+        relations.took(operator, select(column_list(columns), name), rows)
 
     def _take_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> pa.Table | None:
         """Computes the changes of sums, and gives those of the result if they come with them."""
@@ -173,18 +173,18 @@ class Maintained:
         if change is None and (operator.keys or not relations.first):
             relations.took(operator, None, 0)
             return None
-        name, small = f"{self._prefix}_{relation}", relations.changes(operator.input) <= SMALL
-        added = None if change is None else deltas.added(operator, sums, change)
+        name, small = f"{self._prefix}_{relation}", relations.changes(operator.input) <= SMALL_BATCH
+        added = None if change is None else deltas.sum_terms(operator, sums, change)
         before = relations.kept.get(operator)
         within = None
         if added is not None and before is not None and before.rows > _WHOLE and operator.keys:
-            self._runner.run(deltas.added_up(operator, sums, added), f"{name}_added", small)
+            self._runner.run(deltas.total_sums(operator, sums, added), f"{name}_added", small)
             added = f"{name}_added"
-            within = Within(
-                select(listed(operator.keys), added), tuple(KeyMatch(key, key) for key in operator.keys), small
+            within = Restriction(
+                select(column_list(operator.keys), added), tuple(KeyMatch(key, key) for key in operator.keys), small
             )
-        kept = restricted(before.name, within) if before else None
-        text = deltas.linear_aggregate(operator, sums, added, kept, relations.in_one_task(operator.input))
+        kept = restrict(before.name, within) if before else None
+        text = deltas.sums_delta(operator, sums, added, kept, relations.in_one_task(operator.input))
         columns = [*operator.keys, *(one.name for one in sums.columns)]
         if small and self._direct is not None and self._direct.aggregate == operator:
             brought = self._runner.bring(self._direct.query(sums, text, relations.first), relation, columns)
@@ -192,9 +192,9 @@ class Maintained:
                 return self._direct.rows(brought, self._columns)
         rows = self._runner.run(text, name, small, relation, columns)
         if self._identified and operator is self._root:
-            relations.took(operator, deltas.numbered(operator, name, self._columns), rows)
+            relations.took(operator, deltas.copies_with_id(operator, name, self._columns), rows)
         else:
-            relations.took(operator, deltas.answers_changed(operator, sums, name, relations.first), rows)
+            relations.took(operator, deltas.aggregate_delta(operator, sums, name, relations.first), rows)
         return None
 
     def _fold(self, operator: Operator) -> None:
@@ -204,14 +204,14 @@ class Maintained:
         found = self._shown(operator)
         sums = self._layout.sums.get(operator)
         if sums is not None and isinstance(operator, Aggregate):
-            text = deltas.groups_left(operator, sums, found.name)
+            text = deltas.consolidate_sums(operator, sums, found.name)
         else:
-            text = deltas.consolidated(found.name, operator.columns)
-        self._runner.fold(relation, text, found.rows <= 5 * SMALL)
+            text = deltas.consolidate(found.name, operator.columns)
+        self._runner.fold(relation, text, found.rows <= 5 * SMALL_BATCH)
 
-    def _here(self, few: pa.Table) -> Changed:
+    def _here(self, few: pa.Table) -> ResultDelta:
         rows = few.cast(from_ddl(self._result_ddl))
-        return Changed(rows, lambda: local(self._spark, rows, self._result_ddl))
+        return ResultDelta(rows, lambda: local_rows(self._spark, rows, self._result_ddl))
 
     def _result(self, relations: Relations) -> DataFrame:
         text = relations.delta(self._root)
@@ -221,7 +221,7 @@ class Maintained:
             return self._spark.sql(text)
         names = zip(self._root.columns, self._columns, strict=True)
         text = select([*(f"{quoted(made_up)} AS {quoted(name)}" for made_up, name in names), WEIGHT], text)
-        return self._spark.sql(text if _is_consolidated(self._root) else deltas.consolidated(text, self._columns))
+        return self._spark.sql(text if _is_consolidated(self._root) else deltas.consolidate(text, self._columns))
 
 
 def _is_consolidated(operator: Operator) -> bool:
@@ -233,6 +233,6 @@ def _is_consolidated(operator: Operator) -> bool:
             return _is_consolidated(below)
         case Projection(below, expressions):
             # of anything but columns two rows may come to be the same, or one become several
-            return {sql for _, sql in expressions} == set(listed(below.columns)) and _is_consolidated(below)
+            return {sql for _, sql in expressions} == set(column_list(below.columns)) and _is_consolidated(below)
         case _:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.views.algebra.names import quoted, same
+from headrace.views.algebra.names import pass_through, quoted
 from headrace.views.algebra.operators import (
     Aggregate,
     Equal,
@@ -22,13 +22,13 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.types import alike
+from headrace.views.algebra.types import comparable
 from headrace.views.maintain.batch_query import OperatorTypes
 
 
-def aligned(op: Operator, types: OperatorTypes) -> Operator:
+def align_join_types(op: Operator, types: OperatorTypes) -> Operator:
     """The same rows, from joins whose columns are alike."""
-    inputs = [aligned(one, types) for one in inputs_of(op)]
+    inputs = [align_join_types(one, types) for one in inputs_of(op)]
     match op:
         case Scan():
             return op
@@ -37,12 +37,12 @@ def aligned(op: Operator, types: OperatorTypes) -> Operator:
         case Projection() | Selection() | Aggregate() | Ranked():
             return replace(op, input=inputs[0])
         case Match():
-            return _compared(replace(op, left=inputs[0], right=inputs[1]), types)
+            return _align(replace(op, left=inputs[0], right=inputs[1]), types)
         case Join():
-            return _compared(replace(op, inputs=tuple(inputs)), types)
+            return _align(replace(op, inputs=tuple(inputs)), types)
 
 
-def _compared(op: Join | Match, types: OperatorTypes) -> Operator:
+def _align(op: Join | Match, types: OperatorTypes) -> Operator:
     sides = list(inputs_of(op))
     equal = [_pair(sides, one, types) for one in op.equal]
     if tuple(equal) == op.equal:
@@ -52,17 +52,17 @@ def _compared(op: Join | Match, types: OperatorTypes) -> Operator:
         made = replace(op, inputs=tuple(sides), equal=tuple(equal))
     else:
         made = replace(op, left=sides[0], right=sides[1], equal=tuple(equal))
-    return Projection(made, same(op.columns))
+    return Projection(made, pass_through(op.columns))
 
 
 def _pair(sides: list[Operator], one: Equal, types: OperatorTypes) -> Equal:
     places = [next(n for n, side in enumerate(sides) if name in side.columns) for name in (one.left, one.right)]
     kinds = [types.schema(sides[n]).field(name).type for n, name in zip(places, (one.left, one.right), strict=True)]
-    if alike(*kinds):
+    if comparable(*kinds):
         return one
     kind = types.compared(sides[places[0]], one.left, sides[places[1]], one.right)
     names = (f"{one.left}_for_{one.right}", f"{one.right}_for_{one.left}")
     for place, column, name in zip(places, (one.left, one.right), names, strict=True):
         cast = (name, f"CAST({quoted(column)} AS {kind})")
-        sides[place] = Projection(sides[place], (*same(sides[place].columns), cast))
+        sides[place] = Projection(sides[place], (*pass_through(sides[place].columns), cast))
     return replace(one, left=names[0], right=names[1])

@@ -15,7 +15,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
-from headrace.views.maintain.result_delta import Changed
+from headrace.views.maintain.result_delta import ResultDelta
 from headrace.views.maintain.runner import nullable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class KeyedChanges:
     Two rows of one key fail whoever reads them; within `key_conflicts` as an error that names the key.
     """
 
-    def __init__(self, changed: Changed, key: Sequence[str]) -> None:
+    def __init__(self, changed: ResultDelta, key: Sequence[str]) -> None:
         self._changed, self._key = changed, key
         self._rows: DataFrame | None = None
         few = changed.few
@@ -41,7 +41,7 @@ class KeyedChanges:
     def rows(self) -> DataFrame:
         """The changes as Spark has them; computed once for all that read them."""
         if self._rows is None:
-            self._rows = keyed_rows(self._changed.frame, self._key).persist()
+            self._rows = keyed_frame(self._changed.frame, self._key).persist()
         return self._rows
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class KeyedChanges:
             self._rows.unpersist()
 
 
-def keyed_rows(changes: DataFrame, key: Sequence[str]) -> DataFrame:
+def keyed_frame(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     """One change per key, by Spark."""
     from pyspark.sql import functions as F
 
@@ -111,7 +111,7 @@ def _is_plain(schema: pa.Schema, key: Sequence[str]) -> bool:
 
 
 @contextmanager
-def keyed(changed: Changed, key: Sequence[str]) -> Iterator[KeyedChanges]:
+def changes_by_key(changed: ResultDelta, key: Sequence[str]) -> Iterator[KeyedChanges]:
     """The changes by key, for as long as they are needed."""
     with key_conflicts(key), closing(KeyedChanges(changed, key)) as changes:
         yield changes

@@ -23,7 +23,7 @@ from headrace.views.algebra.operators import (
 from headrace.views.maintain.batch_query import OperatorTypes
 from headrace.views.maintain.sums import Sums, as_sums
 
-_FRESH = re.compile(r"_\d+$")
+_NUMBER_SUFFIX = re.compile(r"_\d+$")
 """What was put behind the name that a column has in the text."""
 
 
@@ -88,7 +88,7 @@ def refuse_maps(operator: Operator, types: OperatorTypes) -> None:
     """Refuse columns that are maps, or have maps in them."""
     for one in types.schema(operator):
         if "map<" in ddl_type(one.type):
-            name = _FRESH.sub("", one.name)
+            name = _NUMBER_SUFFIX.sub("", one.name)
             raise ProjectError(
                 "view-unsupported",
                 f"column '{name}' is a map: rows of a view are compared by all their columns, and maps cannot be",

@@ -20,9 +20,18 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.sql_text import SMALL, KeyMatch, Within, emptied, listed, restricted, select, united
+from headrace.views.algebra.sql_text import (
+    SMALL_BATCH,
+    KeyMatch,
+    Restriction,
+    column_list,
+    empty_rows,
+    restrict,
+    select,
+    union_all,
+)
 from headrace.views.maintain import deltas
-from headrace.views.maintain.batch_query import OperatorTypes, named
+from headrace.views.maintain.batch_query import OperatorTypes, aliased
 from headrace.views.maintain.layout import Layout
 
 _ONE_TASK = 200_000
@@ -30,7 +39,7 @@ _ONE_TASK = 200_000
 
 
 @dataclass(frozen=True)
-class Shown:
+class TempRelation:
     """The name of a relation that Spark knows, and how many rows it has."""
 
     name: str
@@ -44,9 +53,9 @@ class Relations:
         self,
         layout: Layout,
         types: OperatorTypes,
-        changed: Mapping[str, Shown],
-        old: Callable[[str], Shown],
-        kept: Mapping[Operator, Shown],
+        changed: Mapping[str, TempRelation],
+        old: Callable[[str], TempRelation],
+        kept: Mapping[Operator, TempRelation],
         first: bool,
     ) -> None:
         self._layout, self._types = layout, types
@@ -77,7 +86,7 @@ class Relations:
         match operator:
             case Scan(table):
                 found = self._changed.get(table)
-                return _scanned(operator, found.name) if found else None
+                return _scan_sql(operator, found.name) if found else None
             case Projection() | Selection() | UnionAll():
                 return self._linear(operator, [self.delta(below) for below in inputs_of(operator)])
             case Join():
@@ -90,12 +99,12 @@ class Relations:
     def _linear(self, operator: Projection | Selection | UnionAll, inputs: Sequence[str | None]) -> str | None:
         if isinstance(operator, UnionAll):
             given = [(below, text) for below, text in zip(operator.inputs, inputs, strict=True) if text is not None]
-            return united(self._as(operator, below, text) for below, text in given)
+            return union_all(self._as(operator, below, text) for below, text in given)
         if inputs[0] is None:
             return None
         if isinstance(operator, Selection):
             return select(["*"], inputs[0], f"WHERE {operator.condition}")
-        return select([*named(operator.expressions), WEIGHT], inputs[0])
+        return select([*aliased(operator.expressions), WEIGHT], inputs[0])
 
     def _as(self, union: UnionAll, below: Operator, text: str) -> str:
         """An input of a union with the types of the union, which Spark would not know with one input alone."""
@@ -114,7 +123,7 @@ class Relations:
         # only what a changed input is joined with: to ask for rows may make Spark look for their files
         old = [self.rows(one, False) if number < places[-1] else None for number, one in enumerate(join.inputs)]
         new = [self.rows(one, True) if number > places[0] else None for number, one in enumerate(join.inputs)]
-        return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL, self.in_one_task(join))
+        return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL_BATCH, self.in_one_task(join))
 
     def _match_delta(self, op: Match) -> str | None:
         sides = (op.left, op.right)
@@ -125,21 +134,21 @@ class Relations:
         new = (self.rows(op.left, True, left), self.rows(op.right, True, right))
         old = (self.rows(op.left, False, left), self.rows(op.right, False, right))
         types = {**self._types.of(op.left), **self._types.of(op.right)}
-        changed = deltas.match(op, old, new, types)
+        changed = deltas.match_delta(op, old, new, types)
         # without a restriction they are among the rows already
-        return changed if self.first else united([changed, deltas.unmatchable(op, delta[0], delta[1], types)])
+        return changed if self.first else union_all([changed, deltas.unmatchable_delta(op, delta[0], delta[1], types)])
 
-    def _touched(self, op: Match, side: Operator, delta: Sequence[str | None]) -> Within | None:
+    def _touched(self, op: Match, side: Operator, delta: Sequence[str | None]) -> Restriction | None:
         """The values of the equal columns that changed on either side, as a restriction of one side."""
         if self.first:
             return None
         values = []
         for other, text in zip((op.left, op.right), delta, strict=True):
             if text is not None:
-                mine = [f"{quoted(_of(one, other))} AS {quoted(f'__k{n}')}" for n, one in enumerate(op.equal)]
+                mine = [f"{quoted(_column_of(one, other))} AS {quoted(f'__k{n}')}" for n, one in enumerate(op.equal)]
                 values.append(select(mine, text))
-        wanted = tuple(KeyMatch(_of(one, side), f"__k{n}", one.nulls) for n, one in enumerate(op.equal))
-        return Within(united(values) or "", wanted, self.changes(op) <= SMALL)
+        wanted = tuple(KeyMatch(_column_of(one, side), f"__k{n}", one.nulls) for n, one in enumerate(op.equal))
+        return Restriction(union_all(values) or "", wanted, self.changes(op) <= SMALL_BATCH)
 
     def _group_delta(self, op: Aggregate | Ranked) -> str | None:
         keys = op.keys if isinstance(op, Aggregate) else op.partition
@@ -148,31 +157,35 @@ class Relations:
         if change is None and not always:
             return None
         within = self.touched_groups(op.input, keys)
-        rows = self.rows(op.input, True, within) or emptied(self._types.of(op.input))
+        rows = self.rows(op.input, True, within) or empty_rows(self._types.of(op.input))
         before = self.kept_rows(op, within)
-        return deltas.regroup(op, rows, before) if isinstance(op, Aggregate) else deltas.ranked(op, rows, before)
+        return (
+            deltas.regroup_delta(op, rows, before)
+            if isinstance(op, Aggregate)
+            else deltas.ranking_delta(op, rows, before)
+        )
 
-    def touched_groups(self, below: Operator, keys: Sequence[str]) -> Within | None:
+    def touched_groups(self, below: Operator, keys: Sequence[str]) -> Restriction | None:
         """The groups that changed; None when all are wanted."""
         change = self.delta(below)
         if self.first or not keys or change is None:
             return None
         values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], change)
-        return Within(
-            values, tuple(KeyMatch(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL
+        return Restriction(
+            values, tuple(KeyMatch(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL_BATCH
         )
 
-    def rows(self, operator: Operator, new: bool, within: Within | None = None) -> str | None:
+    def rows(self, operator: Operator, new: bool, within: Restriction | None = None) -> str | None:
         """The rows as they are after this batch, or as they were before it."""
         if operator in self._layout.kept:
-            return united([self.kept_rows(operator, within), restricted(self._only(operator, new), within)])
+            return union_all([self.kept_rows(operator, within), restrict(self._only(operator, new), within)])
         match operator:
             case Scan(table):
-                return restricted(united([self._table(operator, table), self._only(operator, new)]), within)
+                return restrict(union_all([self._table(operator, table), self._only(operator, new)]), within)
             case Projection(below):
                 pushed = within.through(_plain_columns(operator)) if within else None
                 text = self._linear(operator, [self.rows(below, new, pushed)])
-                return text if within is None or within.covers(pushed) else restricted(text, within)
+                return text if within is None or within.covers(pushed) else restrict(text, within)
             case Selection(below):
                 return self._linear(operator, [self.rows(below, new, within)])
             case UnionAll(inputs):
@@ -191,46 +204,46 @@ class Relations:
             return None
         found = self._old(table)
         self._read[table] = found.rows
-        return _scanned(operator, found.name)
+        return _scan_sql(operator, found.name)
 
     def in_one_task(self, operator: Operator) -> bool:
         """Whether the changes of an operator, and all that was asked for so far, are few enough for a single task."""
         kept = sum(one.rows for one in self.kept.values())
-        return self.changes(operator) <= SMALL and sum(self._read.values()) + kept <= _ONE_TASK
+        return self.changes(operator) <= SMALL_BATCH and sum(self._read.values()) + kept <= _ONE_TASK
 
     def _only(self, operator: Operator, new: bool) -> str | None:
         return self.delta(operator) if new else None
 
-    def _join_rows(self, join: Join, new: bool, within: Within | None) -> str | None:
-        parts = [_part(join, one, within) for one in join.inputs]
+    def _join_rows(self, join: Join, new: bool, within: Restriction | None) -> str | None:
+        parts = [_input_restriction(join, one, within) for one in join.inputs]
         sides = [self.rows(one, new, part) for one, part in zip(join.inputs, parts, strict=True)]
         given = [side for side in sides if side is not None]
         if len(given) < len(sides):
             return None
         known = [len(part.wanted) if part else 0 for part in parts]
         begin = known.index(max(known))
-        text = deltas.joined(join, given, begin, within is not None and within.small)
-        return text if within is None or within.covers(parts[begin]) else restricted(text, within)
+        text = deltas.join_sides(join, given, begin, within is not None and within.small)
+        return text if within is None or within.covers(parts[begin]) else restrict(text, within)
 
-    def kept_rows(self, operator: Operator, within: Within | None = None) -> str | None:
+    def kept_rows(self, operator: Operator, within: Restriction | None = None) -> str | None:
         """The result of an operator before this batch, as it was kept."""
         found = self.kept.get(operator)
         if found is None or self.first:
             return None
         sums = self._layout.sums.get(operator)
         if sums is None or not isinstance(operator, Aggregate):
-            return restricted(select([*listed(operator.columns), WEIGHT], found.name), within)
+            return restrict(select([*column_list(operator.columns), WEIGHT], found.name), within)
         pushed = within.through({key: key for key in operator.keys}) if within else None
-        groups = deltas.added_up(operator, sums, restricted(found.name, pushed) or found.name)
-        text = deltas.answers(operator, sums, groups)
-        return text if within is None or within.covers(pushed) else restricted(text, within)
+        groups = deltas.total_sums(operator, sums, restrict(found.name, pushed) or found.name)
+        text = deltas.aggregate_rows(operator, sums, groups)
+        return text if within is None or within.covers(pushed) else restrict(text, within)
 
 
-def _scanned(scan: Scan, name: str) -> str:
+def _scan_sql(scan: Scan, name: str) -> str:
     return select([*(f"{quoted(there)} AS {quoted(here)}" for here, there in scan.fields), WEIGHT], name)
 
 
-def _of(equal: Equal, side: Operator) -> str:
+def _column_of(equal: Equal, side: Operator) -> str:
     return equal.left if equal.left in side.columns else equal.right
 
 
@@ -240,7 +253,7 @@ def _plain_columns(project: Projection) -> dict[str, str]:
     return {name: known[sql] for name, sql in project.expressions if sql in known}
 
 
-def _part(join: Join, one: Operator, within: Within | None) -> Within | None:
+def _input_restriction(join: Join, one: Operator, within: Restriction | None) -> Restriction | None:
     """A restriction of a join as one of its inputs can know it: by its own columns, or those that have to be equal."""
     if within is None:
         return None

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.core.records import spark_schema
-from headrace.views.algebra.sql_text import SMALL
-from headrace.views.maintain.runner import collected, local
+from headrace.views.algebra.sql_text import SMALL_BATCH
+from headrace.views.maintain.runner import collect, local_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
-class Changed:
+class ResultDelta:
     """Weighted rows, each once."""
 
     few: pa.Table | None
@@ -36,10 +36,10 @@ class Changed:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def changed_rows(spark: SparkSession, frame: DataFrame, small: bool) -> Changed:
+def result_delta(spark: SparkSession, frame: DataFrame, small: bool) -> ResultDelta:
     """The rows of a frame, brought here when the batch is `small` and they are few themselves."""
-    table = collected(frame) if small else None
+    table = collect(frame) if small else None
     if table is None:
-        return Changed(None, lambda: frame)
-    few = table.cast(spark_schema(frame)) if table.num_rows <= SMALL else None
-    return Changed(few, lambda: local(spark, table, frame.schema))
+        return ResultDelta(None, lambda: frame)
+    few = table.cast(spark_schema(frame)) if table.num_rows <= SMALL_BATCH else None
+    return ResultDelta(few, lambda: local_rows(spark, table, frame.schema))

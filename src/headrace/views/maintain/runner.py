@@ -30,9 +30,9 @@ class RelationRunner:
     def run(self, text: str, name: str, small: bool, relation: str | None = None, columns: Sequence[str] = ()) -> int:
         """Compute rows, name them, and add their columns to a relation; how many there are."""
         rows = self._spark.sql(text)
-        table = collected(rows) if small else None
+        table = collect(rows) if small else None
         if table is not None:
-            local(self._spark, table, rows.schema).createOrReplaceTempView(name)
+            local_rows(self._spark, table, rows.schema).createOrReplaceTempView(name)
             if relation is not None:
                 self._state.add(relation, table.select(columns))
             return int(table.num_rows)
@@ -40,7 +40,7 @@ class RelationRunner:
         written = self._spark.read.schema(rows.schema).parquet(spark_path(place))
         written.createOrReplaceTempView(name)
         if relation is not None:
-            few = collected(written) if count <= AT_HAND else None
+            few = collect(written) if count <= AT_HAND else None
             if few is not None:
                 self._state.add(relation, few.select(columns))
             else:
@@ -49,7 +49,7 @@ class RelationRunner:
 
     def bring(self, text: str, relation: str, columns: Sequence[str]) -> pa.Table | None:
         """The few rows of a text, of which some columns are added to a relation; None when they are too many."""
-        table = collected(self._spark.sql(text))
+        table = collect(self._spark.sql(text))
         if table is not None:
             self._state.add(relation, table.select(columns))
         return table
@@ -58,7 +58,7 @@ class RelationRunner:
         """Name the rows that are kept; how many there are."""
         table = self._state.at_hand(relation)
         if table is not None:
-            rows = local(self._spark, table, schema)
+            rows = local_rows(self._spark, table, schema)
         else:
             rows = self._spark.read.schema(schema).parquet(*map(spark_path, self._state.paths(relation)))
         rows.createOrReplaceTempView(name)
@@ -67,7 +67,7 @@ class RelationRunner:
     def fold(self, relation: str, text: str, small: bool) -> None:
         """Put what a text over a relation gives in the place of the relation."""
         rows = self._spark.sql(text)
-        table = collected(rows) if small else None
+        table = collect(rows) if small else None
         if table is not None:
             self._state.fold(relation, table)
         else:
@@ -80,12 +80,12 @@ class RelationRunner:
         return place, self._spark.read.schema(rows.schema).parquet(spark_path(place)).count()
 
 
-def local(spark: SparkSession, table: pa.Table, schema: StructType | str) -> DataFrame:
+def local_rows(spark: SparkSession, table: pa.Table, schema: StructType | str) -> DataFrame:
     """Rows that the driver has. In one piece: behind a piece without rows Spark would not see any more."""
     return spark.createDataFrame(table.combine_chunks(), schema=schema)
 
 
-def collected(rows: DataFrame) -> pa.Table | None:
+def collect(rows: DataFrame) -> pa.Table | None:
     """The rows, or None when they turn out to be more than Spark lets the driver have."""
     from pyspark.errors import PySparkException
 

@@ -54,14 +54,14 @@ def as_sums(aggregate: Aggregate, types: OperatorTypes) -> Sums | None:
     """The aggregate as sums, or None when some call is none: then touched groups are computed again."""
     kept = []
     for number, call in enumerate(aggregate.calls):
-        one = _kept(number, call, aggregate, types)
+        one = _call_as_sums(number, call, aggregate, types)
         if one is None:
             return None
         kept.append(one)
     return Sums(tuple(kept))
 
 
-def _kept(number: int, call: AggregateCall, aggregate: Aggregate, types: OperatorTypes) -> CallAsSums | None:
+def _call_as_sums(number: int, call: AggregateCall, aggregate: Aggregate, types: OperatorTypes) -> CallAsSums | None:
     if call.distinct or call.function not in ("count", "sum", "avg"):
         return None
     count = Sum(f"__c{number}", _where(call, WEIGHT), "BIGINT")
