@@ -151,7 +151,7 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
                 "changes_per_second": round(changes / middle),
             }
         figures[f"recompute_seconds{what}"] = _recompute(session, tables, result, options)
-    figures["kept"] = {name: held.rows for name, held in view.state.held().items()}
+    figures["kept"] = {name: held.rows for name, held in view.state.sizes().items()}
     return figures
 
 

@@ -219,14 +219,14 @@ def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Pa
 def test_many_changes_are_written_by_spark_and_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (incremental_view, relations):
         monkeypatch.setattr(module, "SMALL", 1)
-    monkeypatch.setattr(incremental_view, "_WHOLE", 1)
+    monkeypatch.setattr(incremental_view, "_READ_ALL_GROUPS", 1)
     monkeypatch.setattr(state, "_FOLD", 1)
     for name in ("sums over a join", "others over a match"):
         with harness(spark, SHAPES[name]) as kept:
             for batch in BATCHES[:3]:
                 kept.apply(batch)
                 check(kept)
-            assert all(held.chunks <= 3 for held in kept.maintained.state.held().values())
+            assert all(held.chunks <= 3 for held in kept.maintained.state.sizes().values())
 
 
 @pytest.mark.parametrize("rows", [1_000, 0])

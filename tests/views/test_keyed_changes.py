@@ -64,8 +64,8 @@ def test_keys_that_python_compares_otherwise_are_left_to_spark() -> None:
         raise AssertionError("nobody asked")
 
     of_doubles = table([(1.0, 1)], f"id double, {WEIGHT} bigint")
-    assert KeyedChanges(ResultDelta(of_doubles, unused), ["id"]).few is None
-    assert KeyedChanges(ResultDelta(table(ROWS), unused), ["id"]).few is not None
+    assert KeyedChanges(ResultDelta(of_doubles, unused), ["id"]).collected is None
+    assert KeyedChanges(ResultDelta(table(ROWS), unused), ["id"]).collected is not None
 
 
 @pytest.mark.spark
@@ -73,6 +73,6 @@ def test_keys_that_python_compares_otherwise_are_left_to_spark() -> None:
 def test_spark_says_the_same(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
     few = table(rows)
     with changes_by_key(ResultDelta(few, lambda: local_rows(spark, few, to_ddl(few.schema))), ["id"]) as changes:
-        assert changes.few is not None
-        assert spark_schema(changes.rows) == changes.few.schema
-        assert said(changes.rows.toArrow()) == said(changes.few)
+        assert changes.collected is not None
+        assert spark_schema(changes.rows) == changes.collected.schema
+        assert said(changes.rows.toArrow()) == said(changes.collected)

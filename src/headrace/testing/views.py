@@ -103,7 +103,7 @@ class ViewHarness:
     def _run(self, inputs: Mapping[str, TableDelta], before: Counter[Row]) -> Counter[Row]:
         after = Counter(before)
         emitted = self.maintained.apply(self._batch, inputs)
-        rows = rows_of(nullable(emitted.frame).toArrow() if emitted.few is None else emitted.few)
+        rows = rows_of(nullable(emitted.frame).toArrow() if emitted.collected is None else emitted.collected)
         self._changes = self._told(emitted, rows)
         for *row, weight in rows:
             after[tuple(row)] += weight
@@ -169,7 +169,7 @@ class ViewHarness:
         told: list[tuple[Any, ...]] = []
         with changes_by_key(emitted, self.view.key) as changes:
             # both ways have to be right: batches take turns
-            few = changes.few if self._batch % 2 else None
+            few = changes.collected if self._batch % 2 else None
             keyed_rows = rows_of(changes.rows.toArrow() if few is None else few)
         for *row, op, old in keyed_rows:
             before = () if Op(op) is not Op.UPDATE else (old,)

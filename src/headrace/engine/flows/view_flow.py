@@ -75,7 +75,7 @@ class ViewWriter:
             self._write(changes, batch_id)
 
     def _tell(self, batch_id: int, rows: int) -> None:
-        kept = self.maintained.state.held().values()
+        kept = self.maintained.state.sizes().values()
         state = {
             "numRowsTotal": sum(one.rows for one in kept),
             "memoryUsedBytes": sum(one.bytes for one in kept),
@@ -92,7 +92,7 @@ class ViewWriter:
                 crash_points.reach("between_sinks", self.flow.name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
+            if changes.collected is None or not step.sink.write_few(changes.collected, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         crash_points.reach("after_sinks", self.flow.name, batch_id)
         self.check()

@@ -1,13 +1,15 @@
-"""Types of columns, and when they can be compared value by value."""
+"""Column types that can be compared by value."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 
-def comparable(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether values of two types that are equal to the same value are equal to one another."""
-    return one == other or any(group(one) and group(other) for group in (_exact, pa.types.is_floating, _days))
+def comparable(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether equality is transitive across the two types: values equal to the same value are equal to each other."""
+    return left == right or any(
+        is_in_family(left) and is_in_family(right) for is_in_family in (_exact, pa.types.is_floating, _days)
+    )
 
 
 def _exact(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Aggregates that give the same for the same rows, in whatever order these come."""
+"""Rewrites aggregates so that their result does not depend on the order of rows."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ _SKETCHES = ("histogram_numeric", "approx_top_k", "kll_")
 
 
 def deterministic(node: exp.Expr, env: Env) -> exp.Expr:
-    """The call of an aggregate, perhaps with FILTER and WITHIN GROUP around it, so that the order does not matter.
+    """An aggregate call, possibly with FILTER and WITHIN GROUP, that is independent of the row order.
 
-    Where Spark may choose, the least value is taken; collected values are sorted.
+    Where Spark may choose a value, the least one is taken; collected values are sorted.
     """
-    made = node.copy()
-    call = made.find(exp.Anonymous)
+    copy = node.copy()
+    call = copy.find(exp.Anonymous)
     assert call is not None, "an aggregate is a call"
     name = function_of(call)
     if name in _PICKING:
-        hint = "say which: min(x), max(x), max_by(x, time) or min_by(x, time)"
+        hint = "use min(x), max(x), max_by(x, time) or min_by(x, time)"
         raise env.refuse(node, f"{name}() of a group: its rows have no order", hint)
     if name.startswith(_SKETCHES):
-        raise env.refuse(node, f"{name}(): its result depends on the order of rows", "count the values, or percentile")
+        raise env.refuse(
+            node, f"{name}(): its result depends on the order of rows", "count the values, or use percentile"
+        )
     if name == "any_value":
-        return _any_value(made, call)
+        return _any_value(copy, call)
     if name in _SORTED:
-        return exp.Anonymous(this="sort_array", expressions=[made])
-    return _deterministic_call(made, call, name)
+        return exp.Anonymous(this="sort_array", expressions=[copy])
+    return _deterministic_call(copy, call, name)
 
 
-def _any_value(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
-    """min() is one of the values, and always the same one."""
+def _any_value(expression: exp.Expr, call: exp.Anonymous) -> exp.Expr:
+    """min() is always the same one of the values."""
     call.set("this", "min")
     call.set("expressions", call.expressions[:1])
     nulls = (exp.IgnoreNulls, exp.RespectNulls)
-    found: exp.Expr = made.transform(lambda part: part.this if isinstance(part, nulls) else part)
-    return found
+    result: exp.Expr = expression.transform(lambda part: part.this if isinstance(part, nulls) else part)
+    return result
 
 
-def _deterministic_call(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
+def _deterministic_call(expression: exp.Expr, call: exp.Anonymous, name: str) -> exp.Expr:
     arguments = call.expressions
-    within = made.find(exp.WithinGroup) is not None
+    within = expression.find(exp.WithinGroup) is not None
     if name == "mean":
         call.set("this", "avg")
     elif name == "count" and len(arguments) > 1:
-        # rows that have them all
-        tests = [exp.Not(this=exp.Is(this=one.copy(), expression=exp.Null())) for one in arguments]
+        # rows in which no argument is null
+        tests = [exp.Not(this=exp.Is(this=argument.copy(), expression=exp.Null())) for argument in arguments]
         call.set("expressions", [exp.Case(ifs=[exp.If(this=exp.and_(*tests), true=exp.Literal.number(1))])])
     elif name == "mode" and len(arguments) == 1 and not within:
         call.append("expressions", exp.true())
@@ -58,23 +60,25 @@ def _deterministic_call(made: exp.Expr, call: exp.Anonymous, name: str) -> exp.E
         both = exp.Anonymous(this="struct", expressions=[order.copy(), value.copy()])
         order.replace(exp.Anonymous(this="if", expressions=[_is_null(order), exp.Null(), both]))
     elif name in ("listagg", "string_agg") and not within:
-        return _sorted_listagg(made, call)
-    return made
+        return _sorted_listagg(expression, call)
+    return expression
 
 
-def _sorted_listagg(made: exp.Expr, call: exp.Anonymous) -> exp.Expr:
-    """Texts in their own order. Not WITHIN GROUP: Spark 4.2 fails on it beside an aggregate with DISTINCT."""
+def _sorted_listagg(expression: exp.Expr, call: exp.Anonymous) -> exp.Expr:
+    """Strings in sorted order. Not WITHIN GROUP: Spark 4.2 fails on it next to an aggregate with DISTINCT."""
     values, *rest = call.expressions
     collected = exp.Anonymous(this="collect_list", expressions=[values.copy()])
-    if made is call:
-        made = collected
+    if expression is call:
+        expression = collected
     else:
         call.replace(collected)
-    none = exp.EQ(this=exp.Anonymous(this="size", expressions=[made.copy()]), expression=exp.Literal.number(0))
-    ordered = exp.Anonymous(this="sort_array", expressions=[made])
+    is_empty = exp.EQ(
+        this=exp.Anonymous(this="size", expressions=[expression.copy()]), expression=exp.Literal.number(0)
+    )
+    ordered = exp.Anonymous(this="sort_array", expressions=[expression])
     separator = rest[0].copy() if rest else exp.Literal(this="''", is_string=True)
     joined = exp.Anonymous(this="array_join", expressions=[ordered, separator])
-    return exp.Anonymous(this="if", expressions=[none, exp.Null(), joined])
+    return exp.Anonymous(this="if", expressions=[is_empty, exp.Null(), joined])
 
 
 def _is_null(node: exp.Expr) -> exp.Expr:

@@ -1,4 +1,4 @@
-"""The SQL of a view as a tree, and parts of the tree as SQL again, word for word."""
+"""Parses the SQL of a view, and writes parts of the tree as SQL, unchanged."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def parse_view(sql: str) -> tuple[Query, exp.Query]:
     tokens = _verbatim_tokens(query)
     try:
         tree = Verbatim().parser().parse(tokens, query.sql)[0]
-    except ParseError as error:  # what the plain dialect takes for a known function
+    except ParseError as error:  # the plain dialect parses it as a function it knows
         raise query.error_at(
-            query.tree, "sql-syntax", f"SQL cannot be read as a view: {error.errors[0].get('description')}", ""
+            query.tree, "sql-syntax", f"SQL cannot be parsed as a view: {error.errors[0].get('description')}", ""
         ) from error
     named = None if tree is None else tree.transform(_normalise_names)
-    assert isinstance(named, exp.Query), "the plain dialect made sure of it"
+    assert isinstance(named, exp.Query), "parse() accepts only queries"
     return query, named
 
 
 def to_sql(node: exp.Expr) -> str:
-    """An expression in Spark SQL."""
+    """The expression as Spark SQL."""
     return node.sql(dialect=Verbatim, comments=False, normalize_functions=False)
 
 
@@ -43,33 +43,36 @@ def ref(name: str) -> Ref:
 
 
 def string_value(node: exp.Expr | None) -> str | None:
-    """The value of a text that is written out; None when it is not one."""
-    is_text = isinstance(node, exp.Literal) and node.is_string and node.name[:1] in ("'", '"')
-    return node.name[1:-1] if node is not None and is_text else None
+    """The value of a string literal; None for any other expression."""
+    is_string = isinstance(node, exp.Literal) and node.is_string and node.name[:1] in ("'", '"')
+    return node.name[1:-1] if node is not None and is_string else None
 
 
 def function_of(node: exp.Expr) -> str:
-    """The name of the function that is called, in lower case; nothing when it is no call."""
+    """The name of the called function in lower case; empty if the node is not a call."""
     return node.name if isinstance(node, exp.Anonymous) else ""
 
 
 def with_field_names(node: exp.Expr, refuse: Callable[[exp.Expr], Exception]) -> exp.Expr:
-    """A copy in which struct(a, b AS c) says its field names, as Spark finds them: its columns get others here."""
-    made = node.copy()
-    for call in list(made.find_all(exp.Anonymous)):
-        if call.name == "struct" and not any(one.is_star for one in call.expressions):
-            pairs = [(_field_name(one, place, refuse), one.unalias()) for place, one in enumerate(call.expressions, 1)]
+    """A copy with explicit field names in struct(a, b AS c), as Spark derives them: columns get other names here."""
+    copy = node.copy()
+    for call in list(copy.find_all(exp.Anonymous)):
+        if call.name == "struct" and not any(field.is_star for field in call.expressions):
+            pairs = [
+                (_field_name(field, position, refuse), field.unalias())
+                for position, field in enumerate(call.expressions, 1)
+            ]
             call.set("this", "named_struct")
             call.set("expressions", [part for name, value in pairs for part in (_quoted_text(name), value)])
-    return made
+    return copy
 
 
-def _field_name(node: exp.Expr, place: int, refuse: Callable[[exp.Expr], Exception]) -> str:
+def _field_name(node: exp.Expr, position: int, refuse: Callable[[exp.Expr], Exception]) -> str:
     named = node if isinstance(node, exp.Alias) else node.unnest()
     if isinstance(named, exp.Bracket) and string_value(named.expressions[0]) is not None:
-        raise refuse(node)  # it has the name of a field of a struct, and none of a value of a map
+        raise refuse(node)  # Spark names it after a struct field, but not after a map value
     is_name = isinstance(named, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
-    return str(named.alias_or_name) if is_name else f"col{place}"
+    return str(named.alias_or_name) if is_name else f"col{position}"
 
 
 def _quoted_text(value: str) -> exp.Literal:
@@ -78,7 +81,7 @@ def _quoted_text(value: str) -> exp.Literal:
 
 
 def conjunction(parts: list[exp.Expr]) -> exp.Expr:
-    """All of it has to be true."""
+    """AND of all parts."""
     first, *others = [exp.paren(part) if isinstance(part, exp.Or) else part for part in parts]
     for other in others:
         first = exp.And(this=first, expression=other)
@@ -86,34 +89,34 @@ def conjunction(parts: list[exp.Expr]) -> exp.Expr:
 
 
 def _verbatim_tokens(query: Query) -> list[Token]:
-    """The tokens, with each literal as it stands there; Spark says what two strings in a row mean ('it''s')."""
-    made: list[Token] = []
-    place, tokens = 0, query.tokens
-    while place < len(tokens):
-        token, last = tokens[place], made[-1] if made else None
-        span = _interval(tokens, place)
+    """The tokens, with literals as written; Spark decides what two adjacent strings mean ('it''s')."""
+    result: list[Token] = []
+    position, tokens = 0, query.tokens
+    while position < len(tokens):
+        token, last = tokens[position], result[-1] if result else None
+        span = _interval(tokens, position)
         if span > 1:
-            made.append(_merged_token(query, token, tokens[place + 2 * span], TokenType.STRING))
-            place += 2 * span
+            result.append(_merged_token(query, token, tokens[position + 2 * span], TokenType.STRING))
+            position += 2 * span
         elif token.token_type in _STRINGS:
-            begins = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
-            made.append(_merged_token(query, made.pop() if begins else token, token, TokenType.STRING))
+            continues = last is not None and (last.token_type is TokenType.STRING or last.text.upper() in _TYPED)
+            result.append(_merged_token(query, result.pop() if continues else token, token, TokenType.STRING))
         elif last is not None and last.token_type is TokenType.NUMBER and token.start <= last.end:
-            # of 1L the tokeniser makes 1, :: and BIGINT in one place
-            made.append(_merged_token(query, made.pop(), token, TokenType.NUMBER))
+            # the tokeniser splits 1L into 1, :: and BIGINT at one position
+            result.append(_merged_token(query, result.pop(), token, TokenType.NUMBER))
         else:
-            made.append(token)
-        place += 1
-    return made
+            result.append(token)
+        position += 1
+    return result
 
 
-def _interval(tokens: Sequence[Token], place: int) -> int:
-    """How many numbers with units follow INTERVAL."""
-    if tokens[place].text.upper() != "INTERVAL":
+def _interval(tokens: Sequence[Token], position: int) -> int:
+    """The number of number-unit pairs after INTERVAL."""
+    if tokens[position].text.upper() != "INTERVAL":
         return 0
     count = 0
-    while place + 2 * count + 2 < len(tokens):
-        number, unit = tokens[place + 2 * count + 1], tokens[place + 2 * count + 2]
+    while position + 2 * count + 2 < len(tokens):
+        number, unit = tokens[position + 2 * count + 1], tokens[position + 2 * count + 2]
         if number.token_type not in (TokenType.NUMBER, TokenType.STRING) or unit.text.upper().rstrip("S") not in _UNITS:
             break
         count += 1
@@ -126,7 +129,7 @@ def _merged_token(query: Query, first: Token, last: Token, kind: TokenType) -> T
 
 
 def _normalise_names(node: exp.Expr) -> exp.Expr:
-    """Function names in one spelling, so that equal calls are equal trees."""
+    """Lower-case function names, so that equal calls are equal trees."""
     if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
         node = exp.Anonymous(this="any", expressions=[node.this])
     if isinstance(node, exp.Anonymous):

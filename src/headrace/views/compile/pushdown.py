@@ -1,4 +1,4 @@
-"""Columns and conditions put where they belong: computed once, and filtered as early as can be."""
+"""Adds computed columns and conditions to an operator; conditions are pushed down as far as possible."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _GENERATES_ROWS = re.compile(rf"\b({'|'.join(sorted(GENERATORS))}|window)\(")
 def with_columns(
     op: Operator, expressions: Sequence[exp.Expr], names: FreshNames, base: str = "x"
 ) -> tuple[Operator, list[str]]:
-    """The rows with some expressions beside them, and the columns these are; what is a column already stays one."""
-    found: dict[str, str] = {}
+    """Add a column for each expression; returns the columns. An expression that is a column already is not added."""
+    column_of: dict[str, str] = {}
     columns = []
-    for one in expressions:
-        if isinstance(one, Ref):
-            columns.append(one.name)
+    for expression in expressions:
+        if isinstance(expression, Ref):
+            columns.append(expression.name)
             continue
-        written = to_sql(one)
-        found.setdefault(written, names.fresh(base))
-        columns.append(found[written])
-    if not found:
+        sql = to_sql(expression)
+        column_of.setdefault(sql, names.fresh(base))
+        columns.append(column_of[sql])
+    if not column_of:
         return op, columns
-    added = tuple((name, written) for written, name in found.items())
+    added = tuple((name, sql) for sql, name in column_of.items())
     return Projection(op, (*pass_through(op.columns), *added)), columns
 
 
 def add_filter(op: Operator, conditions: Iterable[exp.Expr]) -> Operator:
-    """The rows for which all conditions are true; each is asked as far down as it can be."""
-    kept = [one for one in conditions if not _always(one)]
-    for one in kept:
-        op = _push(op, to_sql(conjunction([one])))
+    """The rows for which all conditions are true; each condition is pushed down as far as possible."""
+    filters = [condition for condition in conditions if not _always(condition)]
+    for condition in filters:
+        op = _push(op, to_sql(conjunction([condition])))
     return op
 
 
@@ -53,7 +53,7 @@ def _push(op: Operator, condition: str) -> Operator:
 
 
 def _pushed_inside(op: Operator, condition: str) -> Operator | None:
-    """The same operator with the condition inside of it; None when it can only be asked of its result."""
+    """The operator with the condition pushed inside; None if it only applies to the result."""
     names = columns_in(condition) & set(op.columns)
     match op:
         case Selection():
@@ -78,7 +78,7 @@ def _pushed_inside(op: Operator, condition: str) -> Operator | None:
 
 
 def _below_project(op: Projection, condition: str, names: set[str]) -> Operator | None:
-    """A condition on columns that the Project only passes on."""
+    """Push a condition on columns that the projection passes through."""
     sources = {name: source for name, source in op.expressions if name in names and as_column(source)}
     if len(sources) < len(names) or not names:
         return None
@@ -86,12 +86,12 @@ def _below_project(op: Projection, condition: str, names: set[str]) -> Operator 
 
 
 def _into_join(op: Join, condition: str, names: set[str]) -> Operator:
-    inputs = [_push(one, condition) if names and names <= set(one.columns) else one for one in op.inputs]
+    inputs = [_push(input_, condition) if names and names <= set(input_.columns) else input_ for input_ in op.inputs]
     if inputs != list(op.inputs):
         return replace(op, inputs=tuple(inputs))
     return replace(op, condition=f"{op.condition} AND {condition}" if op.condition else condition)
 
 
 def generates_rows(expression: str) -> bool:
-    """Whether an expression of a Project may make several rows of one, or none. It may be said of too many."""
+    """Whether an expression of a Projection may give several rows or none. May report too many."""
     return _GENERATES_ROWS.search(expression) is not None

@@ -1,7 +1,7 @@
-"""From the sums of an aggregate to the rows of the result in one query, where little stands between them.
+"""Sums of an aggregate and the result delta from one query.
 
-To ask Spark anything costs a tenth of a second, however few rows it is about; so the sums that are kept and the rows of
-the result come from the same query, and the driver takes them apart.
+A Spark query costs a tenth of a second even for a few rows. If only projections and selections lie between an aggregate
+and the result, one query returns both the sums to store and the result rows, and the driver separates them.
 """
 
 from __future__ import annotations
@@ -27,49 +27,52 @@ _GENERATOR = re.compile(r"\b(explode|posexplode|inline|stack|json_tuple|variant_
 
 @dataclass(frozen=True)
 class FusedAggregate:
-    """An aggregate that is kept as sums, and what is done with each of its rows."""
+    """An aggregate maintained as sums, and the row-by-row steps from it to the result."""
 
     aggregate: Aggregate
     steps: tuple[Projection | Selection, ...]
-    """From the aggregate up to the result."""
+    """In order, from the aggregate to the result."""
 
-    def query(self, sums: Sums, groups: str, first: bool) -> str:
-        """The touched groups, and beside each its row of the result as it is and as it was."""
-        kept = [*self.aggregate.keys, *(one.name for one in sums.columns)]
-        old = [one.name + deltas.OLD for one in sums.columns]
-        now = self._answered(sums, deltas.NOW, groups, [*kept, *old], _AFTER, _IS)
+    def query_sql(self, sums: Sums, groups: str, first: bool) -> str:
+        """The touched groups with their sums, each with its new and its old result row."""
+        state_columns = [*self.aggregate.keys, *(sum_.name for sum_ in sums.columns)]
+        old_sums = [sum_.name + deltas.OLD for sum_ in sums.columns]
+        new_rows = self._with_result_row(sums, deltas.NOW, groups, [*state_columns, *old_sums], _AFTER, _IS)
         after, before = self._numbered(_AFTER), self._numbered(_BEFORE)
         if first:
-            return select([*column_list([*kept, *after, _IS]), f"{_IS} AS {_CHANGED}"], now)
-        text = self._answered(sums, deltas.OLD, now, [*kept, *after, _IS], _BEFORE, _WAS)
+            return select([*column_list([*state_columns, *after, _IS]), f"{_IS} AS {_CHANGED}"], new_rows)
+        query = self._with_result_row(sums, deltas.OLD, new_rows, [*state_columns, *after, _IS], _BEFORE, _WAS)
         same = " AND ".join([_IS, _WAS, *(f"{a} <=> {b}" for a, b in zip(after, before, strict=True))])
-        return select([*column_list([*kept, *after, *before, _IS, _WAS]), f"NOT ({same}) AS {_CHANGED}"], text)
+        return select(
+            [*column_list([*state_columns, *after, *before, _IS, _WAS]), f"NOT ({same}) AS {_CHANGED}"], query
+        )
 
-    def _answered(self, sums: Sums, which: str, groups: str, carried: Sequence[str], prefix: str, flag: str) -> str:
-        """What is carried along (the keys are), the row of the result that some sums give in numbered columns, and a
-        flag that says whether there is one."""
+    def _with_result_row(
+        self, sums: Sums, suffix: str, groups: str, carried: Sequence[str], prefix: str, flag: str
+    ) -> str:
+        """The carried columns, the result row of the sums as numbered columns, and a flag: the row exists."""
         op = self.aggregate
-        values = sums.answers(lambda one: quoted(one.name + which))
-        answers = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
-        text = select([*column_list(carried), *answers, f"{deltas.group_exists(op, which)} AS {_THERE}"], groups)
+        values = sums.results(lambda sum_: quoted(sum_.name + suffix))
+        results = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
+        query = select([*column_list(carried), *results, f"{deltas.group_exists(op, suffix)} AS {_THERE}"], groups)
         for step in self.steps:
-            text = _apply_step(step, text)
-        made = [
+            query = _apply_step(step, query)
+        result_columns = [
             f"{name} AS {number}"
             for name, number in zip(column_list(self._columns), self._numbered(prefix), strict=True)
         ]
-        return select([*column_list(carried), *made, f"{_THERE} AS {flag}"], text)
+        return select([*column_list(carried), *result_columns, f"{_THERE} AS {flag}"], query)
 
     def rows(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The weighted rows of the result, under their names, out of what the query gave."""
+        """The weighted result rows from the collected query result."""
         changed = table.filter(table.column(_CHANGED))
         parts = []
         for prefix, flag, weight in ((_AFTER, _IS, 1), (_BEFORE, _WAS, -1)):
             if flag in table.column_names:
-                there = changed.filter(changed.column(flag))
-                made = there.select(self._numbered(prefix)).rename_columns(list(columns))
-                weights = pa.repeat(pa.scalar(weight, pa.int64()), made.num_rows)
-                parts.append(made.append_column(pa.field(WEIGHT, pa.int64()), weights))
+                existing = changed.filter(changed.column(flag))
+                result_rows = existing.select(self._numbered(prefix)).rename_columns(list(columns))
+                weights = pa.repeat(pa.scalar(weight, pa.int64()), result_rows.num_rows)
+                parts.append(result_rows.append_column(pa.field(WEIGHT, pa.int64()), weights))
         return pa.concat_tables(parts)
 
     @property
@@ -81,8 +84,8 @@ class FusedAggregate:
 
 
 def fused_aggregate(root: Operator) -> FusedAggregate | None:
-    """The result as one aggregate and steps that see each row alone; None when it is more than that, or when rows of
-    two groups could come to be the same."""
+    """The result as one aggregate and row-by-row steps. None if it is more than that, or if two groups could give the
+    same result row."""
     steps: list[Projection | Selection] = []
     below = root
     while isinstance(below, Projection | Selection):
@@ -100,16 +103,16 @@ def fused_aggregate(root: Operator) -> FusedAggregate | None:
     return FusedAggregate(below, tuple(reversed(steps))) if len(names) == len(below.keys) else None
 
 
-def _apply_step(step: Projection | Selection, text: str) -> str:
-    """A step that leaves rows where they are, with all they had: whether one is still there is said beside. Nothing is
-    computed for one that is not, since that may fail."""
+def _apply_step(step: Projection | Selection, query: str) -> str:
+    """Applies a step without dropping rows or columns: a flag says whether a row still exists. Nothing is computed for
+    rows that do not, since it may fail."""
     if isinstance(step, Selection):
-        there = f"{_THERE} AND coalesce(CASE WHEN {_THERE} THEN {step.condition} END, false)"
-        return select([f"* EXCEPT ({_THERE})", f"{there} AS {_THERE}"], text)
-    return select(["*", *(_if_there(sql, name) for name, sql in step.expressions if sql != quoted(name))], text)
+        exists = f"{_THERE} AND coalesce(CASE WHEN {_THERE} THEN {step.condition} END, false)"
+        return select([f"* EXCEPT ({_THERE})", f"{exists} AS {_THERE}"], query)
+    return select(["*", *(_if_there(sql, name) for name, sql in step.expressions if sql != quoted(name))], query)
 
 
 def _if_there(sql: str, name: str) -> str:
-    # nothing but NULL would have no type
+    # a bare NULL has no type
     value = "CAST(NULL AS STRING)" if sql.upper() == "NULL" else f"CASE WHEN {_THERE} THEN {sql} END"
     return f"{value} AS {quoted(name)}"

@@ -1,4 +1,4 @@
-"""Keeps the result of a view as its tables change: one batch of changes in, the changes of the result out."""
+"""Maintains a view incrementally: takes the deltas of its tables in one batch, returns the delta of its result."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_WHOLE = 50_000
-"""Sums of up to so many groups are read whole beside the changes; of more, only those that are touched."""
-_FORM = "2"
-"""Of what is kept: nothing goes on from another one."""
+_READ_ALL_GROUPS = 50_000
+"""Sums of up to this many groups are read completely; of more groups, only the touched ones."""
+_STATE_FORMAT = "2"
+"""Version of the state layout; a view does not resume from another one."""
 
 
 @dataclass(frozen=True)
 class TableDelta:
-    """One table in one batch."""
+    """The delta of one table in one batch."""
 
     delta: DataFrame | None
-    """The weighted rows of this batch; None when nothing changed."""
+    """The weighted rows of this batch; None if nothing changed."""
     old: Callable[[], DataFrame]
-    """Weighted rows that add up to the table before this batch. Not asked in the first, in which all rows change."""
+    """Weighted rows that add up to the table before this batch. Not called in the first batch: all rows are new."""
     rows: int
-    """How many rows `delta` has."""
+    """The row count of `delta`."""
     table_rows: int
-    """About how many rows the table has."""
+    """The approximate row count of the table."""
     version: Hashable = None
-    """Tells what `old` gives: it is not asked again while this is the same. None tells nothing."""
+    """Identifies the rows of `old`, which is not called again for the same version. None: unknown."""
 
 
 class IncrementalView:
-    """One view and its state. `spark` is to be a session of its own, and that of all inputs: its settings are changed,
-    and temporary views come into being in it, under names that only this object uses.
+    """One view and its state.
 
-    With `identified` the rows of a view without a key get one, `_id`: the same for as long as the row is there.
+    `spark` is a session used by this view and its inputs only: its settings are changed, and temporary views are
+    registered in it. With `identified` the rows of a view without a key get the key `_id`, which stays the same as
+    long as the row exists.
     """
 
     def __init__(
@@ -74,31 +75,31 @@ class IncrementalView:
         self._prefix = f"__view_{uuid.uuid4().hex[:8]}"
         self._numbers = {name: number for number, name in enumerate(tables)}
         self._versions: dict[str, Hashable] = {}
-        """Of the tables as Spark knows them."""
+        """The table versions registered in Spark."""
         spark.conf.set("spark.sql.adaptive.enabled", "false")
         for name, shape in tables.items():
             spark.createDataFrame([], to_ddl(shape.columns)).createOrReplaceTempView(self._table("empty", name))
-        spark.conf.set("spark.sql.debug.maxToStringFields", "10000")  # plans are looked at
+        spark.conf.set("spark.sql.debug.maxToStringFields", "10000")  # plans are searched as text
         self._types = OperatorTypes(spark, {name: self._table("empty", name) for name in tables})
         view = replace(view, root=align_join_types(view.root, self._types))
         self._types.refuse_clock(view.root)
-        # copies of rows are counted as groups of all columns are
+        # copies of a row are counted as a group by all columns
         self._root: Operator = Aggregate(view.root, view.root.columns, ()) if identified else view.root
         self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
-        self._kept = {operator: self._kept_columns(operator) for operator in self._layout.kept}
-        self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
-        found = [
+        self._stored_schemas = {operator: self._stored_schema(operator) for operator in self._layout.stored}
+        self._definition = hashlib.sha256(f"{_STATE_FORMAT} {identified} {view!r}".encode()).hexdigest()
+        fields = [
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
         ]
-        self.schema = pa.schema([*([pa.field(ID, pa.string())] if identified else []), *found])
+        self.schema = pa.schema([*([pa.field(ID, pa.string())] if identified else []), *fields])
         self._result_ddl = f"{to_ddl(self.schema)}, {WEIGHT} BIGINT"
-        self._direct = None if identified else fused_aggregate(view.root)
+        self._fused = None if identified else fused_aggregate(view.root)
 
-    def _table(self, what: str, name: str) -> str:
-        return f"{self._prefix}_{what}_{self._numbers[name]}"
+    def _table(self, role: str, name: str) -> str:
+        return f"{self._prefix}_{role}_{self._numbers[name]}"
 
-    def _kept_columns(self, operator: Operator) -> StructType:
+    def _stored_schema(self, operator: Operator) -> StructType:
         from pyspark.sql.types import StructType
 
         types = self._types.of(operator)
@@ -106,133 +107,143 @@ class IncrementalView:
         if sums is None or not isinstance(operator, Aggregate):
             types = {**types, WEIGHT: "BIGINT"}
         else:
-            types = {**{key: types[key] for key in operator.keys}, **{one.name: one.type for one in sums.columns}}
-        # once: a text is parsed by Spark, every time it is used
+            types = {**{key: types[key] for key in operator.keys}, **{sum_.name: sum_.type for sum_ in sums.columns}}
+        # parsed once: Spark would parse DDL at every use
         schema = StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in types.items()))
         assert isinstance(schema, StructType)
         return schema
 
     def apply(self, batch: int, inputs: Mapping[str, TableDelta]) -> ResultDelta:
-        """The rows of the result that this batch changes, each once, with its weight. What is kept after the batch is
-        durable when this returns. Batches are numbered from 0; one that runs again begins where the one before it
-        ended. What is given back is to be read before the next batch."""
+        """The consolidated delta of the result in this batch.
+
+        The state after the batch is durable when this returns. Batches are numbered from 0; a repeated batch starts
+        from the state of the batch before it. Read the returned rows before the next batch.
+        """
         first = not self.state.begin(batch, self._definition)
-        small = sum(one.rows for one in inputs.values()) <= SMALL_BATCH
+        small = sum(table_delta.rows for table_delta in inputs.values()) <= SMALL_BATCH
         self._runner.tune(small)
-        relations, few = self._relations(inputs, first), None
-        for operator, name in self._layout.taken.items():
+        relations, collected = self._relations(inputs, first), None
+        for operator, name in self._layout.delta_names.items():
             sums = self._layout.sums.get(operator)
             if sums is not None and isinstance(operator, Aggregate):
-                few = self._take_sums(relations, operator, sums, name)
+                collected = self._compute_sums(relations, operator, sums, name)
             else:
-                self._take(relations, operator, name)
-        # before anything is added up: it reads what was kept under the same names
-        result = self._here(few) if few is not None else result_delta(self._spark, self._result(relations), small)
-        for operator in self._layout.kept:
-            self._fold(operator)
+                self._compute_delta(relations, operator, name)
+        # before the state is consolidated: the delta reads stored rows under the same names
+        result = (
+            self._local_result(collected)
+            if collected is not None
+            else result_delta(self._spark, self._result(relations), small)
+        )
+        for operator in self._layout.stored:
+            self._consolidate(operator)
         self.state.commit(batch, self._definition)
         return result
 
     def _relations(self, inputs: Mapping[str, TableDelta], first: bool) -> Relations:
         changed = {}
-        for name, one in inputs.items():
-            if one.delta is not None and one.rows:
-                changed[name] = TempRelation(self._table("delta", name), one.rows)
-                one.delta.createOrReplaceTempView(changed[name].name)
+        for name, table_delta in inputs.items():
+            if table_delta.delta is not None and table_delta.rows:
+                changed[name] = TempRelation(self._table("delta", name), table_delta.rows)
+                table_delta.delta.createOrReplaceTempView(changed[name].name)
 
         @cache
         def old(name: str) -> TempRelation:
-            """Few of the tables are needed, and it takes a while to look for the files of one."""
-            shown, version = self._table("old", name), inputs[name].version
+            """Registered on demand: few tables are needed, and listing the files of one is slow."""
+            name_in_spark, version = self._table("old", name), inputs[name].version
             if version is None or self._versions.get(name) != version:
-                inputs[name].old().createOrReplaceTempView(shown)
+                inputs[name].old().createOrReplaceTempView(name_in_spark)
                 self._versions[name] = version
-            return TempRelation(shown, inputs[name].table_rows)
+            return TempRelation(name_in_spark, inputs[name].table_rows)
 
-        kept = {one: self._shown(one) for one in self._layout.kept if self.state.rows(self._layout.taken[one])}
-        return Relations(self._layout, self._types, changed, old, kept, first)
+        stored = {
+            table_delta: self._register(table_delta)
+            for table_delta in self._layout.stored
+            if self.state.rows(self._layout.delta_names[table_delta])
+        }
+        return Relations(self._layout, self._types, changed, old, stored, first)
 
-    def _shown(self, operator: Operator) -> TempRelation:
-        relation = self._layout.taken[operator]
+    def _register(self, operator: Operator) -> TempRelation:
+        relation = self._layout.delta_names[operator]
         name = f"{self._prefix}_kept_{relation}"
-        return TempRelation(name, self._runner.show(relation, name, self._kept[operator]))
+        return TempRelation(name, self._runner.register(relation, name, self._stored_schemas[operator]))
 
-    def _take(self, relations: Relations, operator: Operator, relation: str) -> None:
-        text = relations.delta(operator)
-        if text is None:
-            relations.took(operator, None, 0)
+    def _compute_delta(self, relations: Relations, operator: Operator, relation: str) -> None:
+        sql = relations.delta(operator)
+        if sql is None:
+            relations.set_delta(operator, None, 0)
             return
         name, columns = f"{self._prefix}_{relation}", [*operator.columns, WEIGHT]
-        kept = relation if operator in self._layout.kept else None
-        rows = self._runner.run(text, name, relations.changes(operator) <= SMALL_BATCH, kept, columns)
-        relations.took(operator, select(column_list(columns), name), rows)
+        stored_as = relation if operator in self._layout.stored else None
+        rows = self._runner.run(sql, name, relations.delta_size(operator) <= SMALL_BATCH, stored_as, columns)
+        relations.set_delta(operator, select(column_list(columns), name), rows)
 
-    def _take_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> pa.Table | None:
-        """Computes the changes of sums, and gives those of the result if they come with them."""
-        change = relations.delta(operator.input)
-        if change is None and (operator.keys or not relations.first):
-            relations.took(operator, None, 0)
+    def _compute_sums(self, relations: Relations, operator: Aggregate, sums: Sums, relation: str) -> pa.Table | None:
+        """Compute the delta of sums; returns the result delta if the same query gives it."""
+        input_delta = relations.delta(operator.input)
+        if input_delta is None and (operator.keys or not relations.first):
+            relations.set_delta(operator, None, 0)
             return None
-        name, small = f"{self._prefix}_{relation}", relations.changes(operator.input) <= SMALL_BATCH
-        added = None if change is None else deltas.sum_terms(operator, sums, change)
-        before = relations.kept.get(operator)
-        within = None
-        if added is not None and before is not None and before.rows > _WHOLE and operator.keys:
-            self._runner.run(deltas.total_sums(operator, sums, added), f"{name}_added", small)
-            added = f"{name}_added"
-            within = Restriction(
-                select(column_list(operator.keys), added), tuple(KeyMatch(key, key) for key in operator.keys), small
+        name, small = f"{self._prefix}_{relation}", relations.delta_size(operator.input) <= SMALL_BATCH
+        terms = None if input_delta is None else deltas.sum_terms(operator, sums, input_delta)
+        before = relations.stored.get(operator)
+        touched = None
+        if terms is not None and before is not None and before.rows > _READ_ALL_GROUPS and operator.keys:
+            self._runner.run(deltas.total_sums(operator, sums, terms), f"{name}_added", small)
+            terms = f"{name}_added"
+            touched = Restriction(
+                select(column_list(operator.keys), terms), tuple(KeyMatch(key, key) for key in operator.keys), small
             )
-        kept = restrict(before.name, within) if before else None
-        text = deltas.sums_delta(operator, sums, added, kept, relations.in_one_task(operator.input))
-        columns = [*operator.keys, *(one.name for one in sums.columns)]
-        if small and self._direct is not None and self._direct.aggregate == operator:
-            brought = self._runner.bring(self._direct.query(sums, text, relations.first), relation, columns)
-            if brought is not None:
-                return self._direct.rows(brought, self._columns)
-        rows = self._runner.run(text, name, small, relation, columns)
+        old_sums = restrict(before.name, touched) if before else None
+        sql = deltas.sums_delta(operator, sums, terms, old_sums, relations.in_one_task(operator.input))
+        columns = [*operator.keys, *(sum_.name for sum_ in sums.columns)]
+        if small and self._fused is not None and self._fused.aggregate == operator:
+            collected = self._runner.collect_into(self._fused.query_sql(sums, sql, relations.first), relation, columns)
+            if collected is not None:
+                return self._fused.rows(collected, self._columns)
+        rows = self._runner.run(sql, name, small, relation, columns)
         if self._identified and operator is self._root:
-            relations.took(operator, deltas.copies_with_id(operator, name, self._columns), rows)
+            relations.set_delta(operator, deltas.copies_with_id(operator, name, self._columns), rows)
         else:
-            relations.took(operator, deltas.aggregate_delta(operator, sums, name, relations.first), rows)
+            relations.set_delta(operator, deltas.aggregate_delta(operator, sums, name, relations.first), rows)
         return None
 
-    def _fold(self, operator: Operator) -> None:
-        relation = self._layout.taken[operator]
-        if not self.state.is_due(relation):
+    def _consolidate(self, operator: Operator) -> None:
+        relation = self._layout.delta_names[operator]
+        if not self.state.needs_consolidation(relation):
             return
-        found = self._shown(operator)
+        stored = self._register(operator)
         sums = self._layout.sums.get(operator)
         if sums is not None and isinstance(operator, Aggregate):
-            text = deltas.consolidate_sums(operator, sums, found.name)
+            sql = deltas.consolidate_sums(operator, sums, stored.name)
         else:
-            text = deltas.consolidate(found.name, operator.columns)
-        self._runner.fold(relation, text, found.rows <= 5 * SMALL_BATCH)
+            sql = deltas.consolidate(stored.name, operator.columns)
+        self._runner.consolidate(relation, sql, stored.rows <= 5 * SMALL_BATCH)
 
-    def _here(self, few: pa.Table) -> ResultDelta:
-        rows = few.cast(from_ddl(self._result_ddl))
+    def _local_result(self, collected: pa.Table) -> ResultDelta:
+        rows = collected.cast(from_ddl(self._result_ddl))
         return ResultDelta(rows, lambda: local_rows(self._spark, rows, self._result_ddl))
 
     def _result(self, relations: Relations) -> DataFrame:
-        text = relations.delta(self._root)
-        if text is None:
+        sql = relations.delta(self._root)
+        if sql is None:
             return self._spark.createDataFrame([], self._result_ddl)
         if self._identified:
-            return self._spark.sql(text)
+            return self._spark.sql(sql)
         names = zip(self._root.columns, self._columns, strict=True)
-        text = select([*(f"{quoted(made_up)} AS {quoted(name)}" for made_up, name in names), WEIGHT], text)
-        return self._spark.sql(text if _is_consolidated(self._root) else deltas.consolidate(text, self._columns))
+        sql = select([*(f"{quoted(generated)} AS {quoted(name)}" for generated, name in names), WEIGHT], sql)
+        return self._spark.sql(sql if _is_consolidated(self._root) else deltas.consolidate(sql, self._columns))
 
 
 def _is_consolidated(operator: Operator) -> bool:
-    """Whether the rule of an operator gives each changed row once."""
+    """Whether the delta rule of an operator gives each changed row once."""
     match operator:
         case Aggregate() | Ranked() | Match():
             return True
         case Selection(below):
             return _is_consolidated(below)
         case Projection(below, expressions):
-            # of anything but columns two rows may come to be the same, or one become several
+            # other expressions may map two rows to one, or one to several
             return {sql for _, sql in expressions} == set(column_list(below.columns)) and _is_consolidated(below)
         case _:
             return False

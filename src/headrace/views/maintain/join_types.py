@@ -1,7 +1,7 @@
-"""Columns that have to be equal get one type.
+"""Gives the two columns of a join condition one type.
 
-`'01' = 1` is true, and so is `'1' = 1`: rows that match the same row need not have the same value. What is touched is
-looked for by value, so columns of unlike types are compared as what Spark would make of both.
+`'01' = 1` is true, and so is `'1' = 1`: rows that match the same row need not have the same value. Touched rows are
+found by value, so columns of different types are cast to the type in which Spark compares them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from headrace.views.maintain.batch_query import OperatorTypes
 
 
 def align_join_types(op: Operator, types: OperatorTypes) -> Operator:
-    """The same rows, from joins whose columns are alike."""
-    inputs = [align_join_types(one, types) for one in inputs_of(op)]
+    """The same relation; the equal columns of its joins have comparable types."""
+    inputs = [align_join_types(input_, types) for input_ in inputs_of(op)]
     match op:
         case Scan():
             return op
@@ -44,25 +44,25 @@ def align_join_types(op: Operator, types: OperatorTypes) -> Operator:
 
 def _align(op: Join | Match, types: OperatorTypes) -> Operator:
     sides = list(inputs_of(op))
-    equal = [_pair(sides, one, types) for one in op.equal]
+    equal = [_pair(sides, pair, types) for pair in op.equal]
     if tuple(equal) == op.equal:
         return op
-    made: Operator
+    join: Operator
     if isinstance(op, Join):
-        made = replace(op, inputs=tuple(sides), equal=tuple(equal))
+        join = replace(op, inputs=tuple(sides), equal=tuple(equal))
     else:
-        made = replace(op, left=sides[0], right=sides[1], equal=tuple(equal))
-    return Projection(made, pass_through(op.columns))
+        join = replace(op, left=sides[0], right=sides[1], equal=tuple(equal))
+    return Projection(join, pass_through(op.columns))
 
 
-def _pair(sides: list[Operator], one: Equal, types: OperatorTypes) -> Equal:
-    places = [next(n for n, side in enumerate(sides) if name in side.columns) for name in (one.left, one.right)]
-    kinds = [types.schema(sides[n]).field(name).type for n, name in zip(places, (one.left, one.right), strict=True)]
+def _pair(sides: list[Operator], pair: Equal, types: OperatorTypes) -> Equal:
+    places = [next(n for n, side in enumerate(sides) if name in side.columns) for name in (pair.left, pair.right)]
+    kinds = [types.schema(sides[n]).field(name).type for n, name in zip(places, (pair.left, pair.right), strict=True)]
     if comparable(*kinds):
-        return one
-    kind = types.compared(sides[places[0]], one.left, sides[places[1]], one.right)
-    names = (f"{one.left}_for_{one.right}", f"{one.right}_for_{one.left}")
-    for place, column, name in zip(places, (one.left, one.right), names, strict=True):
+        return pair
+    kind = types.compared(sides[places[0]], pair.left, sides[places[1]], pair.right)
+    names = (f"{pair.left}_for_{pair.right}", f"{pair.right}_for_{pair.left}")
+    for place, column, name in zip(places, (pair.left, pair.right), names, strict=True):
         cast = (name, f"CAST({quoted(column)} AS {kind})")
         sides[place] = Projection(sides[place], (*pass_through(sides[place].columns), cast))
-    return replace(one, left=names[0], right=names[1])
+    return replace(pair, left=names[0], right=names[1])

@@ -1,4 +1,4 @@
-"""What a batch changes in the result of a view: few rows are brought to the driver, many stay with Spark."""
+"""The delta of a view's result in one batch: a small one is collected to the driver, a large one stays in Spark."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResultDelta:
-    """Weighted rows, each once."""
+    """Consolidated weighted rows."""
 
-    few: pa.Table | None
-    """The rows, where the driver has them."""
-    _made: Callable[[], DataFrame]
+    collected: pa.Table | None
+    """The rows, if the driver has them."""
+    _make_frame: Callable[[], DataFrame]
 
     @cached_property
     def frame(self) -> DataFrame:
-        """The rows as Spark has them."""
-        return self._made()
+        return self._make_frame()
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows in Python."""
-        table = self.frame.toArrow() if self.few is None else self.few
+        table = self.frame.toArrow() if self.collected is None else self.collected
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def result_delta(spark: SparkSession, frame: DataFrame, small: bool) -> ResultDelta:
-    """The rows of a frame, brought here when the batch is `small` and they are few themselves."""
+    """The rows of a frame, collected if the batch is `small` and the result is small too."""
     table = collect(frame) if small else None
     if table is None:
         return ResultDelta(None, lambda: frame)
-    few = table.cast(spark_schema(frame)) if table.num_rows <= SMALL_BATCH else None
-    return ResultDelta(few, lambda: local_rows(spark, table, frame.schema))
+    collected = table.cast(spark_schema(frame)) if table.num_rows <= SMALL_BATCH else None
+    return ResultDelta(collected, lambda: local_rows(spark, table, frame.schema))
