@@ -33,6 +33,7 @@ from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
 from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
 from headrace.sql.query import Query, cte_of, parse
+from headrace.views.algebra.fingerprint import view_text
 from headrace.views.algebra.operators import scans
 
 # a shape of another version cannot be compared
@@ -70,7 +71,7 @@ def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
         "version": VERSION,
         "view": True,
         "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
-        "operators": [{"operator": "query", "keeps": _digest(repr(flow.view))}],
+        "operators": [{"operator": "query", "keeps": _digest("None" if flow.view is None else view_text(flow.view))}],
         "types": _view_types(flow),
         "output": flow.spec.output,
         "settings": meaningful(settings),

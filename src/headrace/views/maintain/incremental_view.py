@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
+from headrace.views.algebra.fingerprint import view_text
 from headrace.views.algebra.operators import ID, Aggregate, Match, Operator, Projection, Ranked, Selection, ViewPlan
 from headrace.views.algebra.sql_text import SMALL_BATCH, KeyMatch, Restriction, column_list, restrict, select
 from headrace.views.maintain import deltas
@@ -88,7 +89,7 @@ class IncrementalView:
         self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
         self._stored_schemas = {operator: self._stored_schema(operator) for operator in self._layout.stored}
-        self._definition = hashlib.sha256(f"{_STATE_FORMAT} {identified} {view!r}".encode()).hexdigest()
+        self._definition = hashlib.sha256(f"{_STATE_FORMAT} {identified} {view_text(view)}".encode()).hexdigest()
         fields = [
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
         ]
