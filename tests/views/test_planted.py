@@ -80,8 +80,8 @@ def a_join_ignores_how_often_a_row_is_there(patch: pytest.MonkeyPatch) -> None:
 
 @bug("inner", "of_join", "comma", "three")
 def a_table_that_changed_is_read_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    right = ViewHarness._input
-    patch.setattr(ViewHarness, "_input", lambda *given: replace(right(*given), version=0))
+    right = ViewHarness._table_delta
+    patch.setattr(ViewHarness, "_table_delta", lambda *given: replace(right(*given), version=0))
 
 
 @bug("left", "right", "full", "left_missing", "of_left_join")

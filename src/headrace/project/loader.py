@@ -88,14 +88,14 @@ class Project:
 
 
 def load(
-    path: Path,
+    path: Path | str,
     *,
     profile: str | None = None,
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Project:
     """The project at `path`; ProjectErrors lists everything that is wrong with it."""
-    file = find_file(path).absolute()
+    file = find_file(Path(path)).absolute()
     errors: list[ProjectError] = []
     tree = with_includes(load_tree(file, file.name, errors), file, errors)
     errors.extend(_unknown_profile_keys(tree, profile))
