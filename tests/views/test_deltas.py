@@ -198,9 +198,9 @@ def test_two_rows_of_one_key_are_refused(spark: SparkSession) -> None:
 
 
 def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Path) -> None:
-    view = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
+    plan = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
     with harness(spark, ORDERS) as tables:
-        view = IncrementalView(tables.spark, view, tables.tables, ViewState(tmp_path), identified=True)
+        view = IncrementalView(tables.spark, plan, tables.tables, ViewState(tmp_path), identified=True)
         there: dict[str, Any] = {}
         for number, (batch, rows) in enumerate(
             (
