@@ -155,7 +155,9 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
     return figures
 
 
-def _batch(view: IncrementalView, number: int, inputs: dict[str, TableDelta], result: Counter[tuple[Any, ...]]) -> float:
+def _batch(
+    view: IncrementalView, number: int, inputs: dict[str, TableDelta], result: Counter[tuple[Any, ...]]
+) -> float:
     begun = time.perf_counter()
     rows = view.apply(number, inputs).rows()
     taken = time.perf_counter() - begun

@@ -12,7 +12,7 @@ from headrace.core.sink import Sink
 from headrace.core.tables import TableShape
 from headrace.log.tables import table_log
 from headrace.plan.model import FlowPlan, TableInput
-from headrace.plan.sinkids import sink_steps
+from headrace.plan.sink_ids import sink_steps
 from headrace.project.loader import Project
 from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import Origin, ProjectError, ProjectErrors, did_you_mean
-from headrace.project.layers import with_includes, with_named_sinks, with_override, with_profile, with_variables
+from headrace.project.locate import find_file
 from headrace.project.model import ProjectSpec
-from headrace.project.place import find_file
+from headrace.project.overlays import with_includes, with_named_sinks, with_override, with_profile, with_variables
 from headrace.project.problems import in_file_order, problems_of
-from headrace.project.tree import Path_, TextOrigin, Tree, load_tree, parse_tree
 from headrace.project.variables import Secrets, names_in
+from headrace.project.yaml_tree import Path_, TextOrigin, Tree, load_tree, parse_tree
 
 
 @dataclass(frozen=True)

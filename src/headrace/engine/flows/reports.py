@@ -18,7 +18,7 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.moment import at_moment
+from headrace.sql.fixed_time import at_moment
 from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
