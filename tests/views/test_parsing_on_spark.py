@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.views.algebra.vocabulary import AGGREGATES, NUMBERED, PEERS, PICKED
-from headrace.views.compile.reading import read, text
+from headrace.views.algebra.vocabulary import AGGREGATES, NUMBERED, ORDER_DEPENDENT, PEERS
+from headrace.views.compile.parsing import parse_view, to_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def test_every_example_of_sparks_own_functions(spark: SparkSession) -> None:
     assert not different
     assert seen > 900
     # to Spark some functions of OVER are aggregates too
-    assert aggregates - NUMBERED - PEERS - PICKED - {"grouping", "grouping_id", "measure"} <= AGGREGATES
+    assert aggregates - NUMBERED - PEERS - ORDER_DEPENDENT - {"grouping", "grouping_id", "measure"} <= AGGREGATES
 
 
 def same(spark: SparkSession, sql: str) -> bool:
@@ -88,6 +88,6 @@ def same(spark: SparkSession, sql: str) -> bool:
     except ParseException:
         return True
     try:
-        return parsed(spark, f"SELECT {', '.join(text(one) for one in read(sql)[1].selects)}") == expected
+        return parsed(spark, f"SELECT {', '.join(to_sql(one) for one in parse_view(sql)[1].selects)}") == expected
     except (ProjectError, ParseException):
         return False

@@ -67,13 +67,12 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
 
 def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
     """The shape of a view: it goes on as long as it keeps the same of the same tables, however its SQL is written."""
-    assert flow.view is not None, "only a view has this shape"
     tables = sorted(flow.tables(), key=lambda one: one.name)
     return {
         "version": VERSION,
         "view": True,
         "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
-        "operators": [{"operator": "query", "keeps": _digest(view_text(flow.view))}],
+        "operators": [{"operator": "query", "keeps": _digest("None" if flow.view is None else view_text(flow.view))}],
         "types": _view_types(flow),
         "output": flow.spec.output,
         "settings": meaningful(settings),

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.core.errors import Exit, Origin, ProjectError, did_you_mean
 from headrace.core.kinds import kinds
-from headrace.project.tree import Path_, Tree, load_tree, merge, parse_value, subtree
 from headrace.project.variables import Secrets, Variables
+from headrace.project.yaml_tree import Path_, Tree, load_tree, merge, parse_value, subtree
 
 _RELATIVE = "check the path; it is relative to the project's folder"
 _KEY_PART = re.compile(r'"([^"]+)"|([^."]+)')

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.project.tree import Tree, dotted, load_tree, merge, parse_tree, parse_value, subtree
+from headrace.project.yaml_tree import Tree, dotted, load_tree, merge, parse_tree, parse_value, subtree
 
 
 def tree(text: str) -> Tree:

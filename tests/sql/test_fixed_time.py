@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.sql.moment import at_moment
+from headrace.sql.fixed_time import at_moment
 
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 

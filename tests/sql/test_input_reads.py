@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from tests.sql.cases import QUERIES, SCHEMAS
 
+from headrace.sql.input_reads import InputReads, reads
 from headrace.sql.query import parse
-from headrace.sql.reads import InputReads, reads
 
 
 def read(sql: str, keep: dict[str, str] | None = None) -> dict[str, InputReads]:

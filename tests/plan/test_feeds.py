@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.plan.links import feeds, waits
+from headrace.plan.feeds import feeds, waits
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

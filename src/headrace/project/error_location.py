@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headrace.core.kinds import FAMILIES, KindOf, kinds
-from headrace.project.tree import Path_
+from headrace.project.yaml_tree import Path_
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import WEIGHT
-from headrace.views.maintain.changed import Changed
-from headrace.views.maintain.keyed import KeyedChanges, keyed, keyed_table
-from headrace.views.maintain.running import local
+from headrace.views.maintain.keyed_changes import KeyedChanges, changes_by_key, keyed_table
+from headrace.views.maintain.result_delta import ResultDelta
+from headrace.views.maintain.runner import local_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,15 +64,15 @@ def test_keys_that_python_compares_otherwise_are_left_to_spark() -> None:
         raise AssertionError("nobody asked")
 
     of_doubles = table([(1.0, 1)], f"id double, {WEIGHT} bigint")
-    assert KeyedChanges(Changed(of_doubles, unused), ["id"]).few is None
-    assert KeyedChanges(Changed(table(ROWS), unused), ["id"]).few is not None
+    assert KeyedChanges(ResultDelta(of_doubles, unused), ["id"]).collected is None
+    assert KeyedChanges(ResultDelta(table(ROWS), unused), ["id"]).collected is not None
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("rows", [ROWS, []], ids=["some", "none"])
 def test_spark_says_the_same(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
     few = table(rows)
-    with keyed(Changed(few, lambda: local(spark, few, to_ddl(few.schema))), ["id"]) as changes:
-        assert changes.few is not None
-        assert spark_schema(changes.rows) == changes.few.schema
-        assert said(changes.rows.toArrow()) == said(changes.few)
+    with changes_by_key(ResultDelta(few, lambda: local_rows(spark, few, to_ddl(few.schema))), ["id"]) as changes:
+        assert changes.collected is not None
+        assert spark_schema(changes.rows) == changes.collected.schema
+        assert said(changes.rows.toArrow()) == said(changes.collected)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.sql.cases import BOOKINGS, ORDERS, QUERIES, SCHEMAS
 
 from headrace.core.filters import apply_all
+from headrace.sql.input_reads import InputReads, reads
 from headrace.sql.query import parse
-from headrace.sql.reads import InputReads, reads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

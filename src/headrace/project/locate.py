@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
 from headrace.core.files.object_store import ObjectStore
-from headrace.project.layers import with_includes, with_override, with_profile, with_variables
+from headrace.project.overlays import with_includes, with_override, with_profile, with_variables
 from headrace.project.serving import ServeSpec
-from headrace.project.tree import Tree, load_tree
 from headrace.project.variables import Secrets
+from headrace.project.yaml_tree import Tree, load_tree
 
 FILE = "headrace.yaml"
 DEFAULT_STATE = ".headrace"
