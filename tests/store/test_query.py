@@ -150,8 +150,8 @@ def test_a_sealed_cursor_shows_nothing(made: dict[str, Made]) -> None:
     store, seal = made["films52"], b"s" * 32
 
     def page(document: dict[str, Any], seal: bytes | None) -> Any:
-        with store.view() as view:
-            return view.query(parse_query(document, FILMS, page=100, seal=seal), 100)
+        with store.transaction() as transaction:
+            return transaction.query(parse_query(document, FILMS, page=100, seal=seal), 100)
 
     first = page({"$limit": 50}, seal)
     assert first.next is not None

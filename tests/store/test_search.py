@@ -387,8 +387,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     ids=str,
 )
 def test_plans(shop: Made, document: dict[str, Any], order: str) -> None:
-    with shop.view() as view:
-        chosen = plan(parse_query(document, SHOP, page=100), SHOP, view.reader.indexes)
+    with shop.transaction() as transaction:
+        chosen = plan(parse_query(document, SHOP, page=100), SHOP, transaction.reader.indexes)
     assert chosen.order == order
 
 
@@ -406,7 +406,7 @@ def refused(shop: Made, document: dict[str, Any], bound: int, counted: bool = Fa
         ({"$filter": {"paid": True}, "$order_by": {"amount": "desc"}}, "indexes: [[paid, amount]]"),
         ({"$order_by": {"paid": "asc", "amount": "asc"}}, "indexes: [[paid, amount]]"),
         ({"$filter": {"region": {"$contains": "EU"}}}, "text: [region]"),
-        ({"$filter": {"place.x": 5}}, "ask for fewer rows"),
+        ({"$filter": {"place.x": 5}}, "request fewer rows"),
         ({"$filter": {"amount": {"$gt": 5}}, "$skip": 200}, "$after"),
     ],
     ids=str,
@@ -436,8 +436,8 @@ def test_a_full_page_is_never_refused_for_what_may_follow(shop: Made) -> None:
 def test_a_hint_names_no_column_of_a_restriction(shop: Made) -> None:
     query = parse_query({"$filter": {"amount": {"$ne": 5}}}, SHOP, page=100)
     hidden = replace(query, filter=both(parse_filter({"paid": True}, SHOP), query.filter))
-    with shop.view() as view, pytest.raises(RequestError) as found:
-        view.query(hidden, 3)
+    with shop.transaction() as transaction, pytest.raises(RequestError) as found:
+        transaction.query(hidden, 3)
     assert "paid" not in str(found.value)
 
 
@@ -448,8 +448,8 @@ def test_a_restriction_holds_on_every_page(shop: Made) -> None:
     while not found or after:
         document = {"$order_by": {"amount": "asc"}, "$limit": 7, "$after": after}
         query = parse_query(document, SHOP, page=100)
-        with shop.view() as view:
-            page = view.query(replace(query, filter=both(hidden, query.filter)), 1_000)
+        with shop.transaction() as transaction:
+            page = transaction.query(replace(query, filter=both(hidden, query.filter)), 1_000)
         found += [row["id"] for row in rows_of(page)]
         after = page.next
     assert sorted(found) == list(range(0, 300, 3))
@@ -464,9 +464,9 @@ def test_a_made_up_cursor_is_only_a_place(shop: Made) -> None:
     ):
         query = parse_query(document, SHOP, page=100)
         for size in (0, 1, 300, 600):
-            with shop.view() as view:
-                order = plan(query, SHOP, view.reader.indexes).order
-                view.query(replace(query, after=Cursor(order, b"\x01" * size, b"\xff" * size)), 1_000)
+            with shop.transaction() as transaction:
+                order = plan(query, SHOP, transaction.reader.indexes).order
+                transaction.query(replace(query, after=Cursor(order, b"\x01" * size, b"\xff" * size)), 1_000)
 
 
 def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
@@ -483,11 +483,11 @@ def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
 
 def test_a_cursor_after_the_restriction_changed_the_plan(shop: Made) -> None:
     query = parse_query({"$limit": 5}, SHOP, page=100)
-    with shop.view() as view:
-        page = view.query(query, 100)
+    with shop.transaction() as transaction:
+        page = transaction.query(query, 100)
         again = parse_query({"$limit": 5, "$after": page.next}, SHOP, page=100)
         with pytest.raises(RequestError, match="another query"):
-            view.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)
+            transaction.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)
 
 
 LONG_VALUES = [LONG + str(n) for n in range(13)] + [(LONG * 2)[:size] for size in range(250, 290, 3)]

@@ -25,10 +25,11 @@ from headrace.core.files.state_files import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.url_values import KeyReader
-from headrace.store.endpoint.reader import ReadTransaction, ServedRow, StoreEvent, StoreReader
+from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreReader
 from headrace.store.lmdb.errors import StoreClosedError, StoreDamagedError
 from headrace.store.query.filters import RowFilter, both, parse_filter
 from headrace.store.query.query import ResultPage, StoreQuery, parse_query
+from headrace.store.rows.served_row import ServedRow
 
 if TYPE_CHECKING:
     from headrace.serve.base.settings import Settings

@@ -69,7 +69,7 @@ class Stores:
     def view(self, name: str, version: int | None = None) -> Iterator[ReadTransaction]:
         """One moment of an endpoint's rows."""
         reader = self.reader(name, version)
-        with self._guarded(name, reader), reader.view() as view:
+        with self._guarded(name, reader), reader.transaction() as view:
             yield view
 
     @contextmanager

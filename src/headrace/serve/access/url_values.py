@@ -74,9 +74,9 @@ class KeyReader:
 def _typed(value: Any, text: str, field: pa.Field) -> Any:
     kind = kind_of(field.type)
     try:
-        taken = kind.take(value)
+        taken = kind.parse(value)
     except ValueError:
-        return _wrong(text, field, "bad-key", kind.wanted)
+        return _wrong(text, field, "bad-key", kind.expected)
     if pa.types.is_nested(field.type):
         return typed(field.type)(value)
     return math.nan if taken is NAN else taken

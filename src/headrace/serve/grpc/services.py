@@ -28,7 +28,7 @@ from headrace.serve.grpc.calls import Caller, Method, Style
 from headrace.serve.grpc.typed import PACKAGE, Typed, common_files, service_name
 from headrace.serve.grpc.values import GenericRows, key_of, read
 from headrace.serve.ingest.pushing import Pushing
-from headrace.store.endpoint.reader import ServedRow
+from headrace.store.rows.served_row import ServedRow
 
 COMMON_SERVICE = "headrace.v1.CommonService"
 TABLE_SERVICE = "headrace.v1.TableService"

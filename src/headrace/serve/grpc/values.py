@@ -114,12 +114,12 @@ def key_of(endpoint: Endpoint, given: list[Any]) -> list[Any]:
 def _typed(name: str, wanted: pa.DataType, value: Any) -> Any:
     kind = kind_of(wanted)
     if value is None:
-        raise RequestError("bad-key", f"the key has no '{name}'", hint=f"it must be {kind.wanted}")
+        raise RequestError("bad-key", f"the key has no '{name}'", hint=f"it must be {kind.expected}")
     try:
-        taken = kind.take(value)
+        taken = kind.parse(value)
     except ValueError:
         message = f"'{str(value)[:40]}' is no value of '{name}'"
-        raise RequestError("bad-key", message, hint=f"it must be {kind.wanted}") from None
+        raise RequestError("bad-key", message, hint=f"it must be {kind.expected}") from None
     if pa.types.is_nested(wanted):
         return typed(wanted)(value)
     return math.nan if taken is NAN else taken

@@ -108,7 +108,7 @@ def save(settings: Settings, follower: LogFollower) -> None:
             name = follower.endpoint.name
             raise ProjectError("store-damaged", f"the store of endpoint '{name}' is damaged: {damage}") from damage
     follower.snapshot = (made.position, made_at(made))
-    kept = snapshots.found(follower.endpoint)[:keep]
+    kept = snapshots.newest_first(follower.endpoint)[:keep]
     follower.log.cut(kept[-1].position)
     snapshots.prune(follower.endpoint, keep)
 
