@@ -326,8 +326,8 @@ def test_a_mistake_of_ours_shows_nothing_of_its_inside(api: Api, monkeypatch: py
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr("headrace.serve.access.access.Door.get", broken)
-    monkeypatch.setattr("headrace.serve.access.access.Door.query", broken)
+    monkeypatch.setattr("headrace.serve.access.access.EndpointAccess.get", broken)
+    monkeypatch.setattr("headrace.serve.access.access.EndpointAccess.query", broken)
     for path in ("/films/7", "/films"):
         answer = api("GET", path)
         assert problem(answer) == (500, "internal-error")

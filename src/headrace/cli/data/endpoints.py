@@ -137,7 +137,7 @@ def snapshot(
 ) -> None:
     """Have this machine's node make a snapshot of an endpoint now: what a new node begins with."""
     from headrace.serve.base.status import read_node
-    from headrace.serve.replica.snapshots import ask_for_snapshot
+    from headrace.serve.replica.snapshots import request_snapshot
 
     settings, logs = _opened(project or Path("."), profile, overrides)
     version = logs.served(_known(settings, logs, endpoint)) or 1
@@ -148,7 +148,7 @@ def snapshot(
             hint="start one: headrace serve; snapshots are made by a node",
             exit_code=Exit.NOT_FOUND,
         )
-    position = ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
+    position = request_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "position": position})
     else:

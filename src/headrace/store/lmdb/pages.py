@@ -56,7 +56,9 @@ def check_pages(file: Path) -> None:
             raise StoreDamagedError("the file is truncated")
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                if (version := _format(data)) != _FORMAT:
+                version = _format(data)
+                # damage would change one of the two meta pages, not both in the same way
+                if version != _FORMAT and version == _format(data, mmap.PAGESIZE):
                     _log.warning("%s is not checked: unknown LMDB data format %d", file, version)
                     return
                 _PageCheck(data).run()
@@ -67,16 +69,16 @@ def check_pages(file: Path) -> None:
 class _PageCheck:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        first = _trees(data, 0)
-        self._size = first[0].size
+        self._size = _trees(data, 0)[0].size
         if not _SMALLEST <= self._size <= 1 << 16 or self._size & (self._size - 1):
             raise StoreDamagedError("the page size is not valid")
+        trees = {start: _trees(data, start) for start in (0, self._size)}
         transactions = [_newest(data, start)[1] for start in (0, self._size)]
         if abs(transactions[0] - transactions[1]) > 1:
             raise StoreDamagedError("the two meta pages are not of consecutive transactions")
         # as in LMDB, the meta page of the newer transaction is valid
         at = 0 if transactions[0] > transactions[1] else self._size
-        self._free, self._main = _trees(data, at)
+        self._free, self._main = trees[at]
         self._pages = _newest(data, at)[0] + 1
         if self._pages * self._size > len(data):
             raise StoreDamagedError("the file is truncated")
