@@ -125,7 +125,7 @@ def damage_and_read(folder: Path, scratch: Path, seed: int, times: int) -> dict[
 def test_a_changed_byte_is_found_out_or_does_no_harm(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
     code = (
-        "import sys; from pathlib import Path; from tests.store.test_damage import damage_and_read as run;"
+        "import sys; from pathlib import Path; from tests.store.endpoint.test_damage import damage_and_read as run;"
         "found = run(Path(sys.argv[1]), Path(sys.argv[2]), 7, 40); print(found); assert found['damaged'] > 12"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "sound"), str(tmp_path / "scratch")]

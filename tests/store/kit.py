@@ -24,7 +24,7 @@ def changes(endpoint: Endpoint, op: Op, rows: Sequence[dict[str, Any]]) -> pa.Re
     return pa.RecordBatch.from_pylist([{OP: int(op), **old, **row} for row in rows], endpoint.changes)
 
 
-class Made:
+class OpenStore:
     """A store that is open, to write into and to ask."""
 
     def __init__(self, folder: Path, endpoint: Endpoint, rows: Sequence[dict[str, Any]] = ()) -> None:
