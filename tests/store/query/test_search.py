@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.store.made import Made, rows_of
+from tests.store.kit import OpenStore, rows_of
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
@@ -263,7 +263,7 @@ def _not_after(one: list[Any], other: list[Any], directions: list[str]) -> bool:
     return True
 
 
-def pages(store: Made, asked: dict[str, Any], limit: int, between: Callable[[], None]) -> list[dict[str, Any]]:
+def pages(store: OpenStore, asked: dict[str, Any], limit: int, between: Callable[[], None]) -> list[dict[str, Any]]:
     """All pages, with something done between one and the next."""
     found: list[dict[str, Any]] = []
     after = None
@@ -289,7 +289,7 @@ def test_every_answer_is_that_of_a_full_scan(
     endpoint: Endpoint, rows: list[dict[str, Any]], queries: list[Any], limit: int, skip: int
 ) -> None:
     with TemporaryDirectory() as folder:
-        store = Made(Path(folder), endpoint, rows)
+        store = OpenStore(Path(folder), endpoint, rows)
         there = by_key(endpoint, rows)
         try:
             for (document, model), order in queries:
@@ -326,7 +326,7 @@ def test_what_stays_is_seen_once_whatever_else_changes(
 
     staying = [row for row in there if not keys([row]) & keys(touched) and model(row) is True]
     with TemporaryDirectory() as folder:
-        store = Made(Path(folder), endpoint, there)
+        store = OpenStore(Path(folder), endpoint, there)
 
         def between() -> None:
             some = [row for row in touched if data.draw(st.booleans())]
@@ -351,12 +351,12 @@ REGIONS = ["EU", "US", None]
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStore]:
     rows = [
         {"id": n, "region": REGIONS[n % 3], "amount": n % 50, "paid": n % 2 == 0, "note": f"no {n}", "place": {"x": n}}
         for n in range(300)
     ]
-    made = Made(tmp_path_factory.mktemp("shop"), SHOP, rows)
+    made = OpenStore(tmp_path_factory.mktemp("shop"), SHOP, rows)
     yield made
     made.close()
 
@@ -386,13 +386,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     ],
     ids=str,
 )
-def test_plans(shop: Made, document: dict[str, Any], order: str) -> None:
-    with shop.view() as view:
-        chosen = plan(parse_query(document, SHOP, page=100), SHOP, view.reader.indexes)
+def test_plans(shop: OpenStore, document: dict[str, Any], order: str) -> None:
+    with shop.transaction() as transaction:
+        chosen = plan(parse_query(document, SHOP, page=100), SHOP, transaction.reader.indexes)
     assert chosen.order == order
 
 
-def refused(shop: Made, document: dict[str, Any], bound: int, counted: bool = False) -> RequestError:
+def refused(shop: OpenStore, document: dict[str, Any], bound: int, counted: bool = False) -> RequestError:
     with pytest.raises(RequestError) as found:
         (shop.count if counted else shop.query)(document, bound=bound)
     assert (found.value.code, found.value.status) == ("scan-too-large", 422)
@@ -406,18 +406,18 @@ def refused(shop: Made, document: dict[str, Any], bound: int, counted: bool = Fa
         ({"$filter": {"paid": True}, "$order_by": {"amount": "desc"}}, "indexes: [[paid, amount]]"),
         ({"$order_by": {"paid": "asc", "amount": "asc"}}, "indexes: [[paid, amount]]"),
         ({"$filter": {"region": {"$contains": "EU"}}}, "text: [region]"),
-        ({"$filter": {"place.x": 5}}, "ask for fewer rows"),
+        ({"$filter": {"place.x": 5}}, "request fewer rows"),
         ({"$filter": {"amount": {"$gt": 5}}, "$skip": 200}, "$after"),
     ],
     ids=str,
 )
-def test_past_the_bound_the_index_to_add_is_named(shop: Made, document: dict[str, Any], hint: str) -> None:
+def test_past_the_bound_the_index_to_add_is_named(shop: OpenStore, document: dict[str, Any], hint: str) -> None:
     error = refused(shop, document, 50)
     assert "more than 50 rows of 'shop'" in error.message
     assert hint in (error.hint or "")
 
 
-def test_what_an_index_answers_has_no_bound(shop: Made) -> None:
+def test_what_an_index_answers_has_no_bound(shop: OpenStore) -> None:
     assert len(shop.query({"$filter": {"region": "EU"}, "$order_by": {"amount": "asc"}}, bound=0)) == 100
     assert len(shop.query({}, bound=0)) == 300
     assert shop.count({"$filter": {"region": "EU", "amount": {"$gte": 25}}}, bound=5) == 50
@@ -427,35 +427,35 @@ def test_what_an_index_answers_has_no_bound(shop: Made) -> None:
     assert shop.count({"$filter": {"paid": True}}, bound=300) == 150
 
 
-def test_a_full_page_is_never_refused_for_what_may_follow(shop: Made) -> None:
+def test_a_full_page_is_never_refused_for_what_may_follow(shop: OpenStore) -> None:
     page = shop.page({"$filter": {"place.x": {"$lt": 2}}, "$limit": 2}, bound=10)
     assert [row["id"] for row in rows_of(page)] == [0, 1]
     assert page.next is not None
 
 
-def test_a_hint_names_no_column_of_a_restriction(shop: Made) -> None:
+def test_a_hint_names_no_column_of_a_restriction(shop: OpenStore) -> None:
     query = parse_query({"$filter": {"amount": {"$ne": 5}}}, SHOP, page=100)
     hidden = replace(query, filter=both(parse_filter({"paid": True}, SHOP), query.filter))
-    with shop.view() as view, pytest.raises(RequestError) as found:
-        view.query(hidden, 3)
+    with shop.transaction() as transaction, pytest.raises(RequestError) as found:
+        transaction.query(hidden, 3)
     assert "paid" not in str(found.value)
 
 
-def test_a_restriction_holds_on_every_page(shop: Made) -> None:
+def test_a_restriction_holds_on_every_page(shop: OpenStore) -> None:
     hidden = parse_filter({"region": "EU"}, SHOP)
     found: list[int] = []
     after = None
     while not found or after:
         document = {"$order_by": {"amount": "asc"}, "$limit": 7, "$after": after}
         query = parse_query(document, SHOP, page=100)
-        with shop.view() as view:
-            page = view.query(replace(query, filter=both(hidden, query.filter)), 1_000)
+        with shop.transaction() as transaction:
+            page = transaction.query(replace(query, filter=both(hidden, query.filter)), 1_000)
         found += [row["id"] for row in rows_of(page)]
         after = page.next
     assert sorted(found) == list(range(0, 300, 3))
 
 
-def test_a_made_up_cursor_is_only_a_place(shop: Made) -> None:
+def test_a_made_up_cursor_is_only_a_place(shop: OpenStore) -> None:
     for document in (
         {"$order_by": {"amount": "asc"}},
         {"$order_by": {"region": "asc"}},
@@ -464,13 +464,13 @@ def test_a_made_up_cursor_is_only_a_place(shop: Made) -> None:
     ):
         query = parse_query(document, SHOP, page=100)
         for size in (0, 1, 300, 600):
-            with shop.view() as view:
-                order = plan(query, SHOP, view.reader.indexes).order
-                view.query(replace(query, after=Cursor(order, b"\x01" * size, b"\xff" * size)), 1_000)
+            with shop.transaction() as transaction:
+                order = plan(query, SHOP, transaction.reader.indexes).order
+                transaction.query(replace(query, after=Cursor(order, b"\x01" * size, b"\xff" * size)), 1_000)
 
 
 def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
-    made = Made(tmp_path, SHOP, [{"id": 1, "region": "EU"}])
+    made = OpenStore(tmp_path, SHOP, [{"id": 1, "region": "EU"}])
     key = made.reader.keys.row_key([1])
     with made.reader._environment.lmdb.begin(write=True) as txn:
         txn.delete(key, db=made.reader.databases[ROWS_DB])
@@ -481,13 +481,13 @@ def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_cursor_after_the_restriction_changed_the_plan(shop: Made) -> None:
+def test_a_cursor_after_the_restriction_changed_the_plan(shop: OpenStore) -> None:
     query = parse_query({"$limit": 5}, SHOP, page=100)
-    with shop.view() as view:
-        page = view.query(query, 100)
+    with shop.transaction() as transaction:
+        page = transaction.query(query, 100)
         again = parse_query({"$limit": 5, "$after": page.next}, SHOP, page=100)
         with pytest.raises(RequestError, match="another query"):
-            view.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)
+            transaction.query(replace(again, filter=parse_filter({"region": "EU"}, SHOP)), 100)
 
 
 LONG_VALUES = [LONG + str(n) for n in range(13)] + [(LONG * 2)[:size] for size in range(250, 290, 3)]
@@ -500,7 +500,7 @@ PLACES = [
 @pytest.mark.parametrize("endpoint", PLACES, ids=["index", "key"])
 def test_long_values_are_found_and_sorted_exactly(tmp_path: Path, endpoint: Endpoint) -> None:
     rows = [{"id": n, "s": value} for n, value in enumerate(LONG_VALUES * 2)]
-    made = Made(tmp_path, endpoint, rows)
+    made = OpenStore(tmp_path, endpoint, rows)
     tests: dict[str, Callable[[str, str], bool]] = {"$eq": eq, "$lt": lt, "$lte": le, "$gt": gt, "$gte": ge}
     for bound in (LONG + "5", LONG + "50", (LONG * 2)[:265], (LONG * 2)[:279], LONG[:100]):
         for how, test in tests.items():

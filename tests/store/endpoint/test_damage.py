@@ -61,12 +61,20 @@ def contents(folder: Path) -> list[Any]:
     """All that is in a store, read in every way that there is."""
     reader = StoreReader.open(folder)
     try:
-        with reader.view() as view:
-            found: list[Any] = [view.position, view.version, view.rows, list(view.scan()), view.events(0)]
-            found += [view.get([at]) for at in range(ROWS)]
+        with reader.transaction() as transaction:
+            found: list[Any] = [
+                transaction.position,
+                transaction.version,
+                transaction.rows,
+                list(transaction.scan()),
+                transaction.events(0),
+            ]
+            found += [transaction.get([at]) for at in range(ROWS)]
             for name in (b"ix0", b"ix1", b"text"):
-                entries = list(view.txn.cursor(db=view.reader.databases[name]))
-                found.append([(entry, view.txn.get(entry, db=view.reader.databases[name])) for entry, _ in entries])
+                entries = list(transaction.txn.cursor(db=transaction.databases[name]))
+                found.append(
+                    [(entry, transaction.txn.get(entry, db=transaction.databases[name])) for entry, _ in entries]
+                )
     finally:
         reader.close()
     return found
@@ -117,7 +125,7 @@ def damage_and_read(folder: Path, scratch: Path, seed: int, times: int) -> dict[
 def test_a_changed_byte_is_found_out_or_does_no_harm(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
     code = (
-        "import sys; from pathlib import Path; from tests.store.test_damage import damage_and_read as run;"
+        "import sys; from pathlib import Path; from tests.store.endpoint.test_damage import damage_and_read as run;"
         "found = run(Path(sys.argv[1]), Path(sys.argv[2]), 7, 40); print(found); assert found['damaged'] > 12"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "sound"), str(tmp_path / "scratch")]
@@ -172,17 +180,17 @@ def test_a_row_whose_sum_does_not_fit_is_not_served(tmp_path: Path) -> None:
     fill(tmp_path)
     writer = StoreWriter.open(tmp_path, THINGS)
     reader = StoreReader.open(tmp_path)
-    with reader.view() as view:
-        row = next(view.scan())
+    with reader.transaction() as transaction:
+        row = next(transaction.scan())
     with writer._environment.lmdb.begin(write=True) as txn:
         packed = bytearray(txn.get(row.key, db=writer._databases[b"rows"]))
         packed[-3] ^= 1
         txn.put(row.key, bytes(packed), db=writer._databases[b"rows"])
-    with reader.view() as view:
+    with reader.transaction() as transaction:
         with pytest.raises(StoreDamagedError):
-            view.row(row.key)
+            transaction.row(row.key)
         with pytest.raises(StoreDamagedError):
-            next(view.scan())
+            next(transaction.scan())
     with pytest.raises(StoreDamagedError):
         writer.verify()
     reader.close()

@@ -14,10 +14,11 @@ import pytest
 
 from headrace.core.endpoints import Conflicts, Endpoint, Op
 from headrace.core.schema import from_ddl
-from headrace.store.endpoint.reader import ServedRow, StoreReader
+from headrace.store.endpoint.reader import StoreReader
 from headrace.store.endpoint.resolve import EXISTS, MISSING
 from headrace.store.endpoint.writer import StoreWriter
 from headrace.store.lmdb.errors import StoreDamagedError
+from headrace.store.rows.served_row import ServedRow
 
 PEOPLE = Endpoint(
     "people",
@@ -35,8 +36,8 @@ def changes(endpoint: Endpoint, *found: tuple[Op, dict[str, Any]] | tuple[Op, di
 
 
 def rows(reader: StoreReader) -> list[dict[str, Any]]:
-    with reader.view() as view:
-        return [json.loads(row.json) for row in view.scan()]
+    with reader.transaction() as transaction:
+        return [json.loads(row.json) for row in transaction.scan()]
 
 
 def test_what_is_put_in_can_be_read(tmp_path: Path) -> None:
@@ -45,14 +46,14 @@ def test_what_is_put_in_can_be_read(tmp_path: Path) -> None:
     applied = writer.apply(1, [changes(PEOPLE, (Op.INSERT, ada), (Op.UPSERT, {"id": 2, "name": None}))])
     assert (applied.changes, applied.ignored, applied.refused) == (2, 0, 0)
     reader = StoreReader.open(tmp_path)
-    with reader.view() as view:
-        assert (view.position, view.version, view.rows) == (1, 2, 2)
-        assert view.get([1]) == ServedRow(
-            1, b'{"id":1,"name":"Ada Lovelace","age":36,"at":null}', view.reader.keys.row_key([1])
+    with reader.transaction() as transaction:
+        assert (transaction.position, transaction.version, transaction.rows) == (1, 2, 2)
+        assert transaction.get([1]) == ServedRow(
+            1, b'{"id":1,"name":"Ada Lovelace","age":36,"at":null}', transaction.reader.keys.row_key([1])
         )
-        assert view.get([3]) is None
-        assert [json.loads(row.json)["id"] for row in view.scan()] == [1, 2]
-        assert [json.loads(row.json)["id"] for row in view.scan(view.reader.keys.row_key([1]))] == [2]
+        assert transaction.get([3]) is None
+        assert [json.loads(row.json)["id"] for row in transaction.scan()] == [1, 2]
+        assert [json.loads(row.json)["id"] for row in transaction.scan(transaction.reader.keys.row_key([1]))] == [2]
     reader.close()
     writer.close()
 
@@ -63,9 +64,11 @@ def test_an_update_moves_the_entries_of_a_row(tmp_path: Path) -> None:
     writer.apply(1, [changes(PEOPLE, (Op.INSERT, {"id": 1, "name": "Ada Lovelace", "age": 36}))])
     writer.apply(2, [changes(PEOPLE, (Op.UPDATE, {"id": 2, "name": "Ada King", "age": 36}, {"id": 1}))])
     assert [row["id"] for row in rows(reader)] == [2]
-    with reader.view() as view:
-        found = {name: view.txn.stat(view.reader.databases[name])["entries"] for name in (b"ix0", b"ix1", b"text")}
-        (event,) = view.events(1).events
+    with reader.transaction() as transaction:
+        found = {
+            name: transaction.txn.stat(transaction.databases[name])["entries"] for name in (b"ix0", b"ix1", b"text")
+        }
+        (event,) = transaction.events(1).events
     assert found == {b"ix0": 1, b"ix1": 1, b"text": 2}
     assert (event.op, json.loads(event.old or b"")["id"], json.loads(event.new or b"")["id"]) == (Op.UPDATE, 1, 2)
     reader.close()
@@ -160,8 +163,8 @@ def test_conflicts(
     assert [list(row.values()) for row in rows(reader)] == expected
     assert writer.version == version
     assert told == ([refused] if refused else [])
-    with reader.view() as view:
-        assert (view.rows, view.refused) == (len(expected), len(told))
+    with reader.transaction() as transaction:
+        assert (transaction.rows, transaction.refused) == (len(expected), len(told))
     reader.close()
     writer.close()
 
@@ -190,16 +193,16 @@ def test_rows_without_key_are_added(tmp_path: Path) -> None:
 def test_of_events_the_last_are_kept(tmp_path: Path) -> None:
     writer = StoreWriter.open(tmp_path, NOTES, events=3)
     reader = StoreReader.open(tmp_path)
-    with reader.view() as view:
-        assert view.events(0).first_kept == 1
+    with reader.transaction() as transaction:
+        assert transaction.events(0).first_kept == 1
     for position in (1, 2):
         batch = changes(NOTES, *((Op.UPSERT, {"id": 1, "text": f"{position}{at}"}) for at in range(5)))
         writer.apply(position, [batch])
-    with reader.view() as view:
-        found = view.events(0)
+    with reader.transaction() as transaction:
+        found = transaction.events(0)
         assert (found.first_kept, [event.version for event in found.events]) == (8, [8, 9, 10])
-        assert [event.version for event in view.events(8, limit=1).events] == [9]
-        assert view.events(10).events == []
+        assert [event.version for event in transaction.events(8, limit=1).events] == [9]
+        assert transaction.events(10).events == []
     reader.close()
     writer.close()
 
@@ -227,7 +230,7 @@ def test_a_map_that_is_full_grows(tmp_path: Path) -> None:
         "from headrace.store.endpoint.reader import StoreReader;"
         "reader = StoreReader(acquire(Path(sys.argv[1]), size=1 << 18));\n"
         "for _ in sys.stdin:\n"
-        "    with reader.view() as view: print(len(list(view.scan())), flush=True)"
+        "    with reader.transaction() as view: print(len(list(view.scan())), flush=True)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -251,11 +254,11 @@ def test_a_view_is_of_one_moment(tmp_path: Path) -> None:
     writer = StoreWriter.open(tmp_path, NOTES)
     writer.apply(1, [changes(NOTES, (Op.INSERT, {"id": 1, "text": "a"}))])
     reader = StoreReader.open(tmp_path)
-    with reader.view() as view:
+    with reader.transaction() as transaction:
         writer.apply(2, [changes(NOTES, (Op.DELETE, {"id": 1}), (Op.INSERT, {"id": 2, "text": "b"}))])
-        assert (view.position, view.rows) == (1, 1)
-        assert view.get([1]) is not None
-        assert view.get([2]) is None
+        assert (transaction.position, transaction.rows) == (1, 1)
+        assert transaction.get([1]) is not None
+        assert transaction.get([2]) is None
     found = reader.get([2])
     assert found is not None
     assert json.loads(found.json) == {"id": 2, "text": "b"}
@@ -280,8 +283,8 @@ def test_what_was_refused_is_kept(tmp_path: Path) -> None:
     writer = StoreWriter.open(tmp_path, endpoint)
     writer.apply(1, [changes(endpoint, (Op.INSERT, {"id": 1, "text": "a"}), (Op.INSERT, {"id": 1, "text": "b"}))])
     reader = StoreReader.open(tmp_path)
-    with reader.view() as view:
-        (kept,) = view.refusals()
+    with reader.transaction() as transaction:
+        (kept,) = transaction.refusals()
     row = {"id": 1, "text": "b"}
     assert kept == {"position": 1, "change": 1, "op": "insert", "reason": EXISTS, "row": row}
     reader.close()

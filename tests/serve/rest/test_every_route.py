@@ -16,7 +16,7 @@ from starlette.routing import Route, WebSocketRoute
 from tests.serve.grpc.kit import COMMON, Client
 from tests.serve.grpc.kit import Running as GrpcRunning
 from tests.serve.kit import Served, api_key
-from tests.serve.test_live import Running
+from tests.serve.rest.test_live import Running
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 

@@ -192,21 +192,25 @@ class Model:
 def compare(model: Model, folder: Path, kept: int) -> None:
     reader = StoreReader.open(folder)
     try:
-        with reader.view() as view:
+        with reader.transaction() as transaction:
             expected = sorted((model.row_key(key, row), version, row) for key, (version, row) in model.rows.items())
-            assert (view.rows, view.version, view.refused) == (len(expected), model.version, model.refused)
-            scanned = [(row.key, row.version, json.loads(row.json)) for row in view.scan()]
+            assert (transaction.rows, transaction.version, transaction.refused) == (
+                len(expected),
+                model.version,
+                model.refused,
+            )
+            scanned = [(row.key, row.version, json.loads(row.json)) for row in transaction.scan()]
             assert scanned == [(key, version, model.json(row)) for key, version, row in expected]
             for _, version, row in expected if model.endpoint.key else ():
-                found = view.get([row[name] for name in model.endpoint.key])
+                found = transaction.get([row[name] for name in model.endpoint.key])
                 assert found is not None
                 assert found.version == version
             for number, index in enumerate(model.endpoint.indexes):
-                assert list(view.txn.cursor(db=reader.databases[b"ix%d" % number]).iternext(values=False)) == (
+                assert list(transaction.txn.cursor(db=reader.databases[b"ix%d" % number]).iternext(values=False)) == (
                     model.entries(index)
                 )
-            assert list(view.txn.cursor(db=reader.databases[b"text"]).iternext(values=False)) == model.words()
-            events = view.events(0)
+            assert list(transaction.txn.cursor(db=reader.databases[b"text"]).iternext(values=False)) == model.words()
+            events = transaction.events(0)
             assert events.first_kept == max(1, model.version - kept + 1)
             assert [
                 (one.version, one.op, one.old and json.loads(one.old), one.new and json.loads(one.new))

@@ -15,7 +15,7 @@ from tests.serve.kit import FILMS, VISITS, Served, film
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
-from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.access import AccessControl, EndpointAccess
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
 from headrace.store.endpoint.reader import StoreEvent, StoreReader
@@ -31,15 +31,15 @@ def stores(shelf: Served) -> Iterator[Stores]:
 
 
 @pytest.fixture
-def doors(shelf: Served, stores: Stores) -> Doors:
-    return Doors.of(shelf.settings(), stores)
+def doors(shelf: Served, stores: Stores) -> AccessControl:
+    return AccessControl.of(shelf.settings(), stores)
 
 
 def some(**endpoints: dict[str, Any]) -> Grant:
     return Grant("some", frozenset({"read"}), {name: Access.model_validate(one) for name, one in endpoints.items()})
 
 
-def narrow(doors: Doors, **access: Any) -> Door:
+def narrow(doors: AccessControl, **access: Any) -> EndpointAccess:
     return doors.open(some(films=access), "films")
 
 
@@ -49,7 +49,7 @@ def code(call: Any, *arguments: Any) -> tuple[str, int]:
     return error.value.code, error.value.status
 
 
-def test_nothing_hidden_passes_as_stored(doors: Doors) -> None:
+def test_nothing_hidden_passes_as_stored(doors: AccessControl) -> None:
     door = doors.open(ALL, "films")
     assert door.whole
     found = door.get([7])
@@ -61,7 +61,7 @@ def test_nothing_hidden_passes_as_stored(doors: Doors) -> None:
     assert doors.open(ALL, "films") is door
 
 
-def test_hidden_columns_are_not_there(doors: Doors) -> None:
+def test_hidden_columns_are_not_there(doors: AccessControl) -> None:
     door = narrow(doors, fields=["title", "id", "gone"])
     assert door.endpoint.columns.names == ["id", "title"]
     assert (door.endpoint.key, door.endpoint.indexes, door.endpoint.text) == (("id",), (), ("title",))
@@ -77,19 +77,19 @@ def test_hidden_columns_are_not_there(doors: Doors) -> None:
     assert "year" not in str(error.value)
 
 
-def test_hidden_rows_are_not_there(doors: Doors) -> None:
+def test_hidden_rows_are_not_there(doors: AccessControl) -> None:
     door = narrow(doors, filter={"region": "EU"})
     assert not door.whole
     assert door.get([3]) is None
     assert door.get([4]) is not None
-    with door.view() as view:
+    with door.transaction() as view:
         seen = [json.loads(row.json)["id"] for row in door.scan(view)]
         narrowed = [json.loads(row.json)["id"] for row in door.scan(view, door.filter({"id": {"$lt": 5}}))]
     assert seen == [number for number in range(1, 21) if number % 3]
     assert narrowed == [1, 2, 4]
 
 
-def test_queries_and_counts_see_no_more(doors: Doors) -> None:
+def test_queries_and_counts_see_no_more(doors: AccessControl) -> None:
     door = narrow(doors, fields=["id", "title"], filter={"region": "EU"})
     page = door.query({"$order_by": {"id": "desc"}, "$limit": 3})
     assert [row.json for row in page.rows] == [b'{"id":%d,"title":"Film %d"}' % (n, n) for n in (20, 19, 17)]
@@ -100,7 +100,7 @@ def test_queries_and_counts_see_no_more(doors: Doors) -> None:
     assert door.count({"$filter": {"$not": {"id": 4}}}) == 13
 
 
-def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors: Doors, shelf: Served) -> None:
+def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors: AccessControl, shelf: Served) -> None:
     door = narrow(doors, fields=["title"])
     assert door.endpoint.key == ()
     assert code(door.get, [7]) == ("no-key", 422)
@@ -113,7 +113,7 @@ def test_who_does_not_see_the_key_cannot_ask_by_it_nor_read_it_in_cursors(doors:
     assert [json.loads(row.json) for row in again.rows] == [{"title": f"Film {n}"} for n in (4, 5, 6)]
     assert code(door.query, {"$limit": 3, "$after": plain}) == ("bad-cursor", 400)
     # another node that reads the same logs goes on with it
-    other = Doors.of(shelf.settings(), Stores(shelf.settings()))
+    other = AccessControl.of(shelf.settings(), Stores(shelf.settings()))
     assert narrow(other, fields=["title"]).query({"$limit": 3, "$after": page.next}).rows == again.rows
 
 
@@ -140,7 +140,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("case", MOVES)
-def test_a_change_as_it_looks_from_here(case: str, doors: Doors) -> None:
+def test_a_change_as_it_looks_from_here(case: str, doors: AccessControl) -> None:
     old, new, op = MOVES[case]
     door = narrow(doors, fields=["id", "title"], filter=EU)
     happened = Op.UPDATE if old and new else Op.INSERT if new else Op.DELETE
@@ -151,7 +151,7 @@ def test_a_change_as_it_looks_from_here(case: str, doors: Doors) -> None:
         assert door.key_of(shown) == {"id": 1}
 
 
-def test_a_subscriber_sees_changes_by_its_own_filter_too(doors: Doors) -> None:
+def test_a_subscriber_sees_changes_by_its_own_filter_too(doors: AccessControl) -> None:
     door = narrow(doors, filter=EU)
     own = door.filter({"year": {"$gt": 2000}})
     seen = door.event(event(Op.UPDATE, stored(1, **EU, year=2001), stored(1, **EU, year=1999)), own)
@@ -162,7 +162,7 @@ def test_a_subscriber_sees_changes_by_its_own_filter_too(doors: Doors) -> None:
     assert (hidden.key, hidden.new) == (b"", b'{"title":"Film 1"}')
 
 
-def test_what_a_token_does_not_name_is_forbidden_whether_or_not_it_is_there(doors: Doors) -> None:
+def test_what_a_token_does_not_name_is_forbidden_whether_or_not_it_is_there(doors: AccessControl) -> None:
     grant = some(films={})
     assert doors.names(grant) == ["films"]
     for name in ("visits", "nothing", "visits@v1", "../films", "Films"):
@@ -170,7 +170,7 @@ def test_what_a_token_does_not_name_is_forbidden_whether_or_not_it_is_there(door
     assert code(doors.open, Grant("none", frozenset()), "films") == ("wrong-scope", 403)
 
 
-def test_an_unknown_endpoint_names_the_nearest_in_sight(doors: Doors) -> None:
+def test_an_unknown_endpoint_names_the_nearest_in_sight(doors: AccessControl) -> None:
     with pytest.raises(RequestError) as error:
         doors.open(ALL, "film")
     assert (error.value.code, error.value.status) == ("unknown-endpoint", 404)
@@ -179,7 +179,7 @@ def test_an_unknown_endpoint_names_the_nearest_in_sight(doors: Doors) -> None:
         assert code(doors.open, ALL, name) == ("unknown-endpoint", 404)
 
 
-def test_a_row_filter_that_does_not_fit_shows_nothing(doors: Doors) -> None:
+def test_a_row_filter_that_does_not_fit_shows_nothing(doors: AccessControl) -> None:
     with pytest.raises(RequestError) as error:
         narrow(doors, filter={"secret_column": 1})
     assert (error.value.code, error.value.status) == ("bad-restriction", 403)
@@ -187,7 +187,7 @@ def test_a_row_filter_that_does_not_fit_shows_nothing(doors: Doors) -> None:
 
 
 def test_a_new_version_is_taken_up(served: Served) -> None:
-    doors = Doors.of(served.settings(), Stores(served.settings()))
+    doors = AccessControl.of(served.settings(), Stores(served.settings()))
     assert doors.open(ALL, "visits").version == 1
     served.put(replace(VISITS, version=2, columns=pa.schema([*VISITS.columns, ("more", pa.string())])))
     deadline = time.monotonic() + 10
@@ -207,14 +207,14 @@ class Swapping(Stores):
         found = super().reader(name, version)
         if self.swaps:
             self.swaps -= 1
-            self._let_go(name, set())
+            self._close_others(name, set())
         return found
 
 
 def test_a_store_that_is_exchanged_under_a_question(served: Served) -> None:
     served.close()  # else this process would keep it open by its writer
     stores = Swapping(served.settings())
-    door = Doors.of(served.settings(), stores).open(ALL, "films")
+    door = AccessControl.of(served.settings(), stores).open(ALL, "films")
     stores.swaps = 1
     assert door.get([7]) is not None
     stores.swaps = 1
@@ -227,7 +227,7 @@ def test_a_store_that_is_exchanged_under_a_question(served: Served) -> None:
 def test_a_damaged_store_is_told_and_answers_nothing(served: Served) -> None:
     served.close()
     stores = Stores(served.settings())
-    door = Doors.of(served.settings(), stores).open(ALL, "films")
+    door = AccessControl.of(served.settings(), stores).open(ALL, "films")
     assert door.get([7]) is not None
     stores.close()
     file = served.folder / "store" / "films" / "v1-a" / "data.mdb"

@@ -22,10 +22,10 @@ from headrace.serve.access.stores import Stores
 from headrace.serve.base.settings import Settings
 from headrace.serve.base.status import read_status
 from headrace.serve.replica.applier import Applier
-from headrace.serve.replica.corruption_flag import suspect, suspected
+from headrace.serve.replica.corruption_flag import flag_reason, set_flag
 from headrace.serve.replica.follower import LogFollower
 from headrace.serve.replica.pointers import read_pointer, report_damage
-from headrace.serve.replica.snapshots import ask_for_snapshot
+from headrace.serve.replica.snapshots import request_snapshot
 
 
 @contextmanager
@@ -259,11 +259,11 @@ def test_after_a_crash_every_store_is_checked(settings: Settings) -> None:
     spot = data.index(b'"id":77,"state"')
     data[spot + 5] = ord("9")
     (folder / "data.mdb").write_bytes(data)
-    suspect(settings.store, "a test says so")
+    set_flag(settings.store, "a test says so")
     with applying(settings) as stores:
         until(lambda: read_pointer(folder.parent).folder(None) not in (None, folder.name))
         assert rows_of(stores) == recomputed(log)
-    assert suspected(settings.store) is None
+    assert flag_reason(settings.store) is None
 
 
 @pytest.mark.service
@@ -274,7 +274,7 @@ def test_a_node_with_an_empty_disk_begins_with_the_snapshot(tmp_path: Path) -> N
         commit(log, number, changes([order(number)]))
     with applying(first) as stores:
         until(at(first, 5))
-        assert ask_for_snapshot(first.store, "orders", 1, 30) == 5
+        assert request_snapshot(first.store, "orders", 1, 30) == 5
         until(lambda: log.begin() == 6)
         commit(log, 5, changes([order(0, "paid")]))
         until(at(first, 6))
@@ -296,7 +296,7 @@ def test_a_node_that_lags_behind_the_cut_goes_on_from_a_snapshot(tmp_path: Path)
     with applying(first) as stores:
         commit(log, 1, changes([order(1)]))
         until(at(first, 2))
-        assert ask_for_snapshot(first.store, "orders", 1, 30) == 2
+        assert request_snapshot(first.store, "orders", 1, 30) == 2
         with applying(second) as others:
             until(at(second, 2))
             assert rows_of(others) == rows_of(stores) == {0: order(0), 1: order(1)}

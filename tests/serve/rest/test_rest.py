@@ -331,8 +331,8 @@ def test_a_mistake_of_ours_shows_nothing_of_its_inside(api: Api, monkeypatch: py
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr("headrace.serve.access.access.Door.get", broken)
-    monkeypatch.setattr("headrace.serve.access.access.Door.query", broken)
+    monkeypatch.setattr("headrace.serve.access.access.EndpointAccess.get", broken)
+    monkeypatch.setattr("headrace.serve.access.access.EndpointAccess.query", broken)
     for path in ("/films/7", "/films"):
         answer = api("GET", path)
         assert problem(answer) == (500, "internal-error")
@@ -378,11 +378,11 @@ WALKED = {
     "/metrics": "",
     "/openapi.json": "",
     "/docs": "no data",
-    "/dashboards": "tests/serve/test_dashboards.py",
-    "/dashboards/{name}": "tests/serve/test_dashboards.py",
+    "/dashboards": "tests/serve/rest/test_dashboards.py",
+    "/dashboards/{name}": "tests/serve/rest/test_dashboards.py",
     "/headrace.js": "no data",
     "/sql": "tests/serve/sql",
-    "/tables/{name}": "tests/serve/test_pushing.py",
+    "/tables/{name}": "tests/serve/ingest/test_pushing.py",
     "/{path}": "",
     "/{path}/query": "",
     "/{path}/count": "",

@@ -21,7 +21,7 @@ from headrace.core.errors import RequestError
 from headrace.core.schema import from_ddl
 from headrace.project.serving import Access
 from headrace.serve.access import subscription
-from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.access import AccessControl, EndpointAccess
 from headrace.serve.access.feeds import Feeds
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
@@ -41,7 +41,7 @@ class Bench:
 
     def __init__(self, served: Served, name: str = "films", most: int = 10, grant: Grant | None = None) -> None:
         self.stores = Stores(served.settings())
-        self.doors = Doors.of(served.settings(), self.stores)
+        self.access = AccessControl.of(served.settings(), self.stores)
         self.name, self._most = name, most
         self.grant = grant or Grant("all", frozenset({"events"}))
 
@@ -64,8 +64,8 @@ class Bench:
         finally:
             self.stores.close()
 
-    def door(self) -> Door:
-        return self.doors.open(self.grant, self.name, "events")
+    def door(self) -> EndpointAccess:
+        return self.access.open(self.grant, self.name, "events")
 
 
 async def take(items: AsyncIterator[list[SubscriptionItem]], count: int) -> list[SubscriptionItem]:

@@ -24,7 +24,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def stores(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 0.0)
     return Stores(settings)
 
 
@@ -59,7 +59,7 @@ def test_another_store_is_taken_up_while_the_former_is_still_read(settings: Sett
     made(settings, "v1-a-1", "old")
     made(settings, "v1-a-2", "new")
     pointed(settings, 1, v1="v1-a-1")
-    with stores.view("orders") as before:
+    with stores.transaction("orders") as before:
         pointed(settings, 1, v1="v1-a-2")
         assert rows_of(stores)[1]["state"] == "new"
         assert b"old" in next(before.scan()).json
@@ -80,7 +80,7 @@ def test_each_version_can_be_asked_for(settings: Settings, stores: Stores) -> No
 def test_a_damaged_store_is_shunned_and_reported(settings: Settings, stores: Stores) -> None:
     made(settings, "v1-a-1", "old")
     pointed(settings, 1, v1="v1-a-1")
-    with pytest.raises(RequestError) as raised, stores.view("orders"):
+    with pytest.raises(RequestError) as raised, stores.transaction("orders"):
         raise StoreDamagedError("row 1 is wrong")
     assert raised.value.code == "hydrating"
     assert reported_damage(settings.store / "orders" / "v1-a-1") == "row 1 is wrong"

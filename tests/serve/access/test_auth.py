@@ -183,7 +183,7 @@ def test_a_public_key_that_cannot_be_used(content: bytes | None, tmp_path: Path)
 
 def test_a_key_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(pem(ec.generate_private_key(ec.SECP384R1())))
-    with pytest.raises(ProjectError, match="another kind"):
+    with pytest.raises(ProjectError, match="unsupported type"):
         callers(tmp_path, jwt={"public_key": "key.pem"})
 
 

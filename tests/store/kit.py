@@ -24,7 +24,7 @@ def changes(endpoint: Endpoint, op: Op, rows: Sequence[dict[str, Any]]) -> pa.Re
     return pa.RecordBatch.from_pylist([{OP: int(op), **old, **row} for row in rows], endpoint.changes)
 
 
-class Made:
+class OpenStore:
     """A store that is open, to write into and to ask."""
 
     def __init__(self, folder: Path, endpoint: Endpoint, rows: Sequence[dict[str, Any]] = ()) -> None:
@@ -43,8 +43,8 @@ class Made:
 
     def page(self, document: dict[str, Any], *, bound: int = NO_BOUND, default: int | None = 50) -> ResultPage:
         """A page of a query."""
-        with self.reader.view() as view:
-            return view.query(parse_query(document, self.endpoint, page=None, default=default), bound)
+        with self.reader.transaction() as transaction:
+            return transaction.query(parse_query(document, self.endpoint, page=None, default=default), bound)
 
     def query(self, document: dict[str, Any], *, bound: int = NO_BOUND) -> list[dict[str, Any]]:
         """All rows of a query, unless it has a limit of its own."""
@@ -52,14 +52,14 @@ class Made:
 
     def count(self, document: dict[str, Any], *, bound: int = NO_BOUND) -> int:
         """How many rows a query gives."""
-        with self.reader.view() as view:
-            return view.count(parse_query(document, self.endpoint, page=None, default=None), bound)
+        with self.reader.transaction() as transaction:
+            return transaction.count(parse_query(document, self.endpoint, page=None, default=None), bound)
 
     @contextmanager
-    def view(self) -> Iterator[ReadTransaction]:
+    def transaction(self) -> Iterator[ReadTransaction]:
         """One moment."""
-        with self.reader.view() as view:
-            yield view
+        with self.reader.transaction() as transaction:
+            yield transaction
 
     def close(self) -> None:
         """Let go of the folder."""

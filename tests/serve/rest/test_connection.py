@@ -134,7 +134,7 @@ class Line:
     def write(self, _data: bytes) -> None: ...
 
 
-def test_who_does_not_ask_is_let_go(filled: Served) -> None:
+def test_idle_connections_are_closed(filled: Served) -> None:
     async def looks(sent: bytes) -> int:
         config = server(filled.settings()).config
         config.load()
@@ -143,13 +143,13 @@ def test_who_does_not_ask_is_let_go(filled: Served) -> None:
         one.data_received(sent)
         count = 0
         while not line.closed:
-            one.look()
+            one.check_idle()
             count += 1
         return count
 
     half = b"GET /films/1 HTTP/1.1\r\nHost"
     whole = half + b": localhost\r\n\r\n"
-    idle = connection.IDLE_SECONDS // connection.LOOK_SECONDS + 1
+    idle = connection.IDLE_SECONDS // connection.CHECK_SECONDS + 1
     assert asyncio.run(looks(whole)) == idle
     assert asyncio.run(looks(half)) < idle
     assert asyncio.run(looks(whole + half)) < idle

@@ -55,7 +55,7 @@ def test_a_snapshot_is_the_store_as_it_was(
     # and goes on from there as the first did
     second.apply(2, [batch(5)])
     first_reader, second_reader = StoreReader.open(tmp_path / "store"), StoreReader.open(tmp_path / "new")
-    with first_reader.view() as first, second_reader.view() as other:
+    with first_reader.transaction() as first, second_reader.transaction() as other:
         assert list(first.scan()) == list(other.scan())
         assert first.events(0) == other.events(0)
     first_reader.close()
@@ -89,7 +89,7 @@ def test_the_newest_are_kept(tmp_path: Path, writer: StoreWriter) -> None:
     saved(writer, snapshots, 4)
     writer.close()
     assert snapshots.prune(THINGS, 2) == 2
-    assert [one.position for one in snapshots.found(THINGS)] == [4, 3]
+    assert [one.position for one in snapshots.newest_first(THINGS)] == [4, 3]
     assert snapshots.prune(THINGS, 2) == 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store.made import Made, rows_of
+from tests.store.kit import OpenStore, rows_of
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError
@@ -40,15 +40,15 @@ def dataset(name: str) -> tuple[Endpoint, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Made]]:
-    found = {name: Made(tmp_path_factory.mktemp(name), *dataset(name)) for name in ("abc", "words", "films52")}
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, OpenStore]]:
+    found = {name: OpenStore(tmp_path_factory.mktemp(name), *dataset(name)) for name in ("abc", "words", "films52")}
     yield found
     for one in found.values():
         one.close()
 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["id"])
-def test_vectors(made: dict[str, Made], case: dict[str, Any]) -> None:
+def test_vectors(made: dict[str, OpenStore], case: dict[str, Any]) -> None:
     store = made[case["dataset"]]
     rows = rows_of(store.page(case["body"]))
     assert (len(rows), store.count(case["body"])) == (case["count"], case["count"])
@@ -120,7 +120,7 @@ def test_a_page_has_a_size() -> None:
     assert "100" in found.value.message
 
 
-def test_pages_follow_each_other(made: dict[str, Made]) -> None:
+def test_pages_follow_each_other(made: dict[str, OpenStore]) -> None:
     asked = {"$filter": {"c": {"$gte": 521}}, "$order_by": {"b": "asc"}, "$limit": 3}
     pages, after = [], None
     while not pages or after:
@@ -130,7 +130,7 @@ def test_pages_follow_each_other(made: dict[str, Made]) -> None:
     assert pages == [[3, 4, 7], [2, 6, 5], [1]]
 
 
-def test_a_cursor_belongs_to_its_query(made: dict[str, Made]) -> None:
+def test_a_cursor_belongs_to_its_query(made: dict[str, OpenStore]) -> None:
     asked = {"$filter": {"c": {"$gte": 521}}, "$order_by": {"b": "asc"}, "$limit": 3}
     cursor = made["abc"].page(asked).next
     for changed in ({"$filter": {"c": {"$gte": 522}}}, {"$order_by": {"b": "desc"}}, {"$order_by": {"c": "asc"}}):
@@ -146,12 +146,12 @@ def test_what_is_no_cursor(text: Any) -> None:
     assert code_of({"$after": text}) == "bad-cursor"
 
 
-def test_a_sealed_cursor_shows_nothing(made: dict[str, Made]) -> None:
+def test_a_sealed_cursor_shows_nothing(made: dict[str, OpenStore]) -> None:
     store, seal = made["films52"], b"s" * 32
 
     def page(document: dict[str, Any], seal: bytes | None) -> Any:
-        with store.view() as view:
-            return view.query(parse_query(document, FILMS, page=100, seal=seal), 100)
+        with store.transaction() as transaction:
+            return transaction.query(parse_query(document, FILMS, page=100, seal=seal), 100)
 
     first = page({"$limit": 50}, seal)
     assert first.next is not None

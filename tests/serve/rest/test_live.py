@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError
-from headrace.serve.rest.live import wanted_of
+from headrace.serve.rest.live import parse_parameters
 
 pytestmark = pytest.mark.service
 
@@ -203,7 +203,7 @@ def _check_narrowed(running: Running, served: Served) -> None:
 
 
 def test_parameters() -> None:
-    wanted = wanted_of([("filter", "[]"), ("types", "insert, delete"), ("snapshot", "true")], "v1-5")
+    wanted = parse_parameters([("filter", "[]"), ("types", "insert, delete"), ("snapshot", "true")], "v1-5")
     assert (wanted.filter, wanted.types, wanted.snapshot, wanted.after) == ([], {"insert", "delete"}, True, "v1-5")
     with pytest.raises(RequestError, match="twice"):
-        wanted_of([("after", "v1-1"), ("after", "v1-2")], None)
+        parse_parameters([("after", "v1-1"), ("after", "v1-2")], None)
