@@ -25,8 +25,8 @@ from headrace.migrate.properties import read_properties
 from headrace.migrate.report import report
 from headrace.migrate.sinks import sink
 from headrace.migrate.streams import streams
-from headrace.sql.edits import apply
 from headrace.sql.query import SqlError, parse
+from headrace.sql.text_edits import apply
 from headrace.sql.tokens import TokenList
 
 _STENCIL = "SCHEMA_REGISTRY_STENCIL_"

@@ -20,8 +20,8 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.moment import at_moment
-from headrace.views.maintain.keyed import key_conflicts, keyed_rows
+from headrace.sql.fixed_time import at_moment
+from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,7 +122,7 @@ class ReportWriter:
             before = self.session.read.parquet(spark_path(self._folder(batch_id - 1)))
             old = before.withColumn(WEIGHT, F.lit(-1).cast("bigint"))
             weighted = consolidated(weighted.unionByName(old, allowMissingColumns=True))
-        return keyed_rows(weighted, self.flow.spec.keys)
+        return keyed_frame(weighted, self.flow.spec.keys)
 
     def _folder(self, batch_id: int) -> StatePath:
         return self.generation.folder / "report" / str(batch_id)

@@ -17,9 +17,9 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
 from headrace.engine.tables.table_rows import weighted_rows
 from headrace.plan.model import FlowPlan
-from headrace.views.compile.identity import gets_id
-from headrace.views.maintain.keyed import KeyedChanges, keyed
-from headrace.views.maintain.maintained import Maintained, TableDelta
+from headrace.views.compile.identity import adds_id
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
+from headrace.views.maintain.keyed_changes import KeyedChanges, changes_by_key
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class ViewWriter:
         self._tables = FlowTables.of(self.flow, self.context)
         self._shapes = {table.name: table.shape for table in self.flow.tables() if table.shape is not None}
         state = ViewState(self.generation.folder / "view")
-        self.maintained = Maintained(
-            self.session, self.flow.view, self._shapes, state, identified=gets_id(self.flow.view)
+        self.maintained = IncrementalView(
+            self.session, self.flow.view, self._shapes, state, identified=adds_id(self.flow.view)
         )
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
@@ -74,11 +74,11 @@ class ViewWriter:
         inputs = self._inputs(batch_id)
         delta = self.maintained.apply(batch_id, inputs)
         self._count(batch_id, sum(item.rows for item in inputs.values()))
-        with keyed(delta, view.key) as changes:
+        with changes_by_key(delta, view.key) as changes:
             self._write(changes, batch_id)
 
     def _count(self, batch_id: int, rows: int) -> None:
-        parts = self.maintained.state.held().values()
+        parts = self.maintained.state.sizes().values()
         state = {
             "numRowsTotal": sum(part.rows for part in parts),
             "memoryUsedBytes": sum(part.bytes for part in parts),
@@ -96,7 +96,7 @@ class ViewWriter:
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
-            if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
+            if changes.collected is None or not step.sink.write_few(changes.collected, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         crash_points.reach("after_sinks", self.flow.name, batch_id)
         self.check()

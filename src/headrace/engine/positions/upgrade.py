@@ -20,10 +20,10 @@ from headrace.engine.positions.positions import committed_positions, input_posit
 from headrace.engine.spark.session import DEFAULTS
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.model import FlowPlan
 from headrace.plan.settings import PARTITIONS, pins
-from headrace.plan.shape import shape_of
 from headrace.project.loader import Project
 
 StartFrom = Literal["start", "current"]
