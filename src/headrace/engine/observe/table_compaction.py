@@ -69,7 +69,8 @@ class TableCompactor:
             if not reached or group in self._waiting:
                 continue
             if any(len(log.state(name, reached)) >= self.min_files for name in shapes):
-                started = {view.id: plan.batch_id for view in views if (plan := view.checkpoint.planned()) is not None}
+                planned = {view.id: view.checkpoint.planned() for view in views}
+                started = {id: record.batch_id for id, record in planned.items() if record is not None}
                 # all tables of the group: a commit is kept as long as one table needs it
                 for name, shape in shapes.items():
                     _fold(self.spark, log, name, shape, reached)
