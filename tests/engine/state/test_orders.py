@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.supervise.test_runner import PROJECT, Engine, Starter, board, engine, project, quick
+from tests.engine.supervise.test_runner import PROJECT, Engine, FakeStarter, engine, project, short_pauses, status_of
 
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.orders import Orders, give_order, last_order
@@ -19,7 +19,7 @@ from headrace.project.loader import Project, load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["engine", "project", "quick"]
+__all__ = ["engine", "project", "short_pauses"]
 
 
 def test_an_order_is_news_once_and_a_folder_that_is_away_has_none(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_one_flow_is_stopped_and_started_again_and_the_other_is_untouched(engine
     engine.until_state("first", "stopped")
     assert not query.isActive
     assert engine.run("first").stop_order == order
-    document = board(engine, project).document()
+    document = status_of(engine, project).document()
     assert document["ready"], "it is stopped because somebody wants it so"
     assert document["flow_list"][0]["stop"] == {"by": order.by, "at": order.at}
     assert len(engine.starter.queries["second"]) == 1
@@ -86,7 +86,7 @@ def test_a_flow_that_waits_for_something_can_be_stopped(engine: Engine) -> None:
     assert engine.run("first").pending_restart is None
 
 
-def test_the_order_holds_for_the_next_engine(project: Project, quick: None) -> None:
+def test_the_order_holds_for_the_next_engine(project: Project, short_pauses: None) -> None:
     give_order(StateDir(Path(project.context.state)), "first", "stopped")
     one = Engine(project)
     one.until_state("first", "stopped")
@@ -96,10 +96,10 @@ def test_the_order_holds_for_the_next_engine(project: Project, quick: None) -> N
     one.thread.join(10)
 
 
-def test_until_caught_up_a_stopped_flow_is_left_out(project: Project, quick: None) -> None:
+def test_until_caught_up_a_stopped_flow_is_left_out(project: Project, short_pauses: None) -> None:
     state = StateDir(Path(project.context.state))
     give_order(state, "first", "stopped")
-    starter = Starter(project, state)
+    starter = FakeStarter(project, state)
     starter.until_caught_up = True
     (run,) = Runner(starter, make_plan(project, ["first"])).run(seconds=30)  # type: ignore[arg-type]
     assert (run.state, run.error, starter.queries) == ("stopped", None, {})

@@ -77,7 +77,7 @@ class Shop:
     def flow(self) -> FlowPlan:
         return make_plan(self.project).flow("sums")
 
-    def begin(self) -> Generation:
+    def start_candidate(self) -> Generation:
         return candidate.start_candidate(self.project, self.state, detect_change(self.project, self.state, self.flow))
 
     def effects(self) -> list[tuple[str, str]]:
@@ -130,7 +130,7 @@ profiles: {p: {state: elsewhere}}
 
 def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     generations = shop.state.generations("sums")
     assert (generations.current(), generations.candidate()) == (shop.first, made)
     assert made.manifest.parent == shop.first.id
@@ -143,7 +143,7 @@ def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
 
 def test_a_candidate_is_kept_and_nothing_else_moves(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     made.describe(replace(made.manifest, parent=None, created_at="2020-01-01T00:00:00+00:00"))
     assert remove_old_generations(shop.state.generations("sums"), timedelta(0)) == []
 
@@ -158,7 +158,7 @@ def test_a_candidate_is_kept_and_nothing_else_moves(shop: Shop) -> None:
 def test_the_file_must_be_what_the_candidate_is_built_for(shop: Shop) -> None:
     assert candidate.candidate_change(shop.project, shop.state, shop.flow) is None
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     change = candidate.candidate_change(shop.project, shop.state, shop.flow)
     assert change is not None
     assert (change.generation, change.running) == (made, shop.first.id)
@@ -281,7 +281,7 @@ def test_how_far_readers_are_is_compared_part_by_part(tmp_path: Path) -> None:
 
 def test_a_switch_that_was_cut_off_is_finished(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     side = shop.folder / "lake" / f"sums__{made.id}"
     write_deltalake(str(side), pa.table({"n": [1]}))
     write_batch(made.checkpoint_folder, 0, {"orders": {"0": 5, "1": 7}})
@@ -302,7 +302,7 @@ def test_a_switch_that_was_cut_off_is_finished(shop: Shop) -> None:
 def test_a_candidate_can_be_given_up(shop: Shop) -> None:
     assert code_of(lambda: candidate.abandon_candidate(shop.project, shop.state, "sums")) == "no-candidate"
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     side = shop.folder / "lake" / f"sums__{made.id}"
     write_deltalake(str(side), pa.table({"n": [1]}))
     shop.write("SELECT k FROM orders")
@@ -314,7 +314,7 @@ def test_a_candidate_can_be_given_up(shop: Shop) -> None:
 
 def test_what_runs_goes_on_as_it_was_and_the_candidate_beside_it(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     starter = FlowStarter(shop.project, shop.state, None)  # type: ignore[arg-type]
     (run,) = candidate_switch.create_runs(starter, make_plan(shop.project), Notes())
     assert run.switch is not None

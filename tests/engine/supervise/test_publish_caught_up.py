@@ -94,12 +94,12 @@ def test_what_cannot_be_shown_is_noted(
     run, starter, logs = waiting
     run.caught_up = True
 
-    def away(self: LogFolder, name: str, builder: str | None = None) -> None:
+    def unavailable(self: LogFolder, name: str, builder: str | None = None) -> None:
         raise OSError("no answer")
 
     notes = Notes()
     with monkeypatch.context() as patched:
-        patched.setattr(LogFolder, "publish", away)
+        patched.setattr(LogFolder, "publish", unavailable)
         publish_if_caught_up(run, starter, notes)
     assert run.plan.sinks[0].sink.has_unpublished
     publish_if_caught_up(run, starter, notes)

@@ -96,12 +96,12 @@ class Rewinder:
             splits = {name: known.measure(at[name]) for name, known in inputs.items()}
             _require_known(target, scope, [split for parts in splits.values() for split in parts])
             start = {name: known.resolve(target, at[name], scope) for name, known in inputs.items()}
-            kept = None if isinstance(target, Earliest) else self._last_batch_before(inputs, start)
+            last_kept = None if isinstance(target, Earliest) else self._last_batch_before(inputs, start)
             changes = position_changes(at, start, splits)
             goes_back = any((change.again or 0) > 0 or change.after is None for change in changes)
             if replace and goes_back and not isinstance(target, Earliest):
-                kept, start = self._batch_boundary(inputs, kept)
-        return self._plan(str(target), at, start, splits, kept, replace, None)
+                last_kept, start = self._batch_boundary(inputs, last_kept)
+        return self._plan(str(target), at, start, splits, last_kept, replace, None)
 
     def to_checkpoint(self, copy: CheckpointCopy, replace: bool = False) -> RewindPlan:
         """A plan to continue from a savepoint or an earlier generation, with its state."""
@@ -112,7 +112,7 @@ class Rewinder:
 
     def execute(self, plan: RewindPlan) -> Generation:
         """Create the new generation and switch to it, with one write."""
-        base = {} if plan.kept is None else {"generation": plan.kept[0], "batch": plan.kept[1]}
+        base = {} if plan.last_kept is None else {"generation": plan.last_kept[0], "batch": plan.last_kept[1]}
         fields: dict[str, Any] = {"base": base}
         if plan.copy is None:
             fields["start"] = plan.start
@@ -124,7 +124,7 @@ class Rewinder:
         if plan.copy is not None:
             copy_tree(plan.copy.source.checkpoint_folder, generation.checkpoint_folder)
         if plan.replace:
-            write_atomically(generation.folder / _ROW_REMOVAL, json.dumps({"kept": plan.kept}).encode())
+            write_atomically(generation.folder / _ROW_REMOVAL, json.dumps({"kept": plan.last_kept}).encode())
         self.generations.switch(generation)
         finish_row_removal(self.flow, generation, self.context)
         return generation
@@ -155,7 +155,7 @@ class Rewinder:
         at: PositionsByInput,
         start: PositionsByInput,
         splits: Mapping[str, Sequence[Split]],
-        kept: tuple[str, int] | None,
+        last_kept: tuple[str, int] | None,
         replace: bool,
         copy: CheckpointCopy | None,
     ) -> RewindPlan:
@@ -167,13 +167,13 @@ class Rewinder:
             effects=(),
             warnings=(),
             start={name: position for name, position in start.items() if position is not None},
-            kept=kept,
+            last_kept=last_kept,
             replace=replace,
             copy=copy,
         )
         effects = []
         for step in self.flow.sinks:
-            seen = Rewind(self.flow.name, step.id, self.context, kept, draft.again)
+            seen = Rewind(self.flow.name, step.id, self.context, last_kept, draft.again)
             effects.append((step.sink.label, rewind_effect(step.sink, seen, replace)))
         warnings = (*plan_warnings(draft, splits), *self._reader_warnings(draft))
         return with_fields(draft, effects=tuple(effects), warnings=warnings)
@@ -189,18 +189,18 @@ class Rewinder:
         return None
 
     def _batch_boundary(
-        self, inputs: Mapping[str, Positions], kept: tuple[str, int] | None
+        self, inputs: Mapping[str, Positions], last_kept: tuple[str, int] | None
     ) -> tuple[tuple[str, int], PositionsByInput]:
         """The last batch that is kept, and its end positions: the rows of a batch can only be removed together."""
-        generation = None if kept is None else self.generations.find(kept[0])
-        if kept is None or generation is None:
+        generation = None if last_kept is None else self.generations.find(last_kept[0])
+        if last_kept is None or generation is None:
             raise ProjectError(
                 "rewind-no-boundary",
                 f"no batch of flow '{self.flow.name}' is known to end there, so the rows to remove are unknown",
                 hint="--to earliest --replace removes all rows; without --replace any position is possible",
                 exit_code=Exit.CONFLICT,
             )
-        return kept, positions_at(inputs, known_batch_ends(generation)[kept[1]])
+        return last_kept, positions_at(inputs, known_batch_ends(generation)[last_kept[1]])
 
     def _reader_warnings(self, plan: RewindPlan) -> Iterator[str]:
         """Other flows that read a lake table of this flow stop at the removed rows."""
@@ -215,11 +215,11 @@ def finish_row_removal(flow: FlowPlan, generation: Generation, context: Context)
     pending = generation.folder / _ROW_REMOVAL
     if not pending.exists():
         return
-    kept = json.loads(pending.read_text(encoding="utf-8"))["kept"]
+    last_kept = json.loads(pending.read_text(encoding="utf-8"))["kept"]
     for step in flow.sinks:
         if isinstance(step.sink, Rewindable):
             step.sink.take_back(
-                Rewind(flow.name, step.id, context, tuple(kept) if kept else None, generation=generation.id)
+                Rewind(flow.name, step.id, context, tuple(last_kept) if last_kept else None, generation=generation.id)
             )
     pending.unlink()
 

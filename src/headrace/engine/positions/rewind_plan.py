@@ -67,10 +67,10 @@ class RewindPlan:
     """What happens to each sink, by its label."""
     warnings: tuple[str, ...]
     start: Mapping[str, Position]
-    kept: tuple[str, int] | None
+    last_kept: tuple[str, int] | None
     """The last batch whose rows stay in the sinks, by generation and number."""
     replace: bool
-    """Whether the rows after `kept` are removed from the sinks."""
+    """Whether the rows after `last_kept` are removed from the sinks."""
     copy: CheckpointCopy | None = None
 
     @property
@@ -152,7 +152,7 @@ def plan_warnings(plan: RewindPlan, splits: Mapping[str, Sequence[Split]]) -> It
         position = after.get((split.topic, split.partition))
         if position is not None and position < split.start:
             yield f"{split.topic}:{split.partition}: records {position} to {split.start - 1} have expired"
-        elif plan.replace and plan.kept is None and split.start > 0:
+        elif plan.replace and plan.last_kept is None and split.start > 0:
             yield (
                 f"{split.topic}:{split.partition}: records before {split.start} have expired, so their rows cannot be "
                 "written again"

@@ -135,13 +135,13 @@ def save_definition(generation: Generation, project: Project) -> None:
         generation.define(definition)
 
 
-def new_generation_effects(project: Project, change: FlowChange, begin: StartFrom) -> list[tuple[str, str]]:
+def new_generation_effects(project: Project, change: FlowChange, start_from: StartFrom) -> list[tuple[str, str]]:
     """What a new generation does to the rows in each sink."""
-    kept = _last_batch(change.generation) if begin == "current" and change.generation is not None else None
-    again = 0 if begin == "current" else None
+    last_kept = _last_batch(change.generation) if start_from == "current" and change.generation is not None else None
+    again = 0 if start_from == "current" else None
     effects = []
     for step in change.flow.sinks:
-        seen = Rewind(change.flow.name, step.id, project.context, kept, again)
+        seen = Rewind(change.flow.name, step.id, project.context, last_kept, again)
         effects.append((step.sink.label, rewind_effect(step.sink, seen, replace=False)))
     return effects
 
@@ -152,14 +152,14 @@ def _last_batch(generation: Generation) -> tuple[str, int] | None:
 
 
 def start_new_generation(
-    project: Project, state: StateDir, change: FlowChange, begin: StartFrom = "start"
+    project: Project, state: StateDir, change: FlowChange, start_from: StartFrom = "start"
 ) -> Generation:
     """Create a new generation at the start of the sources or at the current position. The old one is kept."""
     flow = change.flow
     old = change.generation
     start: dict[str, Any] = {}
     base: dict[str, Any] = {}
-    if begin == "current" and old is not None:
+    if start_from == "current" and old is not None:
         if is_pending(old):
             raise ProjectError(
                 "history-unfinished",
