@@ -16,8 +16,8 @@ from headrace.migrate.properties import read_properties
 from headrace.migrate.report import report
 from headrace.migrate.sinks import sink
 from headrace.migrate.streams import streams
-from headrace.sql.edits import apply
 from headrace.sql.query import SqlError, parse
+from headrace.sql.text_edits import apply
 from headrace.sql.tokens import TokenList
 
 _STENCIL = "SCHEMA_REGISTRY_STENCIL_"
@@ -40,7 +40,7 @@ _NOT_CARRIED = {
     "PROCESSOR_LONGBOW_": "write a `history` step: what is remembered is kept with the flow, without Bigtable",
     "PYTHON_UDF_": "put functions into functions/*.py, with type hints instead of @udf(result_type=…)",
     "SINK_BIGQUERY_": "there is no BigQuery sink",
-    "SINK_METRICS_APPLICATION_PREFIX": "metrics have the names in the guide",
+    "SINK_METRICS_APPLICATION_PREFIX": "metrics have the names in docs/reference/metrics.md",
     "UDF_DART_GCS_PROJECT_ID": "the machine's own credentials are used",
 }
 _LONGBOW = re.compile(r"\blongbow\w*", re.IGNORECASE)

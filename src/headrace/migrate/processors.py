@@ -12,8 +12,8 @@ from headrace.core.kinds import kinds
 from headrace.migrate.draft import Draft, literal
 from headrace.migrate.enrichers import ENRICHERS
 from headrace.migrate.messages import protobuf
-from headrace.sql.edits import apply
 from headrace.sql.query import parse
+from headrace.sql.text_edits import apply
 from headrace.sql.tokens import TokenList
 
 Step = dict[str, Any]

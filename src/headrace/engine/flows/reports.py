@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.capabilities import HoldsReport, HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.files.state_files import StatePath, remove_tree, spark_path
 from headrace.core.tables import WEIGHT
@@ -18,8 +19,8 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.moment import at_moment
-from headrace.views.maintain.keyed import key_conflicts, keyed_rows
+from headrace.sql.fixed_time import at_moment
+from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,9 +103,10 @@ class ReportWriter:
                 crash_points.reach("between_sinks", name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            if step.sink.takes_reports:
+            if isinstance(step.sink, HoldsReport):
                 step.sink.write_report(rows, batch)
             else:
+                assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
                 step.sink.write_changes(self._changes(rows, batch_id), self.flow.spec.keys, batch)
         crash_points.reach("after_sinks", name, batch_id)
         self.check()
@@ -118,7 +120,7 @@ class ReportWriter:
             before = self.session.read.parquet(spark_path(self._folder(batch_id - 1)))
             old = before.withColumn(WEIGHT, F.lit(-1).cast("bigint"))
             weighted = consolidated(weighted.unionByName(old, allowMissingColumns=True))
-        return keyed_rows(weighted, self.flow.spec.keys)
+        return keyed_frame(weighted, self.flow.spec.keys)
 
     def _folder(self, batch_id: int) -> StatePath:
         return self.generation.folder / "report" / str(batch_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
@@ -15,9 +16,9 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
 from headrace.engine.tables.table_rows import weighted_rows
 from headrace.plan.model import FlowPlan
-from headrace.views.compile.identity import gets_id
-from headrace.views.maintain.keyed import KeyedChanges, keyed
-from headrace.views.maintain.maintained import Maintained, TableDelta
+from headrace.views.compile.identity import adds_id
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
+from headrace.views.maintain.keyed_changes import KeyedChanges, changes_by_key
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class ViewWriter:
         self._tables = FlowTables.of(self.flow, self.context)
         self._shapes = {one.name: one.shape for one in self.flow.tables() if one.shape is not None}
         state = ViewState(self.generation.folder / "view")
-        self.maintained = Maintained(
-            self.session, self.flow.view, self._shapes, state, identified=gets_id(self.flow.view)
+        self.maintained = IncrementalView(
+            self.session, self.flow.view, self._shapes, state, identified=adds_id(self.flow.view)
         )
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
@@ -71,11 +72,11 @@ class ViewWriter:
         inputs = self._inputs(batch_id)
         changed = self.maintained.apply(batch_id, inputs)
         self._tell(batch_id, sum(one.rows for one in inputs.values()))
-        with keyed(changed, view.key) as changes:
+        with changes_by_key(changed, view.key) as changes:
             self._write(changes, batch_id)
 
     def _tell(self, batch_id: int, rows: int) -> None:
-        kept = self.maintained.state.held().values()
+        kept = self.maintained.state.sizes().values()
         state = {
             "numRowsTotal": sum(one.rows for one in kept),
             "memoryUsedBytes": sum(one.bytes for one in kept),
@@ -92,7 +93,8 @@ class ViewWriter:
                 crash_points.reach("between_sinks", self.flow.name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
+            assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
+            if changes.collected is None or not step.sink.write_few(changes.collected, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         crash_points.reach("after_sinks", self.flow.name, batch_id)
         self.check()

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.spark.progress import rows_given
 from headrace.engine.supervise.flow_run import FlowRun
-from headrace.plan.links import feeds, waits
+from headrace.plan.feeds import feeds, waits
 from headrace.plan.model import Plan
 
 
