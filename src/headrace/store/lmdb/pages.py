@@ -80,10 +80,10 @@ class _PageCheck:
         at = 0 if transactions[0] > transactions[1] else self._size
         self._free, self._main = trees[at]
         self._pages = _newest(data, at)[0] + 1
-        if self._pages * self._size > len(data):
-            raise StoreDamagedError("the file is truncated")
-        self._claimed = bytearray(self._pages)
+        # LMDB does not write pages that one transaction allocates and frees: free pages may lie beyond the end
+        self._claimed = bytearray(min(self._pages, len(data) // self._size))
         self._claimed[:2] = b"\x01\x01"
+        self._free_beyond_end: set[int] = set()
         self._counts = _TreeCounts()
 
     def run(self) -> None:
@@ -94,7 +94,7 @@ class _PageCheck:
             if numbers[0] != len(numbers) - 1:
                 raise StoreDamagedError("the list of free pages has the wrong length")
             for number in numbers[1:]:
-                self._claim(number)
+                self._claim_free(number)
         trees: list[bytes] = []
         self._tree(self._main, 0, trees, ordered=True)
         for record in trees:
@@ -191,8 +191,16 @@ class _PageCheck:
         if key < within[0] or (within[1] is not None and key >= within[1]):
             raise StoreDamagedError("a key is out of the range of its branch")
 
+    def _claim_free(self, number: int) -> None:
+        if not len(self._claimed) <= number < self._pages:
+            self._claim(number)
+        elif number in self._free_beyond_end:
+            raise StoreDamagedError(f"page {number} is used twice or does not exist")
+        else:
+            self._free_beyond_end.add(number)
+
     def _claim(self, number: int, count: int = 1) -> None:
-        if number + count > self._pages or any(self._claimed[number : number + count]):
+        if number + count > len(self._claimed) or any(self._claimed[number : number + count]):
             raise StoreDamagedError(f"page {number} is used twice or does not exist")
         self._claimed[number : number + count] = b"\x01" * count
 
