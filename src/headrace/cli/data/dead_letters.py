@@ -123,7 +123,7 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="Write the record's bytes to stdout, and nothing else.")] = False,
     json: Json = False,
 ) -> None:
-    """Show one dead letter: all that is known, the record itself, and what became of it."""
+    """Show one dead letter: its metadata, the record itself, and its history."""
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
     _, book, _ = _opened(target)
@@ -233,7 +233,7 @@ def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: 
     with engine_replay.alone(state, plan.replays):
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
-        # a log of its own: an engine may be writing to the other
+        # a separate log file: an engine may be writing to the other
         name, store = f"{project.spec.project} replay", project.context.state_store
         spark = session.start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
@@ -268,7 +268,7 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
 
 
 def _opened(target: ProjectTarget) -> tuple[Project, LetterBook, str | None]:
-    """The project, the book of its dead letters and the flow that was named."""
+    """The project, the index of its dead letters and the flow that was named."""
     flow, (project, state) = target.flow(), target.open()
     book = dead_letter_index.LetterBook(state.dead_letters)
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
@@ -281,7 +281,7 @@ def _state(project: Project) -> StateDir:
 
 
 def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str | None]) -> None:
-    """Which letters are meant must be said, and in one way."""
+    """Refuse no selection, and two kinds of selection at once."""
     given = [name for name, value in others.items() if value is not None]
     if not (ids or everything or given):
         raise usage_error("no dead letters were named", f"name ids, {', '.join(others)} or --all")

@@ -32,18 +32,18 @@ def create(
     target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """Make a savepoint of a flow that is not running: FLOW, then a NAME (made from the time otherwise)."""
+    """Create a savepoint of a stopped flow: FLOW, then an optional NAME (the time otherwise)."""
     (loaded, state), named = target.open(), target.flows
     name = named[1] if len(named) == 2 else None
-    asked = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
-    flow = planner.make_plan(loaded, (asked,)).flow(asked)
+    flow_name = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
+    flow = planner.make_plan(loaded, (flow_name,)).flow(flow_name)
     with rewind.stopped(state, flow.name):
-        made = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
+        savepoint = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
     if json:
-        printer.document(asdict(made.note))
+        printer.document(asdict(savepoint.note))
     else:
-        printer.data(made.note.name)
-        printer.note(f"go back to it with: headrace rewind {flow.name} --to {made.note.name}")
+        printer.data(savepoint.note.name)
+        printer.note(f"return to it with: headrace rewind {flow.name} --to {savepoint.note.name}")
 
 
 @app.command("list")

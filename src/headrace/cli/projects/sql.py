@@ -53,7 +53,7 @@ def sql(
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # that it cannot read SHOW TABLES is nobody's concern
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns that it cannot parse SHOW TABLES, which Spark can
     form = _format("json" if json else format)
     script = _script(*_text(statements, file))
     if not script:
@@ -72,7 +72,7 @@ def _format(given: str) -> Literal["table", "json", "csv"]:
 
 
 def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
-    """The statements, and what errors call the place that they come from."""
+    """The statements, and the name of their source for error messages."""
     if file is not None and statements:
         raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
     if statements:
