@@ -354,7 +354,7 @@ def test_of_two_attempts_at_a_batch_one_is_merged_and_what_the_dead_left_is_remo
 def test_a_server_that_stands_still_is_not_waited_for(
     server: Postgres, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sinks.postgres.server._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.systems.postgres.server._GRACE_SECONDS", 0.0)
     given = sink(url=server.env["POSTGRES_URL"], statement_timeout="300ms", timeout="2s")
     connection = given.server(HERE).connect()
     connection.execute("SELECT 1")

@@ -24,8 +24,8 @@ from headrace.core.records import spark_schema
 from headrace.core.rows import structured
 from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
-from headrace.sinks._http import HttpOptions, Url
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,7 +53,7 @@ class ClickHouseSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllR
     """
 
     type: Literal["clickhouse"] = "clickhouse"
-    url: Url = Field(description="Address of the HTTP interface.", examples=["http://127.0.0.1:8123"])
+    url: HttpUrl = Field(description="Address of the HTTP interface.", examples=["http://127.0.0.1:8123"])
     database: str = Field("default", description="Database of the table.", min_length=1)
     table: str = Field(description="Table to write to.", examples=["orders"], min_length=1)
     key: list[str] = Field(

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves, request_key
-from headrace.sinks._http import HttpClient, HttpReply, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report, task_number
+from headrace.systems.http.client import HttpClient, HttpReply
 
 _CODE = re.compile(rb"Code: (\d+)")
 # time limits, too many queries or parts, memory, disk, network, read-only replicas, ZooKeeper
-_MAY_PASS = frozenset({159, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 285, 319, 394, 425, 439, 473, 999})
+_TRANSIENT = frozenset({159, 202, 203, 209, 210, 236, 241, 242, 243, 252, 279, 285, 319, 394, 425, 439, 473, 999})
 # texts, numbers, dates, arrays, enums, UUIDs and addresses that cannot be parsed, values out of range, constraints
 _BAD_ROW = frozenset(
     {6, 25, 26, 27, 33, 36, 38, 41, 53, 69, 70, 72, 117, 130, 131, 321, 349, 376, 407, 441, 467, 469, 675, 676, 691}
@@ -25,16 +26,15 @@ _BAD_ROW = frozenset(
 class ClickHouseClient(HttpClient):
     """Tells errors apart by ClickHouse's own codes: most of them have the HTTP status 500, also those of bad rows."""
 
-    def may_pass(self, answer: HttpReply) -> bool:
-        """Whether the same request may succeed later."""
-        code = error_code(answer)
-        return super().may_pass(answer) if code is None else code in _MAY_PASS
+    def may_succeed_later(self, reply: HttpReply) -> bool:
+        code = error_code(reply)
+        return super().may_succeed_later(reply) if code is None else code in _TRANSIENT
 
 
-def error_code(answer: HttpReply) -> int | None:
+def error_code(reply: HttpReply) -> int | None:
     """The code of an exception of the server, None where there is none."""
-    found = None if answer.ok else _CODE.match(answer.body)
-    return int(found[1]) if found else None
+    match = None if reply.ok else _CODE.match(reply.body)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class InsertWrite:
     def _insert(self, portion: Sequence[tuple[int, bytes]]) -> None:
         """Insert a portion; one with rows that the server cannot read is halved until they are found."""
         content = b"\n".join(body for _, body in portion)
-        answer = self.client.send("POST", self.query + self._token(portion[0][0], content), content)
-        if answer.ok:
+        reply = self.client.send("POST", self.query + self._token(portion[0][0], content), content)
+        if reply.ok:
             self.report.written(len(portion), len(content))
-        elif error_code(answer) not in _BAD_ROW:
-            raise _failed(self.client.label, answer)
+        elif error_code(reply) not in _BAD_ROW:
+            raise _failed(self.client.label, reply)
         elif len(portion) == 1:
-            self.report.refused(portion[0][0], "refused", answer.text, portion[0][1])
+            self.report.refused(portion[0][0], "refused", reply.text, portion[0][1])
         else:
             for half in halves(portion):
                 self._insert(half)
@@ -88,7 +88,7 @@ class InsertWrite:
         return f"&insert_deduplication_token={request_key(self.identity, task_number(), row, content)}"
 
 
-def _failed(label: str, answer: HttpReply) -> ProjectError:
-    if answer.status != 404:
-        return refusal(label, answer)
-    return ProjectError("sink-missing", f"{label}: {answer.text}", hint="create the table, or write `create: true`")
+def _failed(label: str, reply: HttpReply) -> ProjectError:
+    if reply.status != 404:
+        return refusal(label, reply)
+    return ProjectError("sink-missing", f"{label}: {reply.text}", hint="create the table, or write `create: true`")

@@ -13,8 +13,9 @@ import pyarrow as pa
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
-from headrace.sinks._http import HttpClient, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._latest import last_of_each
+from headrace.systems.http.client import HttpClient
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -192,7 +193,7 @@ def _rows(client: HttpClient, query: str) -> list[list[str]]:
 
 
 def _ask(client: HttpClient, query: str) -> bytes:
-    answer = client.send("POST", "/", query.encode())
-    if not answer.ok:
-        raise refusal(client.label, answer)
-    return answer.body
+    reply = client.send("POST", "/", query.encode())
+    if not reply.ok:
+        raise refusal(client.label, reply)
+    return reply.body

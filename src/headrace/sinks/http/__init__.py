@@ -15,10 +15,10 @@ from headrace.core.context import Batch, Context
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
-from headrace.sinks._http import HttpOptions, Url
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.http.requests import Body, HttpWrite
-from headrace.systems.services import service_away
+from headrace.systems.http.options import HttpOptions, HttpUrl
+from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """
 
     type: Literal["http"] = "http"
-    url: Url = Field(
+    url: HttpUrl = Field(
         description="Where requests go. With `body: row`, {column} stands for a column's value.",
         examples=["https://api.example.com/orders", "https://api.example.com/orders/{order_id}"],
     )
@@ -98,7 +98,7 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
         try:
             socket.create_connection(address, timeout=min(self.timeout.total_seconds(), 10.0)).close()
         except OSError as error:
-            raise service_away(self.label, str(error)) from error
+            raise service_unavailable(self.label, str(error)) from error
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there. Every output will do: an updated row is a newer request."""

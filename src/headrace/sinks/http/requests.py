@@ -12,8 +12,9 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.sinks._chunks import chunks, halves, request_key
-from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report, task_number
+from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 Body = Literal["array", "lines", "row"]
 
@@ -97,7 +98,7 @@ class HttpWrite:
         headers = {"Content-Type": _CONTENT[self.body], **dict(portion[0].headers)}
         headers["Idempotency-Key"] = request_key(self.identity, task, portion[0].number, content)
         if self.gzip:
-            content, said = zipped(content)
+            content, said = gzipped(content)
             headers |= said
         answer = self.client.send(self.method, portion[0].url, content, headers, whole_url=True)
         if answer.ok:

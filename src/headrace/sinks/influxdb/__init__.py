@@ -17,9 +17,11 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
-from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
+from headrace.systems.http.client import HttpClient
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +44,7 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
     """
 
     type: Literal["influxdb"] = "influxdb"
-    url: Url = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
+    url: HttpUrl = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
     database: str = Field(description="Database to write to.", examples=["metrics"], min_length=1)
     measurement: str = Field(description="Measurement of the points.", examples=["bookings"], min_length=1)
     retention_policy: str | None = Field(None, description="Retention policy; the database's default if left out.")

@@ -16,11 +16,12 @@ from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import as_json, document, require_columns
-from headrace.sinks._http import HttpOptions, Url, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._latest import last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.sinks.opensearch.bulk import BulkWrite
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,7 +44,7 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
     """
 
     type: Literal["opensearch"] = "opensearch"
-    url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    url: HttpUrl = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
     index: Annotated[str, AfterValidator(_template)] = Field(
         description="Index to write to. {column} stands for a column's value, {column:yyyy.MM.dd} for that of a date.",
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],

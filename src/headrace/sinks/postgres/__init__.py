@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.core.capabilities import BuildsCandidate, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
@@ -19,18 +18,17 @@ from headrace.core.rows import drain, structured
 from headrace.core.sink import Delivery, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.sinks.postgres.server import PgServer
+    from headrace.sinks.postgres.server import SinkServer
     from headrace.sinks.postgres.table import ServerTable
     from headrace.sinks.postgres.write import BatchWrite
 
 
-class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
+class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
     Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
@@ -45,21 +43,6 @@ class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """
 
     type: Literal["postgres"] = "postgres"
-    url: PostgresUrl = Field(
-        description="Address of the database, with further parameters of libpq if need be.",
-        examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
-    )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
-    )
     table: str = Field(description="Table to write to, with its schema if need be.", examples=["orders", "shop.orders"])
     key: list[str] = Field(
         default=[],
@@ -130,8 +113,7 @@ class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     @property
     def label(self) -> str:
         """Table and server, without names and passwords."""
-        parts = urlsplit(self.url.get_secret_value())
-        return f"postgres {self.table} at {parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"postgres {self.table} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> PostgresSink:
         """One row per key of the view."""
@@ -140,27 +122,16 @@ class PostgresSink(HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
         held._of_view = True
         return held
 
-    def server(self, context: Context) -> PgServer:
+    def server(self, context: Context) -> SinkServer:
         """How to connect; fit to be sent to the workers."""
-        from headrace.sinks.postgres.server import PgServer
+        from headrace.sinks.postgres.server import SinkServer
 
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
-        tls = self.tls.texts(context) if self.tls is not None else None
-        url = self.url.get_secret_value()
-        limits = self.retry_for.total_seconds(), self.statement_timeout.total_seconds()
-        return PgServer(self.label, url, options, tls, *limits)
+        return SinkServer(
+            self.label,
+            **self.server_parameters(context, self.timeout),
+            retry_for=self.retry_for.total_seconds(),
+            statement_timeout=self.statement_timeout.total_seconds(),
+        )
 
     def check(self, context: Context) -> None:
         """The server lets us in, the table is there or may be made, and this user may do what writing needs."""

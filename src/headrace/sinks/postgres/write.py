@@ -25,10 +25,9 @@ from psycopg import sql
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
 from headrace.core.schema import to_ddl
-from headrace.sinks._patience import Patience
-from headrace.sinks.postgres.server import PgServer, explained
+from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
-from headrace.systems.services import service_away
+from headrace.systems.services import SERVICE_BACKOFF, service_unavailable
 
 MARKS = "headrace_marks"
 
@@ -72,7 +71,7 @@ def _digest(text: str) -> str:
 class CopyWrite:
     """Stages the rows of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
-    server: PgServer
+    server: SinkServer
     staging: StagingTable
     columns: tuple[str, ...]
 
@@ -222,7 +221,7 @@ def make_marks(connection: Any, marks: sql.Identifier) -> None:
 class BatchWrite:
     """One batch of one sink, seen from the driver."""
 
-    server: PgServer
+    server: SinkServer
     batch: Batch
     merge: Merge
     work_schema: str
@@ -262,7 +261,7 @@ class BatchWrite:
 
     def commit(self, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
         """Merge and mark in one transaction; tried again while the server is away, as the mark lets it happen once."""
-        patience = Patience(self.server.retry_for)
+        retries = SERVICE_BACKOFF.within(self.server.retry_for)
         while True:
             try:
                 with self.server.connect() as connection:
@@ -270,7 +269,7 @@ class BatchWrite:
                     return
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 _LOG.warning("%s: merging batch %s: %s", self.server.label, self.batch.batch_id, error)
-                if not patience.wait():
+                if not retries.wait():
                     raise
 
     def discard(self, staging: StagingTable) -> None:
@@ -311,7 +310,9 @@ class BatchWrite:
         )
         (found,) = connection.execute(counted, (attempts,)).fetchone()
         if found != expected:
-            raise service_away(self.server.label, f"it has {found} of {expected} staged rows, so it was restarted")
+            raise service_unavailable(
+                self.server.label, f"it has {found} of {expected} staged rows, so it was restarted"
+            )
 
     @property
     def _mark(self) -> tuple[str, str, str, int]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
@@ -20,13 +19,12 @@ from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import in_order_of_each, last_of_each
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
-from headrace.systems.addresses import RedisUrl, redis_place
-from headrace.systems.tls import ServiceTls
+from headrace.systems.redis.connection import RedisConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from headrace.sinks.redis.write import RedisClient
+    from headrace.systems.redis.client import RedisClient
 
 _NESTED = ("array", "map", "struct")
 
@@ -37,7 +35,7 @@ def _template(value: str) -> str:
     return value
 
 
-class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
+class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
     """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
     Delivery: idempotent; a repeated batch sets the same keys to the same values, and a `ttl` starts again.
@@ -50,17 +48,6 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
     """
 
     type: Literal["redis"] = "redis"
-    url: RedisUrl = Field(
-        description="Address of the server and number of the database; rediss:// for TLS.",
-        examples=["redis://127.0.0.1:6379/0"],
-    )
-    username: str | None = Field(None, description="The name to log in with.")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
-    )
-    tls: ServiceTls = Field(
-        ServiceTls(), description="For rediss: whom to trust and who we are.", examples=[{"ca": "tls/ca.pem"}]
-    )
     key: Annotated[str, AfterValidator(_template)] = Field(
         description="Key of a row; {column} stands for a column's value.", examples=["orders:{order_id}"]
     )
@@ -118,10 +105,6 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
         for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
             if given and not self.merge:
                 raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
-        if self.username is not None and self.password is None:
-            raise ValueError("`username` needs `password`")
-        if self.tls.certificate is not None:
-            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
         return self
 
     @property
@@ -137,7 +120,7 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
     @property
     def label(self) -> str:
         """Keys and server."""
-        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+        return f"redis {self.key} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
         """A key per row: the template has all columns of the view's key, and no others."""
@@ -147,7 +130,7 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
 
     def check(self, context: Context) -> None:
         """The server answers and lets us in."""
-        self.client(context).insist(lambda connection: connection.ping())
+        self.client(context).call(lambda connection: connection.ping())
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there."""
@@ -168,20 +151,10 @@ class RedisSink(HoldsView, DescribesRewind, ReadsAllRows):
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
-        from headrace.sinks.redis.write import RedisClient
+        from headrace.systems.redis.client import RedisClient
 
-        host, port, database = redis_place(self.url)
-        return RedisClient(
-            label=self.label,
-            host=host,
-            port=port,
-            database=database,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
-            timeout=self.timeout.total_seconds(),
-            retry_for=self.retry_for.total_seconds(),
-        )
+        server = self.server(self.label, context)
+        return RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
 
     def entries(self, rows: DataFrame) -> DataFrame:
         """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""

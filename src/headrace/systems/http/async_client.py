@@ -1,15 +1,16 @@
-"""HTTP by libcurl, driven by the event loop of the worker: a fifth of the CPU per request of clients in Python."""
+"""A client for many requests at once: libcurl on the event loop of a worker takes a fifth of the CPU time per request
+that clients in Python take."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pycurl
 
-from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, timed_out, unreachable
-from headrace.systems.services import not_trusted, service_away
+from headrace.systems.services import service_unavailable, untrusted_connection
 from headrace.systems.tls import TlsTexts
 
 _UNTRUSTED = (
@@ -20,7 +21,8 @@ _UNTRUSTED = (
     pycurl.E_SSL_ISSUER_ERROR,
     pycurl.E_SSL_CIPHER,
 )
-_NOBODY_BEHIND = (502, 503, 504)
+GATEWAY_STATUSES = (502, 503, 504)
+"""A gateway answers, and the service behind it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server said."""
+    """The answer of a server."""
 
     status: int
     body: bytes
     wait: float | None = None
-    """What `Retry-After` asks for, in seconds."""
+    """The seconds that `Retry-After` requests."""
     location: str | None = None
     """Where a redirection leads."""
 
     @property
     def text(self) -> str:
-        """For people: the status and the beginning of the body, in one line."""
-        said = " ".join(self.body[:200].decode(errors="replace").split())
-        return f"HTTP {self.status} {said}".strip()
+        """Status and beginning of the body in one line, for messages."""
+        excerpt = " ".join(self.body[:200].decode(errors="replace").split())
+        return f"HTTP {self.status} {excerpt}".strip()
+
+
+class NoReplyError(Exception):
+    """A request without a reply; the text is the reason."""
+
+    def __init__(self, kind: Literal["timeout", "connection", "too-large"], reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 @dataclass
-class CurlClient:
+class AsyncHttpClient:
     """Sends requests of one method to one server. Pickled to the workers before the first."""
 
     label: str
@@ -66,37 +76,40 @@ class CurlClient:
     _multi: Any = field(default=None, repr=False)
     _idle: list[Any] = field(default_factory=list, repr=False)
 
-    async def send(self, request: Request) -> Reply | FailedRequest:
-        """The reply, whatever its status; a refusal when there is none. A ProjectError: no safe connection."""
+    async def send(self, request: Request) -> Reply:
+        """The reply, whatever its status. Raises NoReplyError, and a ProjectError when the server is not trusted."""
         handle = self._idle.pop() if self._idle else self._handle()
         handle.setopt(pycurl.URL, request.url)
         if request.headers:
             handle.setopt(pycurl.HTTPHEADER, [*self._fixed_headers(), *request.headers])
         if self.method != "GET":
             handle.setopt(pycurl.POSTFIELDS, request.body or b"")
-        reply = await self._perform(handle)
+        try:
+            reply = await self._perform(handle)
+        except NoReplyError:
+            self._idle.append(handle)
+            raise
         self._idle.append(handle)
         return reply
 
-    async def probe(self, url: str, *, head: bool) -> None:
-        """Any answer but that of a gateway with nobody behind it is a sign of life."""
+    async def probe(self, url: str, *, head: bool, timeout: float) -> None:
+        """Raise a ProjectError unless the service itself answers, not just a gateway in front of it."""
         handle = self._handle(method="GET")
         handle.setopt(pycurl.NOBODY, head)
         handle.setopt(pycurl.URL, url)
-        handle.setopt(pycurl.TIMEOUT_MS, round(PROBE_SECONDS * 1000))
+        handle.setopt(pycurl.TIMEOUT_MS, round(timeout * 1000))
         try:
             reply = await self._perform(handle)
+        except NoReplyError as error:
+            if error.kind == "too-large":
+                return
+            raise service_unavailable(self.label, str(error)) from error
         finally:
             handle.close()
-        if isinstance(reply, FailedRequest):
-            # a long answer is one, too
-            if reply.passes:
-                raise service_away(self.label, reply.detail)
-        elif reply.status in _NOBODY_BEHIND or (reply.status >= 500 and not head):
-            raise service_away(self.label, reply.text)
+        if reply.status in GATEWAY_STATUSES or (reply.status >= 500 and not head):
+            raise service_unavailable(self.label, reply.text)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._multi is not None:
             await self._multi.aclose()
             self._multi = None
@@ -104,7 +117,7 @@ class CurlClient:
             handle.close()
         self._idle.clear()
 
-    async def _perform(self, handle: Any) -> Reply | FailedRequest:
+    async def _perform(self, handle: Any) -> Reply:
         if self._multi is None:
             self._multi = pycurl.AsyncCurlMulti()
         body = _Body(self.max_response)
@@ -112,21 +125,21 @@ class CurlClient:
         try:
             await self._multi.perform(handle)
         except pycurl.error as error:
-            return self._refusal(error, body)
+            raise self._failure(error, body) from None
         status = handle.getinfo(pycurl.RESPONSE_CODE)
         wait = handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0
         location = handle.getinfo(pycurl.REDIRECT_URL) if 300 <= status < 400 else None
         return Reply(status, b"".join(body.parts), float(wait) if wait else None, location)
 
-    def _refusal(self, error: pycurl.error, body: _Body) -> FailedRequest:
-        code, said = error.args[0], error.args[1] if len(error.args) > 1 else ""
+    def _failure(self, error: pycurl.error, body: _Body) -> Exception:
+        code, reason = error.args[0], error.args[1] if len(error.args) > 1 else ""
         if body.too_long or code == pycurl.E_FILESIZE_EXCEEDED:
-            return FailedRequest("response-too-large", f"the answer has more than {self.max_response:,} bytes")
+            return NoReplyError("too-large", f"the answer has more than {self.max_response:,} bytes")
         if code in _UNTRUSTED:
-            raise not_trusted(self.label, said)
+            return untrusted_connection(self.label, reason)
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            return timed_out(self.timeout)
-        return unreachable(said or f"curl error {code}")
+            return NoReplyError("timeout", f"no answer within {self.timeout:g} s")
+        return NoReplyError("connection", reason or f"curl error {code}")
 
     def _fixed_headers(self) -> Sequence[str]:
         login = [] if self.token is None else [f"Authorization: Bearer {self.token}"]
@@ -157,7 +170,6 @@ class CurlClient:
         return handle
 
     def _identity(self) -> dict[int, Any]:
-        """Whom we trust and who we are."""
         options: dict[int, Any] = {}
         if self.login is not None:
             options |= {pycurl.HTTPAUTH: pycurl.HTTPAUTH_BASIC}
@@ -190,9 +202,7 @@ class _Body:
 
 
 def _known_authorities() -> dict[int, Any]:
-    """The machine's own: the libcurl of a wheel was built on another, and does not know where they are."""
-    import ssl
-
+    """Those of the operating system: the libcurl of a wheel does not know where they are."""
     paths = ssl.get_default_verify_paths()
     if paths.cafile:
         return {pycurl.CAINFO: paths.cafile}
