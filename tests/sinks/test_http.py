@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.sinks.conftest import Desk, Heard, Stage
 
+from headrace.core.capabilities import Rewind
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Rewind
 from headrace.sinks import _templates as templates
-from headrace.sinks._chunks import chunks
+from headrace.sinks._chunks import chunks, request_key
 from headrace.sinks._refused import Report
 from headrace.sinks.http import HttpSink
-from headrace.sinks.http.requests import HttpWrite, request_key
+from headrace.sinks.http.requests import HttpWrite
 
 HERE = Context(Path("/project"), "state")
 

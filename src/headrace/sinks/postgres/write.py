@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -24,15 +24,22 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.core.schema import to_ddl
 from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
 from headrace.systems.services import SERVICE_BACKOFF, service_unavailable
 
-STAGED = "attempt bigint, rows bigint"
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
+
 MARKS = "headrace_marks"
 
 _LOG = logging.getLogger(__name__)
 _STAGED_SCHEMA = pa.schema([("attempt", pa.int64()), ("rows", pa.int64())])
+STAGED = to_ddl(_STAGED_SCHEMA)
 _TASK, _ATTEMPT, _ROW, GONE = "_headrace_task", "_headrace_attempt", "_headrace_row", "_headrace_gone"
 _CSV = pyarrow.csv.WriteOptions(include_header=False)
 # an attempt of another generation is left alone until nobody can be working on it any more
@@ -115,9 +122,7 @@ def _csv(batch: pa.RecordBatch, task: int, attempt: int, first: int) -> memoryvi
 
 def _task() -> tuple[int, int]:
     """The partition, and the attempt at it, which no other has."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     assert task is not None, "rows are staged by tasks"
     return task.partitionId(), task.taskAttemptId()
 
