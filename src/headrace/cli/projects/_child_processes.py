@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.cli.terminal.output import printer
-from headrace.core.processes.children import Child, how
+from headrace.core.processes.children import Child, describe_exit
 
 _END_SECONDS = 15.0
 _SAID_BYTES = 2000
@@ -90,4 +90,4 @@ class SupervisedChild:
             lines = log.read().decode(errors="replace").splitlines()
         self._read = size
         error = next((line for line in reversed(lines) if line.startswith("error[")), None)
-        return error or f"the {self.name} {how(code)}, see {self._log}"
+        return error or f"the {self.name} {describe_exit(code)}, see {self._log}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, appearing, copy_tree, vanish, write_atomically
+from headrace.core.files.state_files import StatePath, atomic_folder, copy_tree, remove_atomically, write_atomically
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -121,7 +121,7 @@ class Savepoints:
         return self._put(generation, note)
 
     def _put(self, generation: Generation, note: SavepointInfo) -> Savepoint:
-        with appearing(self.folder / note.name) as draft:
+        with atomic_folder(self.folder / note.name) as draft:
             copy_tree(generation.checkpoint_folder, draft / "checkpoint")
             Generation(draft).describe(generation.manifest)
             write_atomically(draft / _NOTE, (json.dumps(asdict(note), indent=1) + "\n").encode())
@@ -129,7 +129,7 @@ class Savepoints:
 
     def delete(self, name: str) -> None:
         """Remove one. The generations that began with it have copies of their own."""
-        vanish(self.require(name).folder, _NOTE)
+        remove_atomically(self.require(name).folder, _NOTE)
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or _TAKEN.fullmatch(name):

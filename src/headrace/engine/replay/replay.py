@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import (
     StatePath,
-    appearing,
+    atomic_folder,
     make_durable,
+    remove_atomically,
     remove_tree,
     spark_path,
-    vanish,
     write_atomically,
 )
 from headrace.core.records import spark_schema
@@ -125,14 +125,14 @@ class Begun:
         assert replay.chosen is not None
         for left_over in self.folder.glob(".*"):
             remove_tree(left_over)
-        with appearing(replay.folder) as draft:
+        with atomic_folder(replay.folder) as draft:
             write_parts(draft / "letters.parquet", shelf.schema, shelf.fetch(replay.chosen))
             said = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
             write_atomically(draft / _TOLD_BY, json.dumps(said).encode())
 
     def end(self, replay: FlowReplay) -> None:
         """Forget it, in one step: it is finished, or no sink has heard of it."""
-        vanish(replay.folder, _TOLD_BY)
+        remove_atomically(replay.folder, _TOLD_BY)
 
 
 def _ids(folder: StatePath) -> pa.Array:

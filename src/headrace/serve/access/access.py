@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, write_if_absent
 from headrace.project.serving import Access, Limits
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.url_values import KeyReader
@@ -287,7 +287,7 @@ class Door:
 
 def shared_seal(log: StatePath) -> bytes:
     """The secret that hides keys in cursors, the same on all nodes that read these logs."""
-    write_first(log / _SEAL, secrets.token_bytes(32))
+    write_if_absent(log / _SEAL, secrets.token_bytes(32))
     return (log / _SEAL).read_bytes()
 
 

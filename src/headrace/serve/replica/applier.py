@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.core.processes.lifeline import STOP_SECONDS, live
+from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.log.folder import Version
 from headrace.serve.base.lock import locked
 from headrace.serve.base.settings import Settings
@@ -175,7 +175,7 @@ def _chosen(alias: int | None, before: int | None, ready: Collection[int]) -> in
 def main() -> int:
     """The applier as a process that ends with its node."""
     logging.basicConfig(level=logging.WARNING, format="applier: %(message)s")
-    return live(lambda told: Applier(Settings.here()).run(told))
+    return run_until_stopped(lambda told: Applier(Settings.here()).run(told))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, write_if_absent
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
@@ -239,7 +239,7 @@ class ArchiveSink(Sink):
     def take_back(self, rewind: Rewind) -> None:
         """Remove what batches that do not stay have written; the days they wrote to are no longer finished."""
         root = archive_root(rewind.context.path(self.path), rewind.context.store)
-        withdraw(root, rewind, lambda folder: write_first(_open_mark(root, folder), b""))
+        withdraw(root, rewind, lambda folder: write_if_absent(_open_mark(root, folder), b""))
 
     def beside_effect(self, side: Side) -> str:
         """Files stay where they are."""
@@ -278,7 +278,7 @@ class ArchiveSink(Sink):
         if folder in place.opened:
             return False
         assert place.root is not None, "a batch is being written"
-        write_first(_open_mark(place.root, folder), b"")
+        write_if_absent(_open_mark(place.root, folder), b"")
         withdrawn_mark = withdraw_mark(place.root / folder)
         place.opened.add(folder)
         self._know(folder)
