@@ -106,8 +106,8 @@ def test_csv_and_tables_have_nested_values_as_json_and_hide_secrets(capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([" ; "], 2, "there is no statement to run"),
-        (["SELECT 1", "--format", "xml"], 2, "there is no format 'xml'"),
+        ([" ; "], 2, "no statement to run"),
+        (["SELECT 1", "--format", "xml"], 2, "format 'xml'"),
         (["--file", "nowhere.sql"], 4, "[missing-file]"),
         (["--file", "latin.sql"], 1, "[file-unreadable]"),
         (["SELECT 1", "--file", "latin.sql"], 2, "given twice"),

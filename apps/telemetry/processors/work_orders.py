@@ -77,7 +77,7 @@ def _leaves(above: Fields, activities: list[Fields], competencies: list[Fields])
 def _derived_event(
     row: Mapping[str, Any], event: Fields, edata: Fields, eid: str, number: int, fields: Fields
 ) -> tuple[str, str]:
-    """Return the mid and JSON of a derived event. The mid depends on the original only, so a repeated batch repeats it."""
+    """Return the mid and JSON of a derived event. The mid depends on the original only, so that it can be repeated."""
     origin = f"{row['mid'] or row['value']}|{eid}|{number}"
     mid = f"{eid}:{uuid.UUID(bytes=hashlib.sha256(origin.encode()).digest()[:16])}"
     changed: dict[str, Any] = {"eid": eid, "mid": mid, "edata": edata | {"cb_data": fields}}

@@ -224,7 +224,7 @@ class Workflow:
     columns = "facts string"
 
     def __init__(self, compat: str = "none", idle: float = 600, pause: float = 1800) -> None:
-        """Times in seconds: `idle` is the maximum active time between two events, `pause` ends a session (sunbird only)."""
+        """Times in seconds: `idle` is the longest active time between two events, `pause` ends a session (sunbird)."""
         self._upstream = compat == "sunbird"
         self._idle = idle
         self._pause = pause
