@@ -13,6 +13,7 @@ from benchmarks.answers import Answers
 from benchmarks.answers import answers as service
 from tests.conftest import unavailable
 
+from headrace.core.context import Context
 from headrace.core.processor import ArrowProcessor, StepContext
 from headrace.core.tallies.step_tally import StepTally
 from headrace.processors._enrich import enricher
@@ -44,7 +45,7 @@ class StepDesk:
 
     @property
     def context(self) -> StepContext:
-        return StepContext(self.root, "state", flow="flow", step="after.0", letters=self.kept)
+        return StepContext(Context(self.root, "state"), flow="flow", step="after.0", letters=self.kept)
 
     @property
     def counts(self) -> dict[str, int]:

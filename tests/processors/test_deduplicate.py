@@ -296,4 +296,4 @@ def test_other_conditions_are_left_to_spark(when: str) -> None:
 
 
 def test_another_hash_needs_a_new_generation() -> None:
-    assert Deduplicate(key=["id"], ttl=timedelta(hours=1)).kept["hash"] == "blake2b"
+    assert Deduplicate(key=["id"], ttl=timedelta(hours=1)).state_options["hash"] == "blake2b"

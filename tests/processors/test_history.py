@@ -192,7 +192,7 @@ def test_the_past_in_another_flows_table(tmp_path: Path) -> None:
     log = {"who": ["a", "b", "a", "a"], "n": [1, 2, 3, 4], "at": [START + timedelta(hours=n) for n in (1, 2, 3, 30)]}
     write_deltalake(str(tmp_path / "log"), pa.table(log))
     reading = step(mode="read", table={"lake": "log"}, time="at", columns=["n"], last="1d", limit=5).bound(around)
-    assert reading.remembers is None
+    assert reading.state_name is None
     assert str(reading.output(GIVEN).field("history").type) == "list<item: struct<n: int64>>"
     from headrace.processors._lookup.tables import Pins
     from headrace.processors.history.read import EventTable, ReadWork

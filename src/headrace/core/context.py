@@ -54,19 +54,24 @@ class Context:
 
 
 @dataclass(frozen=True)
-class ReadContext(Context):
-    """How a source is read: by which stream, live or as it stands now, and how much per batch."""
+class ReadContext:
+    """How a source is read: for which stream, continuously or once, and how much per batch."""
 
+    context: Context
     stream: str
     streaming: bool = True
     until_caught_up: bool = False
     max_records: int | None = None
     metadata: tuple[str, ...] | None = None
-    """The metadata columns that will be used; None for all. Others may be left out or null."""
+    """The metadata columns that the flow uses; None for all. Others may be left out or null."""
     start: Position | None = None
-    """Where a new generation begins, instead of where the source's options say. Known batches go before it."""
+    """Where a new generation begins, instead of where the source's options say. Batches in the checkpoint win."""
     held: bool = False
-    """Whether it has to wait at its start: something else is read first."""
+    """Whether it has to wait at its start, because history is read first."""
+
+    def path(self, relative: str) -> str:
+        """See `Context.path`."""
+        return self.context.path(relative)
 
 
 class Letters(Protocol):

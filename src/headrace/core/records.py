@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.context import Context
-from headrace.core.format import Encoder, Format
+from headrace.core.format import Encoder, EncodesNatively, Format
 from headrace.core.schema import from_ddl, quoted
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def encode_rows(rows: DataFrame, format: Format, context: Context, keep: Sequenc
     kept = [F.col(f"`{name}`") for name in keep]
     if format.verbatim and [dict(rows.dtypes)[name] for name in columns] in (["string"], ["binary"]):
         return rows.select(F.col(f"`{columns[0]}`").cast("binary").alias("value"), *kept)
-    native = format.native_encode(nested(columns))
-    if native is not None:
-        return rows.select(native.cast("binary").alias("value"), *kept)
+    if isinstance(format, EncodesNatively):
+        return rows.select(format.native_encode(nested(columns)).cast("binary").alias("value"), *kept)
     shaped = rows.select(nested(columns).alias("row"), *kept)
     schema = spark_schema(shaped.select("row.*"))
     step = _EncodeStep(format.encoder(context, schema), schema.names, tuple(keep))

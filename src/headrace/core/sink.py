@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from headrace.core.processor import ArrowRows
-
 Delivery = Literal["exactly_once", "at_least_once", "idempotent", "best_effort"]
 
 
@@ -176,14 +174,6 @@ class Sink(Component):
     @abstractmethod
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch, or nothing if it is already there."""
-
-    def takes_work(self, given: pa.Schema) -> bool:
-        """Whether it can do the last work of a flow on its own way through Python, of which these columns come."""
-        return False
-
-    def write_work(self, rows: ArrowRows, batch: Batch) -> int:
-        """Write one batch of rows on which work is still to be done; says how many came of it."""
-        raise NotImplementedError(f"{self.kind()} takes no work")
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Write one batch of changes of a view, or nothing if it is already there.

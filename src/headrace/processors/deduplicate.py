@@ -11,7 +11,8 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
 from headrace.core.filters import ColumnFilter
-from headrace.core.processor import ArrowRows, Processor, StepContext, Surroundings
+from headrace.core.processor import PlanContext, StatefulStep, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
 from headrace.processors._steps.queries import ROWS, check_columns, condition, filters_of, view, words
 from headrace.sql.query import parse
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _CONSIDERED = "_considered"
 
 
-class Deduplicate(Processor):
+class Deduplicate(StatefulStep):
     """Lets the first row of a key through and drops its repeats for a time, which they do not prolong.
 
     Time is the event time where the rows are those of a stream that has one, else that of the batch. A row is a repeat
@@ -74,8 +75,7 @@ class Deduplicate(Processor):
         return value
 
     @property
-    def remembers(self) -> str:
-        """What has been seen."""
+    def state_name(self) -> str:
         return "deduplicate"
 
     @property
@@ -85,7 +85,7 @@ class Deduplicate(Processor):
         mark = "" if self.mark is None else f", marked as {self.mark}"
         return f"deduplicate by {', '.join(self.key)} for {format_duration(self.ttl)}{when}{mark}"
 
-    def bound(self, project: Surroundings) -> Deduplicate:
+    def bound(self, project: PlanContext) -> Deduplicate:
         """With functions of the library written out."""
         made = self.model_copy()
         made._sql = "" if self.when is None else project.written_out(_query(self.when))
@@ -111,36 +111,35 @@ class Deduplicate(Processor):
         return given if self.mark is None else with_type(given, self.mark, pa.bool_())
 
     @property
-    def kept(self) -> Mapping[str, Any]:
-        """The options, and what keys are known by."""
-        return {**super().kept, "hash": "blake2b"}
+    def state_options(self) -> Mapping[str, Any]:
+        """The options, and the hash by which keys are compared."""
+        return {**super().state_options, "hash": "blake2b"}
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Keys in buckets, each with a list of what it has seen."""
-        return self.apply_behind(ArrowRows.of(rows), at).done()
+        return self.extend(PythonStage.of(rows), at).finish()
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """The same; a condition that is simple enough is looked at on the way through Python that there is anyway, and
-        steps after this one share the way on which rows come back."""
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """Hashing keys, and evaluating a simple condition, ends the open stage. Fetching the rows that pass opens a new
+        one, which later steps extend."""
         from headrace.processors._keyed.dedup_work import FirstsWork
         from headrace.processors._keyed.keyed_filter import judged
 
-        output = self.output(rows.schema)
-        considered = self._simple(rows.schema)
+        output = self.output(stage.schema)
+        considered = self._simple(stage.schema)
         if considered is None:
-            rows, considered = self._considered(rows.done()), (ColumnFilter(_CONSIDERED, "is true"),)
-        time = at.event_time if at.event_time in rows.schema.names else None
+            stage, considered = self._considered(stage.finish()), (ColumnFilter(_CONSIDERED, "is true"),)
+        time = at.event_time if at.event_time in stage.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
         judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
-        return judged(rows, self.key, judge, self.mark, output, at)
+        return judged(stage, self.key, judge, self.mark, output, at)
 
     def _simple(self, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
         return () if self.when is None else filters_of(condition(self.when), given)
 
-    def _considered(self, rows: DataFrame) -> ArrowRows:
+    def _considered(self, rows: DataFrame) -> PythonStage:
         assert self.when is not None
         with view(rows):
-            return ArrowRows.of(rows.sparkSession.sql(self._sql or _query(self.when)))
+            return PythonStage.of(rows.sparkSession.sql(self._sql or _query(self.when)))
 
 
 def _query(when: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.core.processor import PlanContext, Processor, StepContext
 from headrace.processors._steps.queries import check_columns, condition, view, words
 from headrace.sql.query import parse
 
@@ -42,7 +42,7 @@ class Filter(Processor):
         """The condition."""
         return f"filter {' '.join(self.where.split())}"
 
-    def bound(self, project: Surroundings) -> Filter:
+    def bound(self, project: PlanContext) -> Filter:
         """With functions of the library written out."""
         made = self.model_copy()
         made._sql = project.written_out(condition(self.where))

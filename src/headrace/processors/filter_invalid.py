@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext, StepLetters
 from headrace.core.records import spark_schema
 from headrace.core.schema import to_ddl
 from headrace.processors._steps.columns import column, heads, type_of
@@ -67,7 +67,7 @@ class FilterInvalid(Processor):
         rules = [f"{name} is there" for name in self.required]
         return f"filter_invalid {' and '.join([*rules, *([' '.join(self.where.split())] if self.where else [])])}"
 
-    def bound(self, project: Surroundings) -> FilterInvalid:
+    def bound(self, project: PlanContext) -> FilterInvalid:
         """With functions of the library written out."""
         made = self.model_copy()
         made._sql = "" if self.where is None else project.written_out(_query(self.where))

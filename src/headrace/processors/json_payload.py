@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.core.encoding.descriptors import compile_protos, find_message, read_descriptor_sets
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import Processor, StepContext, Surroundings, require
+from headrace.core.processor import PlanContext, Processor, StepContext, require
 from headrace.core.schema import quoted
 from headrace.processors._steps.columns import with_type
 
@@ -62,7 +62,7 @@ class JsonPayload(Processor):
         of = self.message or (", ".join(self.columns) if self.columns else "all columns")
         return f"json_payload {self.column} of {of}"
 
-    def bound(self, project: Surroundings) -> JsonPayload:
+    def bound(self, project: PlanContext) -> JsonPayload:
         """With the message found."""
         if self.message is None:
             return self

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.processor import ArrowProcessor, Batches, StepContext, Surroundings, Work, require
+from headrace.core.processor import ArrowProcessor, Batches, PlanContext, StepContext, Work, require
 from headrace.core.schema import from_ddl
 from headrace.processors._steps.columns import heads, typed_columns, with_type
 from headrace.processors._steps.project_class import ProjectClass, find
@@ -67,7 +67,7 @@ class PythonStep(ArrowProcessor):
         """The class."""
         return f"python {self.class_}"
 
-    def bound(self, project: Surroundings) -> PythonStep:
+    def bound(self, project: PlanContext) -> PythonStep:
         """With the class found and looked at; its file is not run."""
         made = self.model_copy()
         made._class = find(self.class_, project.context)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.component import Options
-from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext, StepLetters
 from headrace.core.records import spark_schema
 from headrace.core.schema import quoted, to_ddl
 from headrace.processors._steps.columns import with_type
@@ -71,15 +71,15 @@ class RouteStep(Processor):
     @property
     def label(self) -> str:
         """The places."""
-        return f"route by {self.column} to {', '.join(self.texts[self.column])}"
+        return f"route by {self.column} to {', '.join(self.known_values[self.column])}"
 
     @property
-    def texts(self) -> Mapping[str, tuple[str, ...]]:
+    def known_values(self) -> Mapping[str, tuple[str, ...]]:
         """The places."""
         places = [route.to for route in self.routes] + ([] if self.otherwise is None else [self.otherwise])
         return {self.column: tuple(dict.fromkeys(places))}
 
-    def bound(self, project: Surroundings) -> RouteStep:
+    def bound(self, project: PlanContext) -> RouteStep:
         """With functions of the library written out."""
         made = self.model_copy()
         made._sql = project.written_out(self._query())

@@ -10,7 +10,8 @@ from pydantic import Field, PrivateAttr, field_validator
 from sqlglot import exp
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.queries import ROWS, check_columns, view, words
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import refusals, state_of
@@ -53,7 +54,7 @@ class SqlStep(Processor):
         text = " ".join(self.sql.split())
         return f"sql {text if len(text) <= 80 else text[:79] + '…'}"
 
-    def bound(self, project: Surroundings) -> SqlStep:
+    def bound(self, project: PlanContext) -> SqlStep:
         """With functions of the library written out."""
         made = self.model_copy()
         made._written_out = project.written_out(self.sql)
@@ -84,16 +85,15 @@ class SqlStep(Processor):
         return pa.schema(_columns(query, given))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """The query over a view."""
         with view(rows):
             return rows.sparkSession.sql(self._written_out or self.sql)
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """A query that only picks columns need not leave Python for it."""
-        picked = _picked(parse(self.sql), rows.schema) if rows.works else None
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """A query that only picks columns does not end the stage."""
+        picked = None if stage.is_empty else _picked(parse(self.sql), stage.schema)
         if picked is None:
-            return super().apply_behind(rows, at)
-        return rows.then(_Pick(tuple(picked)), pa.schema([rows.schema.field(name) for name in picked]), at)
+            return super().extend(stage, at)
+        return stage.then(_Pick(tuple(picked)), pa.schema([stage.schema.field(name) for name in picked]), at.letters)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import ArrowProcessor, Batches, StepClock, StepContext, StepLetters, Surroundings, Work
+from headrace.core.processor import ArrowProcessor, Batches, PlanContext, StepClock, StepContext, StepLetters, Work
 from headrace.core.schema import from_ddl
 from headrace.processors._lookup.lookup import LookupSpec, check_alike
 from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
@@ -80,7 +80,7 @@ class TableStep(ArrowProcessor):
         """The table and the key."""
         return f"table {self.table.label} by {', '.join(self.key)}"
 
-    def bound(self, project: Surroundings) -> TableStep:
+    def bound(self, project: PlanContext) -> TableStep:
         """With the table found."""
         made = self.model_copy()
         made._place = self.table.place(project)

@@ -10,7 +10,8 @@ from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import spark_path
-from headrace.core.processor import ArrowRows
+from headrace.core.processor import Processor, StatefulStep
+from headrace.core.python_stage import PythonStage, WritesStage
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
 from headrace.core.sink import Side, StreamingSink
@@ -20,7 +21,7 @@ from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, runs_of
 from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
-from headrace.engine.inputs.inputs import Reading, register, to_last_work
+from headrace.engine.inputs.inputs import Reading, python_stage, register
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch
 from headrace.engine.positions.rewind import finish_take_back
 from headrace.engine.positions.topics import check_topics
@@ -92,9 +93,9 @@ class FlowStarter:
                 forget_batch(folder, flow, generation.id, planned.batch_id)
 
     def _flow(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
-        rows = self._rows(flow)
-        check_rows(self.project, self._written(flow, generation), rows.schema)
-        return self._writer(flow, rows)
+        stage = self._stage(flow)
+        check_rows(self.project, self._written(flow, generation), stage.schema)
+        return self._writer(flow, stage)
 
     def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
@@ -125,7 +126,7 @@ class FlowStarter:
         if flow.tables() or flow.is_report:
             return
         try:
-            check_rows(self.project, flow, self._rows(flow).schema)
+            check_rows(self.project, flow, self._stage(flow).schema)
         except AnalysisException as refusal:
             raise self._of_sql(flow, refusal) from refusal
 
@@ -135,10 +136,10 @@ class FlowStarter:
 
     def rows(self, flow: FlowPlan) -> DataFrame:
         """What comes to the flow's sinks."""
-        return self._rows(flow).done()
+        return self._stage(flow).finish()
 
-    def _rows(self, flow: FlowPlan) -> ArrowRows:
-        """The same; what its last steps do in Arrow may be left to a sink."""
+    def _stage(self, flow: FlowPlan) -> PythonStage:
+        """The same as a Python stage, which a sink may end."""
         from pyspark.errors import AnalysisException
 
         limits = self._batch_limits(flow)
@@ -151,7 +152,7 @@ class FlowStarter:
             except AnalysisException:
                 raise narrow from None
 
-    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> ArrowRows:
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> PythonStage:
         # temporary views and settings belong to the flow alone
         session = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
@@ -172,7 +173,7 @@ class FlowStarter:
         register_for(session, flow, self.project)
         for one in inputs:
             register(session, one, reading, self.state)
-        return to_last_work(session.sql(flow.sql), flow.after, reading, self.state)
+        return python_stage(session.sql(flow.sql), flow.after, reading, self.state)
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
         """Asked once per start: it reads a sample of every stream."""
@@ -182,26 +183,26 @@ class FlowStarter:
         known = [size for size in sizes if size]
         return batch_limits(max(known)) if known and len(known) == len(sizes) else {}
 
-    def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
+    def _writer(self, flow: FlowPlan, stage: PythonStage) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
             assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
             # Spark asks for it; without state every row is new, so it is the same as append
-            return sink.writer(rows.done(), self.project.context).outputMode("update")
+            return sink.writer(stage.finish(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
         tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
-        left = rows if _does_last_work(written, rows) else None
-        write = batch_writer(written, generation.id, self.project.context, check, tally, left)
-        given = _counted(rows.done()) if left is None else left.frame
-        return given.writeStream.foreachBatch(write).outputMode(flow.spec.output)
+        open_stage = stage if _ends_stage(written, stage) else None
+        write = batch_writer(written, generation.id, self.project.context, check, tally, open_stage)
+        rows = _counted(stage.finish()) if open_stage is None else stage.rows
+        return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
         """The flow with the sinks that it really writes to."""
         return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
-        if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
+        if self.one_batch or any(_needs_one_batch(step.processor) for step in flow.steps()):
             # whatever limits there are, one batch has all there is
             return writer.trigger(once=True)
         if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
@@ -222,12 +223,16 @@ def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPl
     return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
 
 
-def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
-    """Whether what the last steps do can be done by the sink, where rows are on their way through Python anyway."""
-    if not rows.works or len(flow.sinks) != 1:
+def _ends_stage(flow: FlowPlan, stage: PythonStage) -> bool:
+    """Whether the sink of the flow can end the Python stage of its last steps."""
+    if stage.is_empty or len(flow.sinks) != 1:
         return False
     sink = flow.sinks[0].sink
-    return sink.reads_all and sink.takes_work(rows.schema)
+    return sink.reads_all and isinstance(sink, WritesStage) and sink.accepts_stage(stage.schema)
+
+
+def _needs_one_batch(step: Processor) -> bool:
+    return isinstance(step, StatefulStep) and step.needs_one_batch
 
 
 def batch_writer(
@@ -236,13 +241,13 @@ def batch_writer(
     context: Context,
     check: Callable[[], None],
     tally: Tally = ENGINE,
-    left: ArrowRows | None = None,
+    stage: PythonStage | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """What Spark calls for every micro-batch: each sink in turn gets the same rows.
 
-    With work that is `left` to the sink only the sink knows how many rows came of it. `check` raises when the state
-    belongs to another engine by now: a process that was stopped for a while, and goes on in the midst of a batch, must
-    not write what the other writes too.
+    With an open `stage`, which the only sink ends, only the sink knows how many rows left it. `check` raises when the
+    state belongs to another engine by now: a process that was stopped for a while, and goes on in the midst of a batch,
+    must not write what the other writes too.
     """
 
     # a candidate may have no sinks at all
@@ -259,10 +264,10 @@ def batch_writer(
                 crash_points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
-                if left is None:
-                    step.sink.write_batch(rows, batch)
+                if stage is not None and isinstance(step.sink, WritesStage):
+                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_stage(stage.on(rows), batch)))
                 else:
-                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_work(left.on(rows), batch)))
+                    step.sink.write_batch(rows, batch)
             if not whole:
                 drain(rows)
             crash_points.reach("after_sinks", flow.name, batch_id)

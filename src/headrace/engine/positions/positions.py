@@ -19,6 +19,7 @@ from headrace.core.context import Context
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.core.positions import Position, Positions
+from headrace.core.source import positions_of
 from headrace.engine.inputs.backfill import BackfilledPositions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -43,7 +44,7 @@ def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
     found: dict[str, Positions] = {}
     for one in flow.all_inputs():
         if isinstance(one, StreamInput):
-            known = one.spec.source.positions(context)
+            known = positions_of(one.spec.source, context)
             found[one.name] = known if one.spec.backfill is None else BackfilledPositions(known)
         elif isinstance(one, LakeInput):
             found[one.name] = LakeSource(path=one.path).positions(context)

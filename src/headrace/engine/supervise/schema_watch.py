@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.format import Format, Offer
+from headrace.core.format import Offer, RegistryBacked
 from headrace.engine.positions.upgrade import change_of, refusal
 from headrace.engine.state.schemas import kept_schema
 from headrace.engine.state.state import StateDir
@@ -81,22 +81,23 @@ class SchemaWatch:
         for error in self.look():
             notes.add(error.code, error.message)
 
-    def _watched(self) -> dict[str, Format]:
-        streams = self.project.spec.streams
-        return {name: one.format for name, one in streams.items() if one.format and one.format.registry_key}
+    def _watched(self) -> dict[str, RegistryBacked]:
+        forms = ((name, stream.format) for name, stream in self.project.spec.streams.items())
+        backed = ((name, form) for name, form in forms if isinstance(form, RegistryBacked))
+        return {name: form for name, form in backed if form.registry_key}
 
-    def _written(self) -> dict[str, Format]:
+    def _written(self) -> dict[str, RegistryBacked]:
         """The formats of sinks that no stream shares, by flow; its batches take the one that is in force."""
         read = {form.registry_key for form in self._watched().values()}
         found = {}
         for flow, spec in self.project.spec.flows.items():
-            for form in (part for sink in spec.sinks for _, part in sink if isinstance(part, Format)):
+            for form in (part for sink in spec.sinks for _, part in sink if isinstance(part, RegistryBacked)):
                 if form.registry_key and form.registry_key not in read:
                     found[flow] = form
                     read.add(form.registry_key)
         return found
 
-    def _look_for_sink(self, flow: str, form: Format) -> ProjectError | None:
+    def _look_for_sink(self, flow: str, form: RegistryBacked) -> ProjectError | None:
         try:
             offer = form.offer(self.project.context)
         except ProjectError as error:
@@ -117,7 +118,7 @@ class SchemaWatch:
             error.code, f"{what} goes on with the schema that is kept: {error.message}", hint=error.hint
         )
 
-    def _firsts(self) -> Iterator[tuple[str, Format]]:
+    def _firsts(self) -> Iterator[tuple[str, RegistryBacked]]:
         """One stream for each schema: several may share one."""
         seen = set()
         for name, form in self._watched().items():
@@ -125,7 +126,7 @@ class SchemaWatch:
                 seen.add(form.registry_key)
                 yield name, form
 
-    def _look(self, name: str, form: Format) -> ProjectError | None:
+    def _look(self, name: str, form: RegistryBacked) -> ProjectError | None:
         streams = [other for other, one in self._watched().items() if one.registry_key == form.registry_key]
         try:
             offer = form.offer(self.project.context)

@@ -105,7 +105,7 @@ class Enricher(ArrowProcessor):
         """Ask about the keys of each batch."""
         return Enrichment(
             identity=f"{at.flow}|{at.step}|{self.model_dump_json()}",
-            service=self.service(at),
+            service=self.service(at.context),
             limits=self._limits(),
             cache=(self.cache.ttl.total_seconds(), self.cache.size) if self.cache else (0.0, 0),
             asked=tuple(self.asked()),

@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from headrace.core.processor import ArrowRows, Batches, StepContext
+from headrace.core.processor import StepContext
+from headrace.core.python_stage import Batches, PythonStage
 from headrace.processors._keyed.key_hash import key_hashes
 from headrace.processors._keyed.spill import Fetcher, Parking
 from headrace.processors._keyed.state import BUCKETS, HIGH, KEYLESS, LOW, by_bucket, digest, in_order, message
@@ -52,15 +53,15 @@ class Judge(Protocol):
 
 
 def judged(
-    rows: ArrowRows, keys: Sequence[str], judge: Judge, mark: str | None, output: pa.Schema, at: StepContext
-) -> ArrowRows:
-    """The rows that pass, with the mark as a column where there is one. They are fetched on the way through Python
-    that steps after this one take."""
-    leave = _Leave(tuple(keys), judge, Parking.of(rows.frame, at), rows.schema)
-    asked = rows.mapped(leave, _ASKED).groupBy("bucket")
+    stage: PythonStage, keys: Sequence[str], judge: Judge, mark: str | None, output: pa.Schema, at: StepContext
+) -> PythonStage:
+    """The rows that pass, with the mark as a column if there is one. They are fetched in a new Python stage, which
+    later steps extend."""
+    leave = _Leave(tuple(keys), judge, Parking.of(stage.rows, at), stage.schema)
+    asked = stage.finish_with(leave, _ASKED).groupBy("bucket")
     # no time mode: Spark's own would run empty batches for ever, and the judge has its clock
     stateful = asked.transformWithStateInPandas(_Judging(judge), _TOLD, "Append", "None")
-    return ArrowRows.of(stateful).then(_Fetch(rows.schema, mark, output), output)
+    return PythonStage.of(stateful).then(_Fetch(stage.schema, mark, output), output)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from headrace.core.component import Options
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath, write_first
-from headrace.core.processor import StepContext, Surroundings
+from headrace.core.processor import PlanContext, StepContext
 from headrace.core.schema import from_ddl, to_ddl
 
 Kind = Literal["lake", "parquet", "csv", "json"]
@@ -52,7 +52,7 @@ class TableAt(Options):
         """The table in a word."""
         return self.flow or self.lake or self.files or ""
 
-    def place(self, project: Surroundings) -> LookupTable:
+    def place(self, project: PlanContext) -> LookupTable:
         """The table, found."""
         if self.files is not None:
             return LookupTable(self.format, project.context.path(self.files), self.label)
@@ -161,7 +161,7 @@ class Pins:
     @staticmethod
     def of(at: StepContext) -> Pins:
         """Of one step. Rows that are in no batch, such as dead letters that are replayed, read the newest version."""
-        folder = at.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
+        folder = at.context.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
         return Pins(folder if at.streaming else None, at.generation)
 
     def version(self, batch: int, newest: Callable[[], str]) -> str:

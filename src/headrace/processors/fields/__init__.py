@@ -8,7 +8,8 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from headrace.core.processor import ArrowProcessor, ArrowRows, Batches, StepContext, Work
+from headrace.core.processor import ArrowProcessor, Batches, StepContext, Work
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_document, with_type
 from headrace.processors._steps.json_text import path_of, utf8_texts
 from headrace.processors.fields.json import reader
@@ -65,19 +66,19 @@ class Fields(ArrowProcessor):
         """One document after the other."""
         return _Read(self, self.output(given))
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """Where nothing is to be done in Arrow first, Java reads them if it can."""
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """Where no stage is open, the Java helper reads the fields natively if it is available."""
         paths = [path_of(path) for path in self.fields.values()]
-        read = None if rows.works else native_reader(rows.frame.sparkSession, paths)
+        read = native_reader(stage.rows.sparkSession, paths) if stage.is_empty else None
         if read is None:
-            return super().apply_behind(rows, at)
+            return super().extend(stage, at)
         from pyspark.sql.functions import call_function, col
 
-        output = self.output(rows.schema)
+        output = self.output(stage.schema)
         document = col(f"`{self.column}`").cast("binary")
         made = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
         columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
-        return ArrowRows.of(rows.frame.withColumn(_FOUND, call_function(read, document)).select(*columns))
+        return PythonStage.of(stage.rows.withColumn(_FOUND, call_function(read, document)).select(*columns))
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Grpc(Enricher):
 
     def work(self, given: pa.Schema, at: StepContext) -> Work:
         """Not before the method is known to be there."""
-        self._check_method(self._descriptor_set(at))
+        self._check_method(self._descriptor_set(at.context))
         return super().work(given, at)
 
     def service(self, context: Context) -> GrpcService:

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration, format_duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import Processor, StepContext, Surroundings, require
+from headrace.core.processor import PlanContext, StatefulStep, StepContext, require
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, to_ddl
 from headrace.processors._lookup.lookup import check_alike
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class History(Processor):
+class History(StatefulStep):
     """Remembers every row of a key for a long time, and gives each new row what its key has been through.
 
     The column it adds is an array of structs, the newest event first, without the row itself unless `with_self`. A row
@@ -96,12 +96,12 @@ class History(Processor):
         return self
 
     @property
-    def remembers(self) -> str | None:
+    def state_name(self) -> str | None:
         """Nothing when it only reads."""
         return None if self.mode == "read" else "history"
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def state_options(self) -> Mapping[str, Any]:
         """How it is read, and which columns, may change."""
         return {"key": self.key, "keep": format_duration(self.keep)}
 
@@ -111,7 +111,7 @@ class History(Processor):
         of = f" from {self.table.label}" if self.table is not None else f" for {format_duration(self.keep)}"
         return f"history ({self.mode}) of {', '.join(self.key)}{of}"
 
-    def bound(self, project: Surroundings) -> History:
+    def bound(self, project: PlanContext) -> History:
         """With the table found."""
         if self.table is None:
             return self

@@ -10,7 +10,8 @@ import msgspec
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_document, with_type
 from headrace.processors._steps.json_text import utf8_texts
 from headrace.processors._steps.queries import ROWS, check_columns, view, words
@@ -76,7 +77,7 @@ class JsonSchema(Processor):
         """The folder."""
         return f"json_schema {self.column} by {self.schemas}"
 
-    def bound(self, project: Surroundings) -> JsonSchema:
+    def bound(self, project: PlanContext) -> JsonSchema:
         """With the schemas read, and functions of the library written out."""
         made = self.model_copy()
         made._texts = read_folder(Path(project.context.path(self.schemas)), self.schemas)
@@ -100,17 +101,16 @@ class JsonSchema(Processor):
         return with_type(given, self.into, _ERRORS)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """One way through Python."""
-        return self.apply_behind(ArrowRows.of(rows), at).done()
+        return self.extend(PythonStage.of(rows), at).finish()
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """The name of the schema natively, the rest on Arrow batches."""
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """The name of the schema is a native expression; documents are checked in a new Python stage."""
         assert self._texts is not None, "a step is bound before it is used"
-        output = self.output(rows.schema)
-        given = rows.done()
-        with view(given):
-            chosen = ArrowRows.of(given.sparkSession.sql(self._sql))
-        return chosen.then(_Check(self, self._texts, output), output, at)
+        output = self.output(stage.schema)
+        rows = stage.finish()
+        with view(rows):
+            named = PythonStage.of(rows.sparkSession.sql(self._sql))
+        return named.then(_Check(self, self._texts, output), output, at.letters)
 
 
 def _query(expression: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration, format_duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, from_ddl
 from headrace.processors._steps.columns import check_key, heads, type_of, typed_columns
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Sessions(Processor):
+class Sessions(StatefulStep):
     """Gives the rows of a key, in the order of their times, to an object of the project that lives for a session.
 
     The class is made with `options`, once per session, and has four methods. `add(row)` takes a row as a dictionary and
@@ -131,22 +131,22 @@ class Sessions(Processor):
         return value
 
     @property
-    def remembers(self) -> str | None:
+    def state_name(self) -> str | None:
         """Nothing where a run has everything."""
         return None if self._at_once else "sessions"
 
     @property
-    def keeps_time(self) -> bool:
+    def has_watermark(self) -> bool:
         """By `wait`."""
         return not self._at_once
 
     @property
-    def takes_all(self) -> bool:
+    def needs_one_batch(self) -> bool:
         """In `mode: batch`."""
         return self._at_once
 
     @property
-    def kept(self) -> Mapping[str, Any]:
+    def state_options(self) -> Mapping[str, Any]:
         """Only which rows belong together: the object says itself what it remembers."""
         return {"key": self.key}
 
@@ -155,7 +155,7 @@ class Sessions(Processor):
         """Class, keys and time."""
         return f"sessions {self.class_} of {', '.join(self.key)}, over after {format_duration(self.gap)}"
 
-    def bound(self, project: Surroundings) -> Sessions:
+    def bound(self, project: PlanContext) -> Sessions:
         """With the class found and looked at; its file is not run."""
         made = self.model_copy()
         made._class = find(self.class_, project.context, METHODS)

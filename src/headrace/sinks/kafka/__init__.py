@@ -12,10 +12,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from headrace.core.component import Options
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.format import Format
+from headrace.core.format import EncodesNatively, Format
 from headrace.core.kinds import KindOf, kinds
 from headrace.core.places import ANY, Location
-from headrace.core.processor import ArrowRows
+from headrace.core.python_stage import PythonStage
 from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
 from headrace.sinks._views import refuse_options, view_key
 from headrace.systems.kafka.connection import KafkaConnection, refused
@@ -236,17 +236,16 @@ class KafkaSink(KafkaConnection, StreamingSink):
         """Write one batch: again if it is run again, or once, as `delivery` says."""
         self._write(self.records(rows, batch.context), rows, batch)
 
-    def takes_work(self, given: pa.Schema) -> bool:
-        """Where a transaction takes the rows as they are."""
-        return self.delivery == "exactly_once" and self._arrow_records(given) is not None
+    def accepts_stage(self, schema: pa.Schema) -> bool:
+        """Whether a transaction writes columns of the rows as they are."""
+        return self.delivery == "exactly_once" and self._arrow_records(schema) is not None
 
-    def write_work(self, rows: ArrowRows, batch: Batch) -> int:
-        """The same in one way through Python."""
+    def write_stage(self, stage: PythonStage, batch: Batch) -> int:
         from headrace.sinks.kafka.fixed_tasks import fixed_tasks
 
-        made = self._arrow_records(rows.schema)
-        assert made is not None, "asked before"
-        return self._write_once(rows.then(made, made.output), fixed_tasks(rows.frame), batch)
+        records = self._arrow_records(stage.schema)
+        assert records is not None, "accepts_stage was called before"
+        return self._write_once(stage.then(records, records.output), fixed_tasks(stage.rows), batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes."""
@@ -266,7 +265,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
         from headrace.sinks.kafka.fixed_tasks import fixed_tasks
 
         if self.delivery == "exactly_once":
-            self._write_once(ArrowRows.of(records), fixed_tasks(rows), batch)
+            self._write_once(PythonStage.of(records), fixed_tasks(rows), batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
 
@@ -289,7 +288,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
             )
         return self.records(rows, context).writeStream.format("kafka").options(**self.writer_options(context))
 
-    def _write_once(self, records: ArrowRows, tasks: list[int] | None, batch: Batch) -> int:
+    def _write_once(self, records: PythonStage, tasks: list[int] | None, batch: Batch) -> int:
         from pyspark.sql.functions import col, expr
 
         from headrace.sinks.kafka.transactions import SUMMARY, TransactionalWrite
@@ -306,11 +305,11 @@ class KafkaSink(KafkaConnection, StreamingSink):
         )
         write = replace(write, partitions=sharing.writers)
         if sharing.by_task and tasks is not None:
-            told = records.mapped(replace(write, tasks=tuple(tasks)), SUMMARY).collect()
+            told = records.finish_with(replace(write, tasks=tuple(tasks)), SUMMARY).collect()
         else:
             # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
             writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
-            shares = records.done().withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
+            shares = records.finish().withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
             told = shares.mapInArrow(write, SUMMARY).collect()
         batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
         return sum(row["taken"] for row in told)
@@ -350,8 +349,7 @@ def _json(**options: str) -> Format:
 
 
 def _check_format(format: Format, context: Context, columns: Sequence[str], schema: pa.Schema) -> None:
-    from headrace.core.records import nested
     from headrace.sinks.kafka.records import nested_schema
 
-    if format.native_encode(nested(columns)) is None:
+    if not isinstance(format, EncodesNatively):
         format.encoder(context, nested_schema(pa.schema([schema.field(name) for name in columns])))

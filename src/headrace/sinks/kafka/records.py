@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
-from headrace.core.format import Format
+from headrace.core.format import EncodesNatively, Format
 from headrace.core.processor import Batches
 from headrace.core.records import encode_rows, nested
 from headrace.sinks._routed import names_many
@@ -125,8 +125,8 @@ def to_envelopes(
         struct(*(lit(value).alias(name) for name, value in source.items())).alias("source"),
         letter.alias("op"),
     )
+    assert isinstance(format, EncodesNatively), "the format is JSON"
     value = format.native_encode(envelope)
-    assert value is not None, "the format is JSON"
     keyed = _with_key(changes, key, key_format, batch.context)
     return keyed.select(value.alias("value"), col(_KEY).alias("key"))
 
@@ -139,9 +139,8 @@ def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, co
         return rows.select("*", lit(None).cast("binary").alias(_KEY))
     if key_format is None:
         return rows.select("*", _plain_key(rows, key[0]).alias(_KEY))
-    native = key_format.native_encode(nested(key))
-    if native is not None:
-        return rows.select("*", native.cast("binary").alias(_KEY))
+    if isinstance(key_format, EncodesNatively):
+        return rows.select("*", key_format.native_encode(nested(key)).cast("binary").alias(_KEY))
     # The key's fields bear the names of columns that the value needs as well: these wait in a struct meanwhile,
     # by number, since not every name of a column may be that of a field.
     waiting = struct(*(col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)))

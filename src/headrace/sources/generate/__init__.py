@@ -100,21 +100,23 @@ class GenerateSource(RowSource):
         """The generated columns."""
         return row_schema(self.fields)
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The rows: by the clock, all at once up to `count` when catching up, or as a batch."""
         from headrace.sources.generate.generator import GeneratedRows
 
-        if context.streaming and context.until_caught_up:
+        if reading.streaming and reading.until_caught_up:
             self.require_count()
         name = _register(spark, GeneratedRows)
-        reader = spark.readStream if context.streaming else spark.read
-        ddl = to_ddl(self.row_schema(context)) + "".join(f", {name} {kind}" for name, kind in self.metadata.items())
-        return reader.format(name).schema(ddl).options(**self.reader_options(context)).load()
+        reader = spark.readStream if reading.streaming else spark.read
+        ddl = to_ddl(self.row_schema(reading.context)) + "".join(
+            f", {name} {kind}" for name, kind in self.metadata.items()
+        )
+        return reader.format(name).schema(ddl).options(**self.reader_options(reading)).load()
 
-    def reader_options(self, context: ReadContext) -> dict[str, str]:
+    def reader_options(self, reading: ReadContext) -> dict[str, str]:
         """What the data source is told."""
-        options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(context.until_caught_up).lower()}
-        return options if context.max_records is None else options | {"max_records": str(context.max_records)}
+        options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(reading.until_caught_up).lower()}
+        return options if reading.max_records is None else options | {"max_records": str(reading.max_records)}
 
     def encoded(self, records: DataFrame) -> DataFrame:
         """The records with `bad_records` of them spoilt, always the same ones."""

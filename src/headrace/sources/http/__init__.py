@@ -136,9 +136,9 @@ class HttpSource(RecordSource):
                 break
         return found[:limit]
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """What is in the inbox, and what comes."""
         from headrace.sources.http.posted import register_posts
 
-        name = register_posts(spark, self, context)
-        return (spark.readStream if context.streaming else spark.read).format(name).load()
+        name = register_posts(spark, self, reading)
+        return (spark.readStream if reading.streaming else spark.read).format(name).load()

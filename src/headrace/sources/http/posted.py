@@ -35,12 +35,12 @@ _SCHEMA = pa.schema(
 Offset = dict[str, dict[str, int]]
 
 
-def register_posts(spark: SparkSession, source: HttpSource, context: ReadContext) -> str:
+def register_posts(spark: SparkSession, source: HttpSource, reading: ReadContext) -> str:
     """Make the source of an inbox known to a session, and return its name: none may be used twice."""
     name = f"headrace_http_{next(_REGISTRATIONS)}"
     own = {
         "name": classmethod(lambda _source: name),
-        "posts": Posts(source, context, spark.sparkContext.defaultParallelism),
+        "posts": Posts(source, reading, spark.sparkContext.defaultParallelism),
     }
     spark.dataSource.register(type("PostedRecords", (PostedRecords,), own))
     return name
@@ -59,13 +59,13 @@ class Posts:
     """How the inbox is read. Pickled to whoever asks for offsets, and to the tasks."""
 
     source: HttpSource
-    context: ReadContext
+    reading: ReadContext
     slots: int
 
     @property
     def inbox(self) -> Inbox:
         """The inbox."""
-        return self.source.inbox(self.context.log_path)
+        return self.source.inbox(self.reading.context.log_path)
 
     def runs(self, after: int, last: int) -> list[Run]:
         """The segments in shares of about equal size, as many as there are slots if it is worth it."""
@@ -84,7 +84,7 @@ class Posts:
         records = size = 0
         for one in self._between(after, bound):
             records, size = records + count(one), size + one.bytes
-            if size >= _BATCH_BYTES or records >= (self.context.max_records or records + 1):
+            if size >= _BATCH_BYTES or records >= (self.reading.max_records or records + 1):
                 return one.position
         return bound
 
@@ -166,7 +166,7 @@ class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        start = self._posts.context.start
+        start = self._posts.reading.start
         if start is not None:
             return {path: dict(parts) for path, parts in start.items()}
         return self._offset(self._posts.inbox.begin())
