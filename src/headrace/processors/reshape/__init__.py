@@ -1,0 +1,103 @@
+"""A JSON object made of parts of another."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from headrace.core.component import Options
+from headrace.core.processor import ArrowProcessor, StepContext, Work
+from headrace.processors._steps.columns import check_document, heads, with_type
+from headrace.processors._steps.json_text import path_of
+from headrace.processors.reshape.work import FieldReader, Reshaper
+
+Kind = Literal["any", "text", "json", "long", "epoch_ms"]
+
+
+class Taken(Options):
+    """One part that is taken over."""
+
+    path: str = Field(description="Where it stands: names joined by dots.", examples=["lastUpdatedOn", "owner.name"])
+    type: Kind = Field(
+        "any",
+        description="`any`: as it stands. `text`: as a text. `json`: a text that holds a list or an object is read. "
+        "`long`: a text that is a number becomes one. `epoch_ms`: an ISO date (UTC if it says nothing else) becomes "
+        "milliseconds since 1970. What cannot be made so stays as it stands, unless `otherwise` says something else.",
+    )
+    otherwise: Any = Field(
+        None, description="What is written for a text of which no `long` or `epoch_ms` can be made.", examples=[0]
+    )
+    prefix: str = Field("", description="What is put before a text.", examples=["IN-"])
+    default: Any = Field(None, description="What is written when it is not there.", examples=["", {}])
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, value: str) -> str:
+        path_of(value)
+        return value
+
+
+class Reshape(ArrowProcessor):
+    """Makes a JSON object of parts of another, under other names: what is kept of an answer, a cache or a record.
+
+    A row without a text gets none, and so does one whose object has none of the parts; then defaults are not written
+    either. What is null counts as missing. A text that is no JSON object makes the row a dead letter (`not-json`),
+    unless `invalid` says otherwise.
+    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: equal texts
+    of an Arrow batch are read once, and the last 2,000 of a task are remembered, so answers of a lookup that many rows
+    share cost next to nothing.
+    """
+
+    type: Literal["reshape"] = "reshape"
+    column: str = Field(description="The column, or field of a struct, with the JSON text.", examples=["answer"])
+    into: str | None = Field(
+        None, description="The column for the object, as a text. Default: `column`.", examples=["customer"]
+    )
+    fields: dict[str, str | Taken] = Field(
+        min_length=1,
+        description="The names in the new object (`a.b` is in an object `a`) and what they are made of: a path, or a "
+        "path with more.",
+        examples=[{"name": "displayName", "changed": {"path": "lastUpdatedOn", "type": "epoch_ms"}}],
+    )
+    strip: str = Field("", description="Characters that are taken out of all texts.", examples=["\\"])
+    empty: Literal["keep", "drop"] = Field("keep", description="Whether empty texts are kept, or count as missing.")
+    invalid: Literal["dead_letter", "missing"] = Field(
+        "dead_letter",
+        description="What becomes of a row whose text is no JSON object: a `dead_letter`, or (`missing`) a row as if "
+        "there were no text, for answers of a cache that somebody else fills.",
+    )
+
+    @field_validator("fields")
+    @classmethod
+    def _are_paths(cls, value: dict[str, str | Taken]) -> dict[str, str | Taken]:
+        for name, one in value.items():
+            path_of(name)
+            if isinstance(one, str):
+                path_of(one)
+        return value
+
+    @property
+    def label(self) -> str:
+        """The column and how much is taken."""
+        return f"reshape {self.column} to {len(self.fields)} fields"
+
+    def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The text."""
+        return None if wanted is None else wanted - {self._into} | heads([self.column])
+
+    def output(self, given: pa.Schema) -> pa.Schema:
+        """One text more, or the same columns."""
+        check_document(given, self.column, "reshape")
+        return with_type(given, self._into, pa.string())
+
+    def work(self, given: pa.Schema, at: StepContext) -> Work:
+        """One distinct text after the other."""
+        parts = {name: Taken(path=part) if isinstance(part, str) else part for name, part in self.fields.items()}
+        fields = [FieldReader.of(name, part, self.strip, self.empty == "drop") for name, part in parts.items()]
+        return Reshaper(self.column, self._into, fields, at.letters if self.invalid == "dead_letter" else None)
+
+    @property
+    def _into(self) -> str:
+        return self.into or self.column.rpartition(".")[2]
