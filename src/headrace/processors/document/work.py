@@ -149,7 +149,7 @@ class DocumentWriter:
         self, text: bytes | None, row: int, writers: Sequence[tuple[Path, Sequence[tuple[str, Sequence[Any]]]]]
     ) -> bytes:
         if text is None:
-            raise NotJsonError("the text is null")
+            raise NotJsonError("there is no text")
         members = read_object(with_doubles(text.decode()) if self.doubles else text)
         for path in self.removed:
             remove(members, path)

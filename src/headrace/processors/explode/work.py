@@ -68,7 +68,7 @@ class ElementReader:
     def _read(self, batch: pa.RecordBatch, row: int, text: bytes | None, part: _Elements) -> None:
         try:
             if text is None:
-                raise NotJsonError("the text is null")
+                raise NotJsonError("there is no text")
             texts = [on_one_line(bytes(element)) for element in elements(read_object(text), self.path) or ()]
             if self.step.elements == "objects" and not all(element.startswith(b"{") for element in texts):
                 raise NotJsonError(f"'{self.step.path}' has elements that are not objects")
