@@ -145,7 +145,7 @@ class Processor(Component):
         return None
 
     @abstractmethod
-    def output(self, given: pa.Schema) -> pa.Schema:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The output columns for these input columns. A ProjectError refuses them.
 
         Before Spark has analysed the query only names are certain: a null type means that the type is unknown.
@@ -164,7 +164,7 @@ class ArrowProcessor(Processor):
     """A step that works on Arrow batches in the tasks. Neighbouring ones share one Python stage."""
 
     @abstractmethod
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         """What a task does. Each input row is passed on, kept in `at.letters`, or dropped on purpose."""
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
@@ -216,13 +216,13 @@ class KnowsValues(Protocol):
         """All values of such columns, by column."""
 
 
-def require(given: pa.Schema, columns: Iterable[str], step: str) -> None:
+def require(schema: pa.Schema, columns: Iterable[str], step: str) -> None:
     """Refuse a step that names an unknown column. A dotted name means a field of a struct."""
     for column in columns:
         head = column.partition(".")[0]
-        if column not in given.names and head not in given.names:
+        if column not in schema.names and head not in schema.names:
             raise ProjectError(
                 "unknown-column",
                 f"'{step}' uses column '{column}', which its input does not have",
-                hint=did_you_mean(column, given.names, "columns"),
+                hint=did_you_mean(column, schema.names, "columns"),
             )

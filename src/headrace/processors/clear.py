@@ -39,23 +39,20 @@ class Clear(Processor):
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"clear {', '.join(self.columns)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """Its columns too: that they are there is checked again when the flow starts."""
         return None if wanted is None else wanted | heads(self.columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.columns:
-            kind = type_of(given, name, "clear")
+            kind = type_of(schema, name, "clear")
             if self.to == "empty" and not pa.types.is_null(kind):
                 _empty(kind, name)
-        return given
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Constants of the columns' types."""
         schema = spark_schema(rows)
         for name in self.columns:
             kind = type_of(schema, name, "clear")

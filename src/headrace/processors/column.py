@@ -46,11 +46,9 @@ class ColumnStep(Processor):
 
     @property
     def label(self) -> str:
-        """What becomes what."""
         return f"column {', '.join(old if old == new else f'{old} as {new}' for new, old in self.columns.items())}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """What the wanted ones are made of."""
         if wanted is None and (self.keep != "none" or _ALL in self.columns):
             return None
         made = heads(old for new, old in self.columns.items() if wanted is None or new in wanted)
@@ -58,12 +56,10 @@ class ColumnStep(Processor):
             return made
         return made | (wanted or frozenset()) - self.columns.keys()
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns in their new order."""
-        return pa.schema([(new, type_of(given, old, "column")) for new, old in self._plan(given.names).items()])
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([(new, type_of(schema, old, "column")) for new, old in self._plan(schema.names).items()])
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """One projection."""
         return rows.select(*(column(rows, old).alias(new) for new, old in self._plan(rows.columns).items()))
 
     def _plan(self, names: list[str]) -> dict[str, str]:

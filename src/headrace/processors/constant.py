@@ -30,23 +30,20 @@ class Constant(Processor):
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"constant {', '.join(self.values)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Nothing of its own."""
         return None if wanted is None else wanted - self.values.keys()
 
-    def output(self, given: pa.Schema) -> pa.Schema:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns with their types: bigint, double, boolean or string."""
         for name, value in self.values.items():
-            index = given.get_field_index(name)
+            index = schema.get_field_index(name)
             field = pa.field(name, _TYPES[type(value)])
-            given = given.append(field) if index < 0 else given.set(index, field)
-        return given
+            schema = schema.append(field) if index < 0 else schema.set(index, field)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Literals."""
         from pyspark.sql import functions as F
 
         from headrace.core.schema import ddl_type

@@ -80,20 +80,17 @@ class Deduplicate(StatefulStep):
 
     @property
     def label(self) -> str:
-        """Keys and time."""
         when = "" if self.when is None else f" when {' '.join(self.when.split())}"
         mark = "" if self.mark is None else f", marked as {self.mark}"
         return f"deduplicate by {', '.join(self.key)} for {format_duration(self.ttl)}{when}{mark}"
 
     def bound(self, project: PlanContext) -> Deduplicate:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = "" if self.when is None else project.written_out(_query(self.when))
-        return made
+        bound = self.model_copy()
+        bound._sql = "" if self.when is None else project.written_out(_query(self.when))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
@@ -102,13 +99,12 @@ class Deduplicate(StatefulStep):
             return None
         return wanted - {self.mark} | heads(self.key) | (words(condition(self.when)) if self.when else frozenset())
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns, and the mark."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
-            check_key(type_of(given, name, "deduplicate"), name, "deduplicate")
+            check_key(type_of(schema, name, "deduplicate"), name, "deduplicate")
         if self.when is not None:
-            check_columns(parse(condition(self.when)), given)
-        return given if self.mark is None else with_type(given, self.mark, pa.bool_())
+            check_columns(parse(condition(self.when)), schema)
+        return schema if self.mark is None else with_type(schema, self.mark, pa.bool_())
 
     @property
     def state_options(self) -> Mapping[str, Any]:
@@ -133,8 +129,8 @@ class Deduplicate(StatefulStep):
         judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
         return judged(stage, self.key, judge, self.mark, output, at)
 
-    def _simple(self, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
-        return () if self.when is None else filters_of(condition(self.when), given)
+    def _simple(self, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
+        return () if self.when is None else filters_of(condition(self.when), schema)
 
     def _considered(self, rows: DataFrame) -> PythonStage:
         assert self.when is not None

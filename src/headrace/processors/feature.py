@@ -68,26 +68,22 @@ class Feature(Processor):
 
     @property
     def label(self) -> str:
-        """The column and the values."""
         return f"feature {self.column} of {', '.join(one.value for one in self.features)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Keys and values."""
         if wanted is None:
             return None
         return wanted - {self.column} | heads(name for one in self.features for name in (one.key, one.value))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One column more."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for one in self.features:
-            type_of(given, one.key, "feature")
-            kind = type_of(given, one.value, "feature")
+            type_of(schema, one.key, "feature")
+            kind = type_of(schema, one.value, "feature")
             if one.type is None and not pa.types.is_null(kind):
                 _slot(kind, one.value)
-        return with_type(given, self.column, pa.list_(_FEATURE))
+        return with_type(schema, self.column, pa.list_(_FEATURE))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Structs of casts."""
         from pyspark.sql import functions as F
 
         schema = spark_schema(rows)

@@ -39,30 +39,24 @@ class Filter(Processor):
 
     @property
     def label(self) -> str:
-        """The condition."""
         return f"filter {' '.join(self.where.split())}"
 
     def bound(self, project: PlanContext) -> Filter:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = project.written_out(condition(self.where))
-        return made
+        bound = self.model_copy()
+        bound._sql = project.written_out(condition(self.where))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the condition."""
         return None if wanted is None else wanted | words(condition(self.where))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        check_columns(parse(condition(self.where)), given)
-        return given
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_columns(parse(condition(self.where)), schema)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """A native filter."""
         with view(rows):
             return rows.sparkSession.sql(self._sql or condition(self.where))

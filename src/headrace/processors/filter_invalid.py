@@ -63,34 +63,29 @@ class FilterInvalid(Processor):
 
     @property
     def label(self) -> str:
-        """The rules."""
         rules = [f"{name} is there" for name in self.required]
         return f"filter_invalid {' and '.join([*rules, *([' '.join(self.where.split())] if self.where else [])])}"
 
     def bound(self, project: PlanContext) -> FilterInvalid:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = "" if self.where is None else project.written_out(_query(self.where))
-        return made
+        bound = self.model_copy()
+        bound._sql = "" if self.where is None else project.written_out(_query(self.where))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the rules."""
         if wanted is None:
             return None
         return wanted | heads(self.required) | (words(condition(self.where)) if self.where else frozenset())
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.required:
-            type_of(given, name, "filter_invalid")
+            type_of(schema, name, "filter_invalid")
         if self.where is not None:
-            check_columns(parse(condition(self.where)), given)
-        return given
+            check_columns(parse(condition(self.where)), schema)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """Say of each row what is wrong with it, and sort them."""

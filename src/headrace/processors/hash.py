@@ -39,23 +39,20 @@ class Hash(Processor):
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"hash {', '.join(self.columns)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """Its columns too: that they are there is checked again when the flow starts."""
         return None if wanted is None else wanted | heads(self.columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns and types."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.columns:
-            kind = type_of(given, name, "hash")
+            kind = type_of(schema, name, "hash")
             if not pa.types.is_null(kind):
                 _hashed(kind, name)
-        return given
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Native expressions."""
         schema = spark_schema(rows)
         for name in self.columns:
             rows = replaced(rows, name, _hashed(type_of(schema, name, "hash"), name))

@@ -89,12 +89,10 @@ class Http(HttpEnricher):
         return f"http {self.method} {urlsplit(self.url).netloc}"
 
     def asked(self) -> Sequence[str]:
-        """The columns of all templates."""
         headers = [self._header(name, value) for name, value in self.headers.items()]
         return templates.columns_of(self._path, self._query, *headers, self._body)
 
     def service(self, context: Context) -> HttpService:
-        """With all templates taken apart."""
         asked = self.asked()
         headers = {"Accept": "application/json"}
         if self.body is not None:
@@ -158,7 +156,6 @@ class HttpService(ServiceClient):
     health: str | None
 
     def question(self, values: Sequence[Any]) -> Request:
-        """The request."""
         path = self.path.filled(values)
         if "/./" in f"{path}/" or "/../" in f"{path}/":
             raise UnfitValueError("'.' or '..' as a part of the path makes another path")
@@ -169,7 +166,6 @@ class HttpService(ServiceClient):
         )
 
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One request for each."""
         return [await self._ask(question) for question in questions]
 
     async def _ask(self, request: Request) -> Any:
@@ -192,5 +188,4 @@ class HttpService(ServiceClient):
         await self.client.probe(self.origin + (path if path.startswith("/") else f"/{path}"), head=self.health is None)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self.client.close()

@@ -58,24 +58,21 @@ class JsonPayload(Processor):
 
     @property
     def label(self) -> str:
-        """What it is made of."""
         of = self.message or (", ".join(self.columns) if self.columns else "all columns")
         return f"json_payload {self.column} of {of}"
 
     def bound(self, project: PlanContext) -> JsonPayload:
-        """With the message found."""
         if self.message is None:
             return self
-        made = self.model_copy()
+        bound = self.model_copy()
         if self.descriptors is not None:
-            made._descriptors = read_descriptor_sets(project.context, _listed(self.descriptors))
+            bound._descriptors = read_descriptor_sets(project.context, _listed(self.descriptors))
         else:
-            made._descriptors = compile_protos(project.context, _listed(self.proto or []), [])
-        made._described()
-        return made
+            bound._descriptors = compile_protos(project.context, _listed(self.proto or []), [])
+        bound._described()
+        return bound
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the text."""
         columns = self.columns
         if columns is None and self.message is not None:
             columns = [field.name for field in self._described().fields]
@@ -83,15 +80,13 @@ class JsonPayload(Processor):
             return None
         return wanted - {self.column} | frozenset(columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One text more."""
-        require(given, self.columns or (), "json_payload")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        require(schema, self.columns or (), "json_payload")
         if self.message is not None:
-            self._fields(given.names)
-        return with_type(given, self.column, pa.string())
+            self._fields(schema.names)
+        return with_type(schema, self.column, pa.string())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Spark's to_json."""
         from pyspark.sql import functions as F
 
         if self.message is not None:

@@ -28,16 +28,13 @@ class Now(Processor):
 
     @property
     def label(self) -> str:
-        """The column."""
         return f"now as {self.column}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Nothing of its own."""
         return None if wanted is None else wanted - {self.column}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One timestamp more."""
-        return with_type(given, self.column, TIMESTAMP)
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        return with_type(schema, self.column, TIMESTAMP)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """Spark's current time, which in a stream is that of the batch."""

@@ -64,14 +64,13 @@ class PythonStep(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """The class."""
         return f"python {self.class_}"
 
     def bound(self, project: PlanContext) -> PythonStep:
         """With the class found and looked at; its file is not run."""
-        made = self.model_copy()
-        made._class = find(self.class_, project.context)
-        return made
+        bound = self.model_copy()
+        bound._class = find(self.class_, project.context)
+        return bound
 
     def check(self, context: Context) -> None:
         """Make the class once."""
@@ -84,19 +83,18 @@ class PythonStep(ArrowProcessor):
         own = heads(self.uses_columns)
         return own | (wanted or frozenset()) - set(self._made().names) if self._keeps() else own
 
-    def output(self, given: pa.Schema) -> pa.Schema:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns it makes, with the others or alone."""
-        require(given, self.uses_columns or (), "python")
+        require(schema, self.uses_columns or (), "python")
         made = self._made()
         if not self._keeps():
             return made
         for one in made:
-            given = with_type(given, one.name, one.type)
-        return given
+            schema = with_type(schema, one.name, one.type)
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One instance per task."""
-        return _Run(self._found(), self.options, self.output(given))
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        return _Run(self._found(), self.options, self.output(schema))
 
     def _found(self) -> ProjectClass:
         assert self._class is not None, "a step is bound before it is used"

@@ -70,37 +70,31 @@ class RouteStep(Processor):
 
     @property
     def label(self) -> str:
-        """The places."""
         return f"route by {self.column} to {', '.join(self.known_values[self.column])}"
 
     @property
     def known_values(self) -> Mapping[str, tuple[str, ...]]:
-        """The places."""
         places = [route.to for route in self.routes] + ([] if self.otherwise is None else [self.otherwise])
         return {self.column: tuple(dict.fromkeys(places))}
 
     def bound(self, project: PlanContext) -> RouteStep:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = project.written_out(self._query())
-        return made
+        bound = self.model_copy()
+        bound._sql = project.written_out(self._query())
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the conditions."""
         if wanted is None:
             return None
         conditions = [words(condition(route.when)) for route in self.routes if route.when is not None]
         return (wanted - {self.column}).union(*conditions)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """A text more, or a list of texts."""
-        check_columns(parse(self._query()), given)
-        return with_type(given, self.column, pa.list_(pa.string()) if self.together else pa.string())
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_columns(parse(self._query()), schema)
+        return with_type(schema, self.column, pa.list_(pa.string()) if self.together else pa.string())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         """The places of a row as an array, then, unless they stay together, a row for each."""

@@ -48,16 +48,16 @@ class Sample(Processor):
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         return None if wanted is None or self.by is None else wanted | heads(self.by)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        for name in given.names if self.by is None else self.by:
-            kind = type_of(given, name, "sample")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        for name in schema.names if self.by is None else self.by:
+            kind = type_of(schema, name, "sample")
             if _has_map(kind):
                 raise ProjectError(
                     "step-type",
                     f"'sample' cannot hash '{name}', which is of type {ddl_type(kind)}",
                     hint="name key columns without maps in `by`",
                 )
-        return given
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         from pyspark.sql import functions as F

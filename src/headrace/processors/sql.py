@@ -50,26 +50,23 @@ class SqlStep(Processor):
 
     @property
     def label(self) -> str:
-        """The beginning of the query."""
         text = " ".join(self.sql.split())
         return f"sql {text if len(text) <= 80 else text[:79] + '…'}"
 
     def bound(self, project: PlanContext) -> SqlStep:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._written_out = project.written_out(self.sql)
-        return made
+        bound = self.model_copy()
+        bound._written_out = project.written_out(self.sql)
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._written_out,) if self._written_out else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """Every column the query may name, whatever is wanted of it."""
         return None if _has_star(parse(self.sql)) else words(self.sql)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the query; of those that are just handed through the type is known."""
         query = parse(self.sql)
         for refusal in refusals(query):
@@ -81,8 +78,8 @@ class SqlStep(Processor):
                 f"the query of a step sees each row alone, and this one has to remember ({', '.join(kept)})",
                 hint="put it into the flow's own SQL, or into a flow that reads this one",
             )
-        check_columns(query, given)
-        return pa.schema(_columns(query, given))
+        check_columns(query, schema)
+        return pa.schema(_columns(query, schema))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         with view(rows):
@@ -107,7 +104,7 @@ class _Pick:
             yield batch.select(self.names)
 
 
-def _picked(query: Query, given: pa.Schema) -> list[str] | None:
+def _picked(query: Query, schema: pa.Schema) -> list[str] | None:
     """The columns that a query gives as they are, if it does nothing else."""
     tree = query.tree
     if not isinstance(tree, exp.Select) or _parts(tree) != {"expressions", "from_"}:
@@ -115,7 +112,7 @@ def _picked(query: Query, given: pa.Schema) -> list[str] | None:
     if _parts(tree.args["from_"].this) - {"this", "alias"}:
         return None
     names = [one.name for one in tree.selects if isinstance(one, exp.Column) and len(one.parts) == 1]
-    simple = len(names) == len(tree.selects) == len(set(names)) and all(name in given.names for name in names)
+    simple = len(names) == len(tree.selects) == len(set(names)) and all(name in schema.names for name in names)
     return names if simple else None
 
 
@@ -127,15 +124,15 @@ def _has_star(query: Query) -> bool:
     return any(select.is_star for select in query.tree.selects)
 
 
-def _columns(query: Query, given: pa.Schema) -> list[pa.Field]:
+def _columns(query: Query, schema: pa.Schema) -> list[pa.Field]:
     found: dict[str, pa.Field] = {}
     for select in query.tree.selects:
         if select.is_star:
             left_out = {part.name.lower() for part in select.find_all(exp.Identifier)}
-            found |= {field.name: field for field in given if field.name.lower() not in left_out}
+            found |= {field.name: field for field in schema if field.name.lower() not in left_out}
             continue
         plain = select.unalias()
         name = select.alias_or_name
-        known = given.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
-        found[name] = pa.field(name, given.field(known).type if known >= 0 else pa.null())
+        known = schema.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
+        found[name] = pa.field(name, schema.field(known).type if known >= 0 else pa.null())
     return list(found.values())

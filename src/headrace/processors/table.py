@@ -77,14 +77,12 @@ class TableStep(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """The table and the key."""
         return f"table {self.table.label} by {', '.join(self.key)}"
 
     def bound(self, project: PlanContext) -> TableStep:
-        """With the table found."""
-        made = self.model_copy()
-        made._place = self.table.place(project)
-        return made
+        bound = self.model_copy()
+        bound._place = self.table.place(project)
+        return bound
 
     def check(self, context: Context) -> None:
         """Refuse a table that is not there, unless its columns are known all the same."""
@@ -99,17 +97,16 @@ class TableStep(ArrowProcessor):
         made = {self.prefix + name for name in self._values().names} if self._place is not None else set()
         return wanted - made | heads(self.key)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the table behind those that come in."""
         theirs = self._found().schema()
         for mine, other in self.key.items():
-            self._check_key(type_of(given, mine, "table"), mine, theirs, other)
+            self._check_key(type_of(schema, mine, "table"), mine, theirs, other)
         for field in self._values(theirs):
-            given = with_type(given, self.prefix + field.name, field.type)
-        return given
+            schema = with_type(schema, self.prefix + field.name, field.type)
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """Look up the keys of each Arrow batch."""
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         place = self._found()
         theirs = place.schema()
         if theirs is None and not isinstance(self.columns, str):

@@ -95,14 +95,12 @@ class Enricher(ArrowProcessor):
             return None
         return wanted - self.columns.keys() | {name for one in self.asked() for name in (one, one.partition(".")[0])}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """All columns, and those that it adds."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.asked():
-            self._check_column(given, name)
-        return self._outputs().added(given)
+            self._check_column(schema, name)
+        return self._outputs().added(schema)
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """Ask about the keys of each batch."""
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         return Enrichment(
             identity=f"{at.flow}|{at.step}|{self.model_dump_json()}",
             service=self.service(at.context),
@@ -127,13 +125,13 @@ class Enricher(ArrowProcessor):
     def _outputs(self) -> Outputs:
         return Outputs.of(self.columns, self.paths)
 
-    def _check_column(self, given: pa.Schema, name: str) -> None:
-        kind = type_of(given, name)
+    def _check_column(self, schema: pa.Schema, name: str) -> None:
+        kind = type_of(schema, name)
         if kind is None:
             raise ProjectError(
                 "unknown-column",
                 f"'{self.kind()}' asks with column '{name}', which does not come in",
-                hint=did_you_mean(name, given.names, "columns"),
+                hint=did_you_mean(name, schema.names, "columns"),
             )
         if pa.types.is_binary(kind) or (pa.types.is_nested(kind) and not self.nested_keys):
             raise ProjectError(

@@ -49,14 +49,14 @@ def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
     return pc.struct_field(batch.column(head), fields)
 
 
-def type_of(given: pa.Schema, name: str) -> pa.DataType | None:
+def type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
     """The type of a column or of the field that a dotted name means; None when there is no such thing."""
-    if name in given.names:
-        return given.field(name).type
+    if name in schema.names:
+        return schema.field(name).type
     head, *fields = name.split(".")
-    if head not in given.names:
+    if head not in schema.names:
         return None
-    kind = given.field(head).type
+    kind = schema.field(head).type
     for field in fields:
         if pa.types.is_null(kind):
             return kind

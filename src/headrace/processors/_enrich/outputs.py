@@ -133,13 +133,13 @@ class Outputs:
             if isinstance(path, JsonPath):
                 path.check()
 
-    def added(self, given: pa.Schema) -> pa.Schema:
+    def added(self, schema: pa.Schema) -> pa.Schema:
         """The columns after the step: a column that is there already is replaced."""
         for name, kind in self.types.items():
-            index = given.get_field_index(name)
+            index = schema.get_field_index(name)
             made = pa.field(name, kind)
-            given = given.append(made) if index < 0 else given.set(index, made)
-        return given
+            schema = schema.append(made) if index < 0 else schema.set(index, made)
+        return schema
 
     def taken(self, document: Any) -> Found:
         """The values that an answer has; an UnfitValueError says which cannot be of its type."""

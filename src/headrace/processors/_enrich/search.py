@@ -65,15 +65,12 @@ class SearchEnricher(HttpEnricher):
 
     @property
     def label(self) -> str:
-        """Index and cluster."""
         return f"{self.kind()} {self.index} at {urlsplit(self.url).netloc}"
 
     def asked(self) -> Sequence[str]:
-        """The columns of both templates."""
         return templates.columns_of(self._index, self._key)
 
     def service(self, context: Context) -> ServiceClient:
-        """For one of the two ways."""
         asked, url = self.asked(), self.url.rstrip("/")
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         client = self.client(context, "POST", headers)
@@ -111,7 +108,6 @@ class SearchService(ServiceClient):
     together: int = 1
 
     def question(self, values: Sequence[Any]) -> Request:
-        """The search."""
         return Request(f"{self.url}/{self.index.filled(values)}/_search", (), self.key.filled(values).encode())
 
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
@@ -123,11 +119,9 @@ class SearchService(ServiceClient):
         return reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, frozenset({404}))
 
     async def probe(self) -> None:
-        """What the cluster says about itself."""
         await self.client.probe(f"{self.url}/", head=False)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self.client.close()
 
 
@@ -138,11 +132,9 @@ class DocumentService(SearchService):
     together: int = 50
 
     def question(self, values: Sequence[Any]) -> Any:
-        """The address of one document."""
         return {"_index": self.index.filled(values), "_id": self.key.filled(values)}
 
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One answer for each document."""
         request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(questions)}).encode())
         reply = await self.client.send(request)
         found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)

@@ -49,7 +49,6 @@ class TableAt(Options):
 
     @property
     def label(self) -> str:
-        """The table in a word."""
         return self.flow or self.lake or self.files or ""
 
     def place(self, project: PlanContext) -> LookupTable:

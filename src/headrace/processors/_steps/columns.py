@@ -37,11 +37,11 @@ def split(path: str, columns: Collection[str]) -> tuple[str, list[str]]:
     return head, fields
 
 
-def type_of(given: pa.Schema, path: str, step: str) -> pa.DataType:
+def type_of(schema: pa.Schema, path: str, step: str) -> pa.DataType:
     """The type of a column or field; null where it is not known. A ProjectError when it is not there."""
-    require(given, [path], step)
-    head, fields = split(path, given.names)
-    kind = given.field(head).type
+    require(schema, [path], step)
+    head, fields = split(path, schema.names)
+    kind = schema.field(head).type
     for field in fields:
         if pa.types.is_null(kind):
             return kind
@@ -56,16 +56,16 @@ def type_of(given: pa.Schema, path: str, step: str) -> pa.DataType:
     return kind
 
 
-def with_type(given: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
+def with_type(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
     """The columns with one added, or its type changed where it stands."""
-    index = given.get_field_index(name)
+    index = schema.get_field_index(name)
     field = pa.field(name, kind)
-    return given.append(field) if index < 0 else given.set(index, field)
+    return schema.append(field) if index < 0 else schema.set(index, field)
 
 
-def check_document(given: pa.Schema, name: str, step: str) -> None:
+def check_document(schema: pa.Schema, name: str, step: str) -> None:
     """Refuse a column that cannot hold JSON."""
-    kind = type_of(given, name, step)
+    kind = type_of(schema, name, step)
     if not (pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise ProjectError(
             "step-type",
@@ -74,9 +74,9 @@ def check_document(given: pa.Schema, name: str, step: str) -> None:
         )
 
 
-def check_truth(given: pa.Schema, name: str, step: str) -> None:
+def check_truth(schema: pa.Schema, name: str, step: str) -> None:
     """Refuse a column that does not say true or false."""
-    kind = type_of(given, name, step)
+    kind = type_of(schema, name, step)
     if not (pa.types.is_null(kind) or pa.types.is_boolean(kind)):
         raise ProjectError(
             "step-type",

@@ -34,19 +34,19 @@ def condition(text: str) -> str:
     return query
 
 
-def filters_of(query: str, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
+def filters_of(query: str, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
     """What a condition means for the rows of an Arrow batch; None if only Spark can say it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
-    found = [_filter(part, given) for part in parts]
+    found = [_filter(part, schema) for part in parts]
     return None if None in found else tuple(one for one in found if one is not None)
 
 
-def _filter(part: exp.Expr, given: pa.Schema) -> ColumnFilter | None:
+def _filter(part: exp.Expr, schema: pa.Schema) -> ColumnFilter | None:
     columns = list(part.find_all(exp.Column))
-    if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in given.names:
+    if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in schema.names:
         return None
-    field = given.field(columns[0].name)
+    field = schema.field(columns[0].name)
     match part:
         case exp.Column() if pa.types.is_boolean(field.type):
             return ColumnFilter(field.name, "is true")
@@ -60,14 +60,14 @@ def words(text: str) -> frozenset[str]:
     return parse(text).words
 
 
-def used(query: Query, given: pa.Schema) -> tuple[str, ...] | None:
+def used(query: Query, schema: pa.Schema) -> tuple[str, ...] | None:
     """The columns a query uses; None for all."""
-    return reads(query, {ROWS: given})[ROWS].columns
+    return reads(query, {ROWS: schema})[ROWS].columns
 
 
-def check_columns(query: Query, given: pa.Schema) -> None:
+def check_columns(query: Query, schema: pa.Schema) -> None:
     """Refuse a query that uses a column which does not come in."""
-    for error in unknown_columns(query, {ROWS: given}):
+    for error in unknown_columns(query, {ROWS: schema}):
         raise error
 
 

@@ -95,30 +95,26 @@ class Document(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """What is done to the document."""
         done = [f"set {', '.join(self.set_)}"] if self.set_ else []
         done += [f"remove {', '.join(self.remove)}"] if self.remove else []
         return f"document {self.column}: {'; '.join(done) or 'numbers as doubles'}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The document and what is put into it."""
         own = heads([self.column, *self._sources()])
         return None if wanted is None else wanted | own
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        check_document(given, self.column, "document")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "document")
         for part in self.set_.values():
             if part.column is not None:
-                type_of(given, part.column, "document")
+                type_of(schema, part.column, "document")
             elif part.json_ is not None:
-                check_document(given, part.json_, "document")
-        return given
+                check_document(schema, part.json_, "document")
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One document after the other."""
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         doubles = self.numbers == "double"
-        writers = [PartWriter.of(path_of(path), part, given, doubles) for path, part in self.set_.items()]
+        writers = [PartWriter.of(path_of(path), part, schema, doubles) for path, part in self.set_.items()]
         removed = [path_of(path) for path in self.remove]
         return DocumentWriter(self.column, writers, removed, doubles, self.invalid, at.letters)
 

@@ -57,24 +57,20 @@ class Explode(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """What is taken apart."""
         return f"explode {self.column}: {self.path}" + ("" if self.into is None else f" as {self.into}")
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The document."""
         own = {self.column} if self.unless is None else {self.column, self.unless}
         return None if wanted is None else wanted - {self.into, self.position, self.count} | own
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The element and its number."""
-        check_document(given, self.column, "explode")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "explode")
         if self.unless is not None:
-            check_truth(given, self.unless, "explode")
-        made = with_type(given, self.into or self.column, pa.string())
+            check_truth(schema, self.unless, "explode")
+        made = with_type(schema, self.into or self.column, pa.string())
         for name in (self.position, self.count):
             made = made if name is None else with_type(made, name, pa.int32())
         return made
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One document after the other."""
-        return ElementReader(self, path_of(self.path), self.output(given), at.letters)
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        return ElementReader(self, path_of(self.path), self.output(schema), at.letters)

@@ -48,23 +48,19 @@ class Fields(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"fields of {self.column}: {', '.join(self.fields)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The document."""
         return None if wanted is None else wanted - set(self.fields) | {self.column}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The texts."""
-        check_document(given, self.column, "fields")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "fields")
         for name in self.fields:
-            given = with_type(given, name, pa.string())
-        return given
+            schema = with_type(schema, name, pa.string())
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One document after the other."""
-        return _Read(self, self.output(given))
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        return _Read(self, self.output(schema))
 
     def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
         """Where no stage is open, the Java helper reads the fields natively if it is available."""

@@ -101,11 +101,9 @@ class Grpc(Enricher):
 
     @property
     def label(self) -> str:
-        """Method and server."""
         return f"grpc {self.method} at {self.url}"
 
     def asked(self) -> Sequence[str]:
-        """The columns of all templates."""
         return templates.columns_of(self._request, *(parts for _, parts in self._metadata))
 
     def check(self, context: Context) -> None:
@@ -116,13 +114,12 @@ class Grpc(Enricher):
         self._check_method(service.descriptors)
         check_connection(service, PROBE_SECONDS)
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         """Not before the method is known to be there."""
         self._check_method(self._descriptor_set(at.context))
-        return super().work(given, at)
+        return super().work(schema, at)
 
     def service(self, context: Context) -> GrpcService:
-        """With all templates taken apart."""
         from headrace.processors.grpc.client import GrpcService
 
         asked = self.asked()

@@ -71,11 +71,9 @@ class GrpcService(ServiceClient):
         return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
 
     def question(self, values: Sequence[Any]) -> Question:
-        """The request as JSON, and the metadata."""
         return self.request.filled(values), tuple([(name, text.filled(values)) for name, text in self.metadata])
 
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One call for each."""
         return [await self._ask(*question) for question in questions]
 
     async def _ask(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
@@ -118,7 +116,6 @@ class GrpcService(ServiceClient):
         await self._channel.channel_ready()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
             self._channel = self._call = None

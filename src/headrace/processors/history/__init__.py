@@ -97,7 +97,6 @@ class History(StatefulStep):
 
     @property
     def state_name(self) -> str | None:
-        """Nothing when it only reads."""
         return None if self.mode == "read" else "history"
 
     @property
@@ -107,17 +106,15 @@ class History(StatefulStep):
 
     @property
     def label(self) -> str:
-        """Keys and time."""
         of = f" from {self.table.label}" if self.table is not None else f" for {format_duration(self.keep)}"
         return f"history ({self.mode}) of {', '.join(self.key)}{of}"
 
     def bound(self, project: PlanContext) -> History:
-        """With the table found."""
         if self.table is None:
             return self
-        made = self.model_copy()
-        made._place = self.table.place(project)
-        return made
+        bound = self.model_copy()
+        bound._place = self.table.place(project)
+        return bound
 
     def check(self, context: Context) -> None:
         """Refuse a table that is not there."""
@@ -125,34 +122,32 @@ class History(StatefulStep):
             raise self._place.missing()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Keys, times and what is remembered."""
         if wanted is None or (self.columns is None and self.mode != "read"):
             return None
         own = [*self.key, *([] if self.mode == "read" else self.columns or ())]
         return wanted - {self.column} | heads(own) | {one for one in (self.since, self.until) if one}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One column more, unless it only writes."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
-            check_key(type_of(given, name, "history"), name, "history")
+            check_key(type_of(schema, name, "history"), name, "history")
         for name in (one for one in (self.since, self.until) if one is not None):
-            kind = type_of(given, name, "history")
+            kind = type_of(schema, name, "history")
             if not pa.types.is_null(kind) and not pa.types.is_timestamp(kind):
                 message = f"'history' takes '{name}' for a time, and it is of type {ddl_type(kind)}"
                 raise ProjectError("step-type", message, hint="cast it to a timestamp before this step")
         if self.mode == "write":
-            require(given, self.columns or (), "history")
-            return given
-        events = self._table_events(given) if self._place is not None else self._events(given)
+            require(schema, self.columns or (), "history")
+            return schema
+        events = self._table_events(schema) if self._place is not None else self._events(schema)
         unknown = any(pa.types.is_null(field.type) for field in events)
         kind = pa.null() if unknown else pa.list_(pa.struct(list(events)))
-        return pa.schema([*(field for field in given if field.name != self.column), (self.column, kind)])
+        return pa.schema([*(field for field in schema if field.name != self.column), (self.column, kind)])
 
-    def _events(self, given: pa.Schema) -> list[pa.Field]:
-        require(given, self.columns or (), "history")
-        return [given.field(name) for name in self.columns or given.names if name != self.column]
+    def _events(self, schema: pa.Schema) -> list[pa.Field]:
+        require(schema, self.columns or (), "history")
+        return [schema.field(name) for name in self.columns or schema.names if name != self.column]
 
-    def _table_events(self, given: pa.Schema) -> list[pa.Field]:
+    def _table_events(self, schema: pa.Schema) -> list[pa.Field]:
         assert self._place is not None
         theirs = self._place.schema()
         if theirs is None:
@@ -163,7 +158,7 @@ class History(StatefulStep):
                 message = f"table '{self._place.label}' has no column '{name}'"
                 raise ProjectError("unknown-column", message, hint=hint)
         for name in self.key:
-            check_alike(given.field(name).type, theirs.field(name).type, name, self._place.label)
+            check_alike(schema.field(name).type, theirs.field(name).type, name, self._place.label)
         return [theirs.field(name) for name in self.columns or theirs.names]
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
@@ -186,15 +181,15 @@ class History(StatefulStep):
         work = HistoryWork(names, schema, self.column, read, self.keep // _MICROSECOND, time, at.clock)
         return keyed(rows, self.key, work, self.output(given))
 
-    def _read(self, rows: DataFrame, given: pa.Schema, look: Any, time: str | None, at: StepContext) -> DataFrame:
+    def _read(self, rows: DataFrame, schema: pa.Schema, look: Any, time: str | None, at: StepContext) -> DataFrame:
         from headrace.processors.history.read import EventTable, ReadWork
 
         assert self._place is not None
-        events = self._table_events(given)
+        events = self._table_events(schema)
         theirs = self._place.schema()
         if theirs is None or any(pa.types.is_null(field.type) for field in events):
             raise self._place.missing()
         keys = pa.schema([theirs.field(name) for name in self.key])
         table = EventTable(self._place, keys, self.time or "", pa.schema(events))
         work = ReadWork(table, self.column, look, time, at.clock, Pins.of(at))
-        return rows.mapInArrow(work, to_ddl(self.output(given)))
+        return rows.mapInArrow(work, to_ddl(self.output(schema)))

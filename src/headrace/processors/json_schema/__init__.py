@@ -74,31 +74,28 @@ class JsonSchema(Processor):
 
     @property
     def label(self) -> str:
-        """The folder."""
         return f"json_schema {self.column} by {self.schemas}"
 
     def bound(self, project: PlanContext) -> JsonSchema:
         """With the schemas read, and functions of the library written out."""
-        made = self.model_copy()
-        made._texts = read_folder(Path(project.context.path(self.schemas)), self.schemas)
-        validators(self.draft, made._texts).check(self.schemas)
-        made._sql = project.written_out(_query(self.schema_))
-        return made
+        bound = self.model_copy()
+        bound._texts = read_folder(Path(project.context.path(self.schemas)), self.schemas)
+        validators(self.draft, bound._texts).check(self.schemas)
+        bound._sql = project.written_out(_query(self.schema_))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """The document and what its schema is told from."""
         return None if wanted is None else wanted - {self.into} | {self.column} | words(_query(self.schema_))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The errors."""
-        check_document(given, self.column, "json_schema")
-        check_columns(parse(_query(self.schema_)), given)
-        return with_type(given, self.into, _ERRORS)
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "json_schema")
+        check_columns(parse(_query(self.schema_)), schema)
+        return with_type(schema, self.into, _ERRORS)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         return self.extend(PythonStage.of(rows), at).finish()

@@ -68,16 +68,13 @@ class PostgresEnricher(Enricher):
 
     @property
     def label(self) -> str:
-        """The database, without names and passwords."""
         parts = urlsplit(self.url.get_secret_value())
         return f"postgres {parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def asked(self) -> Sequence[str]:
-        """The columns that are parameters."""
         return tuple(dict.fromkeys(bound_query(self.query)[1]))
 
     def service(self, context: Context) -> ServiceClient:
-        """With the query as the client takes it."""
         from headrace.processors.postgres.client import PostgresService, bounded
 
         query, names = bound_query(self.query)

@@ -41,7 +41,6 @@ class PostgresService(ServiceClient):
     _idle: list[psycopg.AsyncConnection[Any]] = field(default_factory=list, repr=False)
 
     def question(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The parameters."""
         if any(isinstance(value, str) and "\0" in value for value in values):
             raise UnfitValueError("PostgreSQL has no texts with a U+0000")
         # a JSON text is a text to psycopg
@@ -114,7 +113,6 @@ class PostgresService(ServiceClient):
                 raise wrongly_asked(self.label, f"the query gives no column '{name}'", hint)
 
     async def close(self) -> None:
-        """Close the connections."""
         while self._idle:
             await self._idle.pop().close()
 

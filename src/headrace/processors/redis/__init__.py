@@ -72,15 +72,12 @@ class RedisEnricher(Enricher):
 
     @property
     def label(self) -> str:
-        """Keys and server."""
         return f"redis {self.key} at {urlsplit(self.url).netloc}"
 
     def asked(self) -> Sequence[str]:
-        """The columns of the key."""
         return templates.columns_of(self._key)
 
     def service(self, context: Context) -> ServiceClient:
-        """With the key's template taken apart."""
         from headrace.processors.redis.client import RedisService
 
         host, port, database = redis_place(self.url)

@@ -45,11 +45,9 @@ class RedisService(ServiceClient):
     _client: redis.asyncio.Redis | None = field(default=None, repr=False)
 
     def question(self, values: Sequence[Any]) -> str:
-        """The key."""
         return self.key.filled(values)
 
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """All in one round trip."""
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
                 # not MGET: it has no word for a key that holds something else
@@ -62,7 +60,6 @@ class RedisService(ServiceClient):
         return [self._answer(one) for one in found]
 
     async def probe(self) -> None:
-        """PING."""
         try:
             await self._connected().ping()
         except redis.RedisError as error:
@@ -71,7 +68,6 @@ class RedisService(ServiceClient):
                 raise service_away(self.label, refusal.detail) from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None

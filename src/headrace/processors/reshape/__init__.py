@@ -80,20 +80,16 @@ class Reshape(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """The column and how much is taken."""
         return f"reshape {self.column} to {len(self.fields)} fields"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The text."""
         return None if wanted is None else wanted - {self._into} | heads([self.column])
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One text more, or the same columns."""
-        check_document(given, self.column, "reshape")
-        return with_type(given, self._into, pa.string())
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "reshape")
+        return with_type(schema, self._into, pa.string())
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One distinct text after the other."""
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
         parts = {name: Taken(path=part) if isinstance(part, str) else part for name, part in self.fields.items()}
         fields = [FieldReader.of(name, part, self.strip, self.empty == "drop") for name, part in parts.items()]
         return Reshaper(self.column, self._into, fields, at.letters if self.invalid == "dead_letter" else None)

@@ -132,17 +132,14 @@ class Sessions(StatefulStep):
 
     @property
     def state_name(self) -> str | None:
-        """Nothing where a run has everything."""
         return None if self._at_once else "sessions"
 
     @property
     def has_watermark(self) -> bool:
-        """By `wait`."""
         return not self._at_once
 
     @property
     def needs_one_batch(self) -> bool:
-        """In `mode: batch`."""
         return self._at_once
 
     @property
@@ -152,18 +149,17 @@ class Sessions(StatefulStep):
 
     @property
     def label(self) -> str:
-        """Class, keys and time."""
         return f"sessions {self.class_} of {', '.join(self.key)}, over after {format_duration(self.gap)}"
 
     def bound(self, project: PlanContext) -> Sessions:
         """With the class found and looked at; its file is not run."""
-        made = self.model_copy()
-        made._class = find(self.class_, project.context, METHODS)
-        made._at_once = project.mode == "batch"
-        if not made._columns():
+        bound = self.model_copy()
+        bound._class = find(self.class_, project.context, METHODS)
+        bound._at_once = project.mode == "batch"
+        if not bound._columns():
             hint = 'say `columns` here, or in the class: columns = "user string, pages int"'
-            raise made._class.error("python-step", "does not say which columns it gives", hint=hint)
-        return made
+            raise bound._class.error("python-step", "does not say which columns it gives", hint=hint)
+        return bound
 
     def check(self, context: Context) -> None:
         """Make the class once."""
@@ -175,19 +171,18 @@ class Sessions(StatefulStep):
             return None
         return frozenset({self.time}) | heads(self.key) | heads(self.uses_columns) | heads(self.order)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns of the class alone."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
-            check_key(type_of(given, name, "sessions"), name, "sessions")
-        used = self._used(given)
+            check_key(type_of(schema, name, "sessions"), name, "sessions")
+        used = self._used(schema)
         for name in (*used, *self.order):
-            if name not in given.names or name not in used:
+            if name not in schema.names or name not in used:
                 message = f"'sessions' uses column '{name}', which the class is not given"
-                raise ProjectError("unknown-column", message, hint=did_you_mean(name, given.names, "columns"))
+                raise ProjectError("unknown-column", message, hint=did_you_mean(name, schema.names, "columns"))
         for name in self.order:
-            if pa.types.is_nested(given.field(name).type):
+            if pa.types.is_nested(schema.field(name).type):
                 raise ProjectError("step-type", f"'sessions' orders by '{name}', which is no single value")
-        kind = type_of(given, self.time, "sessions")
+        kind = type_of(schema, self.time, "sessions")
         if not pa.types.is_null(kind) and not pa.types.is_timestamp(kind):
             message = f"'sessions' takes '{self.time}' for a time, and it is of type {ddl_type(kind)}"
             raise ProjectError("step-type", message, hint="make it a timestamp before this step: timestamp_millis(ets)")
@@ -220,8 +215,8 @@ class Sessions(StatefulStep):
         limit = F.current_timestamp() + F.expr(f"INTERVAL {self.max_future // _MICROSECOND} MICROSECONDS")
         return F.when(time <= limit, time.cast("timestamp"))
 
-    def _used(self, given: pa.Schema) -> tuple[str, ...]:
-        return tuple(given.names if self.uses_columns is None else self.uses_columns)
+    def _used(self, schema: pa.Schema) -> tuple[str, ...]:
+        return tuple(schema.names if self.uses_columns is None else self.uses_columns)
 
     def _columns(self) -> str | None:
         return self.columns if self.columns is not None else self._found().columns
