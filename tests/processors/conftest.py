@@ -73,7 +73,7 @@ def desk(tmp_path: Path) -> Iterator[StepDesk]:
     enricher._live.clear()
     yield StepDesk(tmp_path)
     for live in enricher._live.values():
-        event_loop().run_until_complete(live.asker.service.close())
+        event_loop().run_until_complete(live.caller.service.close())
     enricher._live.clear()
 
 

@@ -112,7 +112,7 @@ def test_java_reads_them_as_python_does(
     native = step.extend(PythonStage.of(frame), around.at())
     assert native.is_empty, "this one is read by Java"
     (batch,) = table.combine_chunks().to_batches()
-    assert native.done().toArrow().to_pylist() == around.work(step, batch).to_pylist()
+    assert native.finish().toArrow().to_pylist() == around.work(step, batch).to_pylist()
 
 
 @pytest.mark.spark

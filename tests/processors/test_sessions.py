@@ -140,7 +140,7 @@ SCHEMA = pa.schema([("who", pa.string()), ("page", pa.string()), ("at", pa.times
 
 def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **more: Any) -> Any:
     from headrace.processors.sessions.run import Rules, SessionRun
-    from headrace.processors.sessions.work import SessionWork, WholeWork
+    from headrace.processors.sessions.work import BatchSessions, SessionWork
 
     made = step(**more).bound(Around(project))
     keep = 0 if made.keep is None else made.keep // timedelta(microseconds=1)
@@ -148,7 +148,7 @@ def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **mor
     run = SessionRun(made._found(), {}, rules, made.output(SCHEMA))
     letters = Around(project).at().letters
     if handle is None:
-        return WholeWork(run, ("who", "page"), "at", clock, letters)
+        return BatchSessions(run, ("who", "page"), "at", clock, letters)
     work = SessionWork(run, ("who", "page"), "at", clock, letters)
     work.open(handle)  # type: ignore[arg-type]
     return work

@@ -14,7 +14,7 @@ from headrace.core.filters import ColumnFilter
 from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
-from headrace.processors._steps.queries import ROWS, check_columns, condition, filters_of, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, condition, filters_of, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class Deduplicate(StatefulStep):
         """The keys and the columns of the condition too."""
         if wanted is None:
             return None
-        return wanted - {self.mark} | heads(self.key) | (words(condition(self.when)) if self.when else frozenset())
+        return (
+            wanted - {self.mark} | heads(self.key) | (column_names(condition(self.when)) if self.when else frozenset())
+        )
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
@@ -117,8 +119,8 @@ class Deduplicate(StatefulStep):
     def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
         """Hashing keys, and evaluating a simple condition, ends the open stage. Fetching the rows that pass opens a new
         one, which later steps extend."""
-        from headrace.processors._keyed.dedup_work import FirstsWork
-        from headrace.processors._keyed.keyed_filter import judged
+        from headrace.processors._keyed.dedup_work import DedupFilter
+        from headrace.processors._keyed.keyed_filter import filter_by_key
 
         output = self.output(stage.schema)
         considered = self._simple(stage.schema)
@@ -126,15 +128,15 @@ class Deduplicate(StatefulStep):
             stage, considered = self._considered(stage.finish()), (ColumnFilter(_CONSIDERED, "is true"),)
         time = at.event_time if at.event_time in stage.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
-        judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
-        return judged(stage, self.key, judge, self.mark, output, at)
+        row_filter = DedupFilter(ttl, time, at.clock, considered, self.mark is not None)
+        return filter_by_key(stage, self.key, row_filter, self.mark, output, at)
 
     def _simple(self, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
         return () if self.when is None else filters_of(condition(self.when), schema)
 
     def _considered(self, rows: DataFrame) -> PythonStage:
         assert self.when is not None
-        with view(rows):
+        with rows_table(rows):
             return PythonStage.of(rows.sparkSession.sql(self._sql or _query(self.when)))
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.processor import PlanContext, Processor, StepContext
-from headrace.processors._steps.queries import check_columns, condition, view, words
+from headrace.processors._steps.queries import check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class Filter(Processor):
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        return None if wanted is None else wanted | words(condition(self.where))
+        return None if wanted is None else wanted | column_names(condition(self.where))
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         check_columns(parse(condition(self.where)), schema)
         return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        with view(rows):
+        with rows_table(rows):
             return rows.sparkSession.sql(self._sql or condition(self.where))

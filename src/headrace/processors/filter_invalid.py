@@ -14,7 +14,7 @@ from headrace.core.processor import Batches, PlanContext, Processor, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import to_ddl
 from headrace.processors._steps.columns import column, heads, type_of
-from headrace.processors._steps.queries import check_columns, condition, view, words
+from headrace.processors._steps.queries import check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class FilterInvalid(Processor):
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         if wanted is None:
             return None
-        return wanted | heads(self.required) | (words(condition(self.where)) if self.where else frozenset())
+        return wanted | heads(self.required) | (column_names(condition(self.where)) if self.where else frozenset())
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.required:
@@ -95,7 +95,7 @@ class FilterInvalid(Processor):
         missing = [F.when(column(rows, name).isNull(), F.lit(name)) for name in self.required]
         judged = rows.select("*", F.concat(F.lit("missing-value:"), F.coalesce(*missing, F.lit(None))).alias(_REASON))
         if self.where is not None:
-            with view(judged):
+            with rows_table(judged):
                 judged = rows.sparkSession.sql(self._sql or _query(self.where))
         step = _InvalidRowSort(at.letters, self.invalid, self.where or "")
         return judged.mapInArrow(step, to_ddl(schema))

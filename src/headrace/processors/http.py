@@ -88,12 +88,12 @@ class Http(HttpEnricher):
         """The server; what follows in the address may be secret."""
         return f"http {self.method} {urlsplit(self.url).netloc}"
 
-    def asked(self) -> Sequence[str]:
+    def request_columns(self) -> Sequence[str]:
         headers = [self._header(name, value) for name, value in self.headers.items()]
         return templates.columns_of(self._path, self._query, *headers, self._body)
 
     def service(self, context: Context) -> HttpService:
-        asked = self.asked()
+        request_columns = self.request_columns()
         headers = {"Accept": "application/json"}
         if self.body is not None:
             headers["Content-Type"] = "application/json"
@@ -102,10 +102,10 @@ class Http(HttpEnricher):
             label=self.label,
             client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in given}),
             origin=origin(self.url),
-            path=templates.Text.of(self._path, asked),
-            query=templates.Text.of(self._query, asked),
-            headers=tuple(templates.Text.of(self._header(n, v), asked) for n, v in self.headers.items()),
-            body=templates.Text.of(self._body, asked) if self.body is not None else None,
+            path=templates.Text.of(self._path, request_columns),
+            query=templates.Text.of(self._query, request_columns),
+            headers=tuple(templates.Text.of(self._header(n, v), request_columns) for n, v in self.headers.items()),
+            body=templates.Text.of(self._body, request_columns) if self.body is not None else None,
             excluded=statuses_of(self.exclude),
             accepted=statuses_of(self.accept),
             redirects=_MOST_REDIRECTS if self.redirects else 0,
@@ -141,7 +141,7 @@ class Http(HttpEnricher):
 class HttpService(ServiceClient):
     """Asks one URL after the other."""
 
-    keeps_time: ClassVar[bool] = True
+    own_timeout: ClassVar[bool] = True
 
     label: str
     client: CurlClient
@@ -155,7 +155,7 @@ class HttpService(ServiceClient):
     redirects: int
     health: str | None
 
-    def question(self, values: Sequence[Any]) -> Request:
+    def request_for(self, values: Sequence[Any]) -> Request:
         path = self.path.filled(values)
         if "/./" in f"{path}/" or "/../" in f"{path}/":
             raise UnfitValueError("'.' or '..' as a part of the path makes another path")
@@ -165,10 +165,10 @@ class HttpService(ServiceClient):
             None if self.body is None else self.body.filled(values).encode(),
         )
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        return [await self._ask(question) for question in questions]
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        return [await self._call(request) for request in requests]
 
-    async def _ask(self, request: Request) -> Any:
+    async def _call(self, request: Request) -> Any:
         reply = await self.client.send(request)
         for _ in range(self.redirects):
             if isinstance(reply, FailedRequest) or reply.location is None:

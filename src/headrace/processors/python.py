@@ -13,7 +13,7 @@ from headrace.core.errors import ProjectError
 from headrace.core.processor import ArrowProcessor, Batches, PlanContext, StepContext, Work, require
 from headrace.core.schema import from_ddl
 from headrace.processors._steps.columns import heads, typed_columns, with_type
-from headrace.processors._steps.project_class import ProjectClass, find
+from headrace.processors._steps.project_class import ProjectClass, find_class
 
 
 class PythonStep(ArrowProcessor):
@@ -69,7 +69,7 @@ class PythonStep(ArrowProcessor):
     def bound(self, project: PlanContext) -> PythonStep:
         """With the class found and looked at; its file is not run."""
         bound = self.model_copy()
-        bound._class = find(self.class_, project.context)
+        bound._class = find_class(self.class_, project.context)
         return bound
 
     def check(self, context: Context) -> None:

@@ -15,7 +15,7 @@ from headrace.core.processor import Batches, PlanContext, Processor, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import quoted, to_ddl
 from headrace.processors._steps.columns import with_type
-from headrace.processors._steps.queries import ROWS, check_columns, condition, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RouteStep(Processor):
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         if wanted is None:
             return None
-        conditions = [words(condition(route.when)) for route in self.routes if route.when is not None]
+        conditions = [column_names(condition(route.when)) for route in self.routes if route.when is not None]
         return (wanted - {self.column}).union(*conditions)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
@@ -100,7 +100,7 @@ class RouteStep(Processor):
         """The places of a row as an array, then, unless they stay together, a row for each."""
         from pyspark.sql import functions as F
 
-        with view(rows):
+        with rows_table(rows):
             found = rows.sparkSession.sql(self._sql or self._query())
         places = F.col(_FOUND)
         if self.otherwise is not None:

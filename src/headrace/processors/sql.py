@@ -12,7 +12,7 @@ from sqlglot import exp
 from headrace.core.errors import ProjectError
 from headrace.core.processor import Batches, PlanContext, Processor, StepContext
 from headrace.core.python_stage import PythonStage
-from headrace.processors._steps.queries import ROWS, check_columns, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, rows_table
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import refusals, state_of
 
@@ -64,7 +64,7 @@ class SqlStep(Processor):
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """Every column the query may name, whatever is wanted of it."""
-        return None if _has_star(parse(self.sql)) else words(self.sql)
+        return None if _has_star(parse(self.sql)) else column_names(self.sql)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the query; of those that are just handed through the type is known."""
@@ -82,7 +82,7 @@ class SqlStep(Processor):
         return pa.schema(_columns(query, schema))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        with view(rows):
+        with rows_table(rows):
             return rows.sparkSession.sql(self._written_out or self.sql)
 
     def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:

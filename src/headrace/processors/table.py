@@ -14,7 +14,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.processor import ArrowProcessor, Batches, PlanContext, StepClock, StepContext, StepLetters, Work
 from headrace.core.schema import from_ddl
 from headrace.processors._lookup.lookup import LookupSpec, check_alike
-from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions, TableAt
 from headrace.processors._steps.columns import column_of, heads, type_of, typed_columns, with_type
 
 
@@ -112,7 +112,7 @@ class TableStep(ArrowProcessor):
         if theirs is None and not isinstance(self.columns, str):
             raise place.missing()
         wanted = LookupSpec(place, tuple(self.key.values()), self._values(theirs), self.latest)
-        return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, Pins.of(at))
+        return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, PinnedVersions.of(at))
 
     def _found(self) -> LookupTable:
         assert self._place is not None, "a step is bound before it is used"
@@ -156,7 +156,7 @@ class _Join:
     missing: str
     letters: StepLetters
     clock: StepClock
-    pins: Pins
+    pins: PinnedVersions
 
     def __call__(self, batches: Batches) -> Batches:
         lookup = None

@@ -47,7 +47,7 @@ class LookupFiles:
 
 
 @cache
-def _shelf(path: str) -> LookupFiles:
+def _lookup_files(path: str) -> LookupFiles:
     """One for all functions of a worker process."""
     return LookupFiles(path)
 
@@ -99,10 +99,10 @@ class _Lookup:
     path: str | None
     refresh: timedelta
 
-    def _shelf(self) -> LookupFiles:
+    def _lookup_files(self) -> LookupFiles:
         if self.path is None:
             raise lookups_missing()
-        return _shelf(self.path)
+        return _lookup_files(self.path)
 
     def _by_name(
         self, names: pa.Array, hours: pa.Array | None, compute: Callable[[str, float, pa.Array], pa.Array], rows: int

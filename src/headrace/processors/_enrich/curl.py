@@ -1,4 +1,4 @@
-"""HTTP by libcurl, driven by the event loop of the worker: a fifth of the CPU per request of clients in Python."""
+"""HTTP by libcurl on the event loop of the worker: a fifth of the CPU time per request of clients in Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOBODY_BEHIND = (502, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, ready to be sent."""
+    """A request of an HTTP client, ready to be sent."""
 
     url: str
     headers: tuple[str, ...] = ()
@@ -34,25 +34,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server said."""
+    """The reply of a server."""
 
     status: int
     body: bytes
     wait: float | None = None
-    """What `Retry-After` asks for, in seconds."""
+    """The value of `Retry-After`, in seconds."""
     location: str | None = None
-    """Where a redirection leads."""
+    """The target of a redirection."""
 
     @property
     def text(self) -> str:
-        """For people: the status and the beginning of the body, in one line."""
+        """The status and the beginning of the body in one line, for people."""
         said = " ".join(self.body[:200].decode(errors="replace").split())
         return f"HTTP {self.status} {said}".strip()
 
 
 @dataclass
 class CurlClient:
-    """Sends requests of one method to one server. Pickled to the workers before the first."""
+    """Sends requests of one method to one server. Pickled to the workers before the first request."""
 
     label: str
     method: str
@@ -67,7 +67,7 @@ class CurlClient:
     _idle: list[Any] = field(default_factory=list, repr=False)
 
     async def send(self, request: Request) -> Reply | FailedRequest:
-        """The reply, whatever its status; a refusal when there is none. A ProjectError: no safe connection."""
+        """The reply, whatever its status, or a failure. A ProjectError: no trusted connection."""
         handle = self._idle.pop() if self._idle else self._handle()
         handle.setopt(pycurl.URL, request.url)
         if request.headers:
@@ -79,7 +79,7 @@ class CurlClient:
         return reply
 
     async def probe(self, url: str, *, head: bool) -> None:
-        """Any answer but that of a gateway with nobody behind it is a sign of life."""
+        """Raises unless the server answers; 502, 503 and 504 of a gateway do not count."""
         handle = self._handle(method="GET")
         handle.setopt(pycurl.NOBODY, head)
         handle.setopt(pycurl.URL, url)
@@ -89,14 +89,13 @@ class CurlClient:
         finally:
             handle.close()
         if isinstance(reply, FailedRequest):
-            # a long answer is one, too
-            if reply.passes:
+            # an answer that is too long is an answer
+            if reply.transient:
                 raise service_away(self.label, reply.detail)
         elif reply.status in _NOBODY_BEHIND or (reply.status >= 500 and not head):
             raise service_away(self.label, reply.text)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._multi is not None:
             await self._multi.aclose()
             self._multi = None
@@ -130,7 +129,7 @@ class CurlClient:
 
     def _fixed_headers(self) -> Sequence[str]:
         login = [] if self.token is None else [f"Authorization: Bearer {self.token}"]
-        # without `Expect` libcurl would ask before it sends a longer body
+        # without this header libcurl asks the server before it sends a longer body
         return [*(f"{name}: {value}" for name, value in self.headers.items()), *login, "Expect:"]
 
     def _handle(self, method: str | None = None) -> Any:
@@ -157,7 +156,7 @@ class CurlClient:
         return handle
 
     def _identity(self) -> dict[int, Any]:
-        """Whom we trust and who we are."""
+        """The authorities that are trusted, and the client certificate."""
         options: dict[int, Any] = {}
         if self.login is not None:
             options |= {pycurl.HTTPAUTH: pycurl.HTTPAUTH_BASIC}
@@ -184,13 +183,13 @@ class _Body:
         self._left -= len(part)
         if self._left < 0:
             self.too_long = True
-            return 0  # fewer than there were: libcurl stops
+            return 0  # a smaller number than it passed: libcurl stops
         self.parts.append(part)
         return None
 
 
 def _known_authorities() -> dict[int, Any]:
-    """The machine's own: the libcurl of a wheel was built on another, and does not know where they are."""
+    """The authorities of this machine: the libcurl of a wheel does not know where they are."""
     import ssl
 
     paths = ssl.get_default_verify_paths()

@@ -1,4 +1,4 @@
-"""What steps that ask over HTTP share: options, and what the statuses of answers mean."""
+"""What steps that query over HTTP share: options, and the meaning of statuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing
+from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, NoMatch
 from headrace.processors._enrich.curl import CurlClient, Reply
 from headrace.processors._enrich.enricher import Enricher
 from headrace.systems.services import not_let_in
@@ -33,7 +33,7 @@ def server_address(value: str) -> str:
     if "{" in parts.netloc:
         raise ValueError("the server cannot come from a column: columns may stand in the path and the query")
     if "#" in value:
-        raise ValueError("an address that is asked has no part after '#'")
+        raise ValueError("the address of a request has no part after '#'")
     return value
 
 
@@ -43,7 +43,7 @@ def _status_ranges(value: str) -> str:
 
 
 def statuses_of(text: str) -> frozenset[int]:
-    """The statuses of `400,404-499`; a ValueError says what is none."""
+    """The statuses in a text such as `400,404-499`; a ValueError names what is not a status."""
     found: set[int] = set()
     for part in filter(None, (one.strip() for one in text.split(","))):
         match = _RANGE.fullmatch(part)
@@ -59,7 +59,7 @@ Statuses = Annotated[str, AfterValidator(_status_ranges)]
 
 
 class HttpEnricher(Enricher):
-    """A step that asks over HTTP."""
+    """A step that queries a service over HTTP."""
 
     username: str | None = Field(None, description="The name to log in with (basic authentication).")
     password: SecretStr | None = Field(
@@ -83,7 +83,6 @@ class HttpEnricher(Enricher):
         return self
 
     def client(self, context: Context, method: str, headers: dict[str, str]) -> CurlClient:
-        """What sends the requests."""
         login = None
         if self.username is not None and self.password is not None:
             login = (self.username, self.password.get_secret_value())
@@ -107,10 +106,10 @@ def origin(url: str) -> str:
 
 
 def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()) -> Any:
-    """The document of a reply, Nothing or a Refusal."""
+    """The document of a reply, a NoMatch or a FailedRequest."""
     status = reply.status
     if status in excluded:
-        return Nothing(failure_class(status))
+        return NoMatch(failure_class(status))
     if 200 <= status < 300 or status in accepted:
         return _decoded(reply)
     if status in (401, 407):
@@ -124,7 +123,7 @@ def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: fr
 
 def _decoded(reply: Reply) -> Any:
     if not reply.body.strip():
-        return Nothing(None)
+        return NoMatch(None)
     try:
         return msgspec.json.decode(reply.body)
     except msgspec.DecodeError as error:
@@ -132,7 +131,7 @@ def _decoded(reply: Reply) -> Any:
 
 
 def failure_class(status: int) -> FailureClass | None:
-    """How a status is counted; None for a success."""
+    """The class under which a status is counted; None for a success."""
     if status == 404:
         return "404"
     if 400 <= status < 500:

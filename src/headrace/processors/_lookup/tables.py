@@ -151,17 +151,17 @@ def _fingerprint(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Pins:
+class PinnedVersions:
     """Which version of a table each batch of a flow reads."""
 
     folder: StatePath | None
     generation: str
 
     @staticmethod
-    def of(at: StepContext) -> Pins:
+    def of(at: StepContext) -> PinnedVersions:
         """Of one step. Rows that are in no batch, such as dead letters that are replayed, read the newest version."""
         folder = at.context.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
-        return Pins(folder if at.streaming else None, at.generation)
+        return PinnedVersions(folder if at.streaming else None, at.generation)
 
     def version(self, batch: int, newest: Callable[[], str]) -> str:
         """The version that this batch reads: the newest one when it is asked for the first time."""

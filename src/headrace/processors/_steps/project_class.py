@@ -79,7 +79,7 @@ class ProjectClass:
         return module
 
 
-def find(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS) -> ProjectClass:
+def find_class(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS) -> ProjectClass:
     """The class behind `processors/my.py:MyProcessor` or `package.module:MyProcessor`.
 
     `methods` says how those that it must have are written.

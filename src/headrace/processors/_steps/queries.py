@@ -55,7 +55,7 @@ def _filter(part: exp.Expr, schema: pa.Schema) -> ColumnFilter | None:
     return ColumnFilter.from_sql(part, field)
 
 
-def words(text: str) -> frozenset[str]:
+def column_names(text: str) -> frozenset[str]:
     """Every word that may name a column."""
     return parse(text).words
 
@@ -72,7 +72,7 @@ def check_columns(query: Query, schema: pa.Schema) -> None:
 
 
 @contextmanager
-def view(rows: DataFrame) -> Iterator[None]:
+def rows_table(rows: DataFrame) -> Iterator[None]:
     """The rows are the table `rows` inside; an input of that name is the table again after."""
     catalog = rows.sparkSession.catalog
     before = rows.sparkSession.table(ROWS) if catalog.tableExists(ROWS) else None

@@ -103,7 +103,7 @@ class Grpc(Enricher):
     def label(self) -> str:
         return f"grpc {self.method} at {self.url}"
 
-    def asked(self) -> Sequence[str]:
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._request, *(parts for _, parts in self._metadata))
 
     def check(self, context: Context) -> None:
@@ -122,14 +122,14 @@ class Grpc(Enricher):
     def service(self, context: Context) -> GrpcService:
         from headrace.processors.grpc.client import GrpcService
 
-        asked = self.asked()
+        request_columns = self.request_columns()
         return GrpcService(
             label=self.label,
             address=self.url,
             method=self.method,
             descriptors=self._descriptor_set(context),
-            request=templates.Text.of(self._request, asked),
-            metadata=tuple((name, templates.Text.of(parts, asked)) for name, parts in self._metadata),
+            request=templates.Text.of(self._request, request_columns),
+            metadata=tuple((name, templates.Text.of(parts, request_columns)) for name, parts in self._metadata),
             tls=self.tls.texts(context) if self.tls is not None else None,
             timeout=self.timeout.total_seconds(),
             max_response=self.max_response,

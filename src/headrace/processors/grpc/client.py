@@ -19,7 +19,7 @@ from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import (
     FailedRequest,
     FailureClass,
-    Nothing,
+    NoMatch,
     ServiceClient,
     timed_out,
     unreachable,
@@ -46,7 +46,7 @@ _CLASSES: dict[grpc.StatusCode, FailureClass] = {
 }
 _TLS_TROUBLE = ("CERTIFICATE_VERIFY_FAILED", "Ssl handshake failed", "SSL_ERROR", "hostname verification")
 
-Question = tuple[str, tuple[tuple[str, str], ...]]
+GrpcRequest = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
@@ -70,13 +70,13 @@ class GrpcService(ServiceClient):
         found = find_method(self.descriptors, self.method)
         return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
 
-    def question(self, values: Sequence[Any]) -> Question:
+    def request_for(self, values: Sequence[Any]) -> GrpcRequest:
         return self.request.filled(values), tuple([(name, text.filled(values)) for name, text in self.metadata])
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        return [await self._ask(*question) for question in questions]
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        return [await self._call(*request) for request in requests]
 
-    async def _ask(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
+    async def _call(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
         try:
             message = json_format.ParseDict(json.loads(request), self._messages[0]())
         except (json_format.ParseError, ValueError) as error:
@@ -94,7 +94,7 @@ class GrpcService(ServiceClient):
     def _answer_to(self, status: grpc.StatusCode, said: str) -> Any:
         match status:
             case grpc.StatusCode.NOT_FOUND:
-                return Nothing()
+                return NoMatch()
             case grpc.StatusCode.UNAUTHENTICATED:
                 raise not_let_in(self.label, said)
             case grpc.StatusCode.UNIMPLEMENTED:

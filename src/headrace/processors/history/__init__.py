@@ -15,7 +15,7 @@ from headrace.core.processor import PlanContext, StatefulStep, StepContext, requ
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, to_ddl
 from headrace.processors._lookup.lookup import check_alike
-from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions, TableAt
 from headrace.processors._steps.columns import check_key, heads, type_of
 
 if TYPE_CHECKING:
@@ -165,12 +165,12 @@ class History(StatefulStep):
         """By key on Spark's state, or in each Arrow batch from a table."""
         from headrace.processors._keyed.state import keyed
         from headrace.processors.history.state import TIME
-        from headrace.processors.history.work import HistoryWork, Look
+        from headrace.processors.history.work import HistoryWork, LookBack
 
         if self.mode != "write":
             rows = rows.drop(self.column)
         given = spark_schema(rows)
-        look = Look((self.last or self.keep) // _MICROSECOND, self.since, self.until, self.limit, self.with_self)
+        look = LookBack((self.last or self.keep) // _MICROSECOND, self.since, self.until, self.limit, self.with_self)
         time = at.event_time if at.event_time in given.names else None
         if self._place is not None:
             return self._read(rows, given, look, time, at)
@@ -191,5 +191,5 @@ class History(StatefulStep):
             raise self._place.missing()
         keys = pa.schema([theirs.field(name) for name in self.key])
         table = EventTable(self._place, keys, self.time or "", pa.schema(events))
-        work = ReadWork(table, self.column, look, time, at.clock, Pins.of(at))
+        work = ReadWork(table, self.column, look, time, at.clock, PinnedVersions.of(at))
         return rows.mapInArrow(work, to_ddl(self.output(schema)))

@@ -15,10 +15,10 @@ from headrace.core.processor import Batches, StepClock
 from headrace.core.schema import TIMESTAMP
 from headrace.processors._keyed.dedup_work import times_of
 from headrace.processors._lookup.lookup import index_of
-from headrace.processors._lookup.tables import LookupTable, Pins
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions
 from headrace.processors.history.state import TIME
 from headrace.processors.history.window import Numbers, TimeRanges, seen_by
-from headrace.processors.history.work import Look, listed
+from headrace.processors.history.work import LookBack, listed
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class ReadWork:
 
     table: EventTable
     name: str
-    look: Look
+    look: LookBack
     time: str | None
     clock: StepClock
-    pins: Pins
+    pins: PinnedVersions
 
     def __call__(self, batches: Batches) -> Batches:
         version: str | None = None

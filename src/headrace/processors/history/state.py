@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from headrace.core.errors import ProjectError
-from headrace.processors._keyed.timers import Agenda, Key, numbers
+from headrace.processors._keyed.timers import Key, Timers, numbers
 
 TIME = "_time"
 # a slice is forgotten as a whole, so by so much longer than asked for are events kept
@@ -27,7 +27,7 @@ class HistoryState:
         key = "high bigint, low bigint"
         self._events = handle.getMapState("events", f"{key}, slice bigint", "rows binary")
         self._slices = handle.getMapState("slices", key, "slices binary")
-        self._agenda = Agenda(handle)
+        self._timers = Timers(handle)
         self._schemas = handle.getMapState("schemas", "digest bigint", "schema binary")
         self._schema = schema
         self._digest = _digest(schema)
@@ -36,7 +36,7 @@ class HistoryState:
 
     def forget(self, now: int) -> None:
         """Remove what is older than what is to be kept."""
-        for slice_, key in self._agenda.take(lambda slice_: self._is_over(slice_, now)):
+        for slice_, key in self._timers.take(lambda slice_: self._is_over(slice_, now)):
             self._forget_slice(key, slice_)
 
     def _forget_slice(self, key: Key, slice_: int) -> None:
@@ -70,7 +70,7 @@ class HistoryState:
                     begun.setdefault(slice_, []).append(key)
             if fresh:
                 self._slices.updateValue(key, (numbers([*known, *fresh]),))
-        self._agenda.add(begun)
+        self._timers.add(begun)
 
     def _is_over(self, slice_: int, now: int) -> bool:
         return (slice_ + 1) * self._length <= now - self._keep

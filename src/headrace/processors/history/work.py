@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
+class LookBack:
     """How far an event looks back."""
 
     last: int
@@ -51,7 +51,7 @@ class HistoryWork:
     schema: pa.Schema
     """Of an event: its time, and those columns."""
     name: str
-    look: Look | None
+    look: LookBack | None
     """None: rows are remembered, and come out as they are."""
     keep: int
     time: str | None

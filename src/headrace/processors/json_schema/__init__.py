@@ -14,7 +14,7 @@ from headrace.core.processor import Batches, PlanContext, Processor, StepContext
 from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_document, with_type
 from headrace.processors._steps.json_text import utf8_texts
-from headrace.processors._steps.queries import ROWS, check_columns, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, rows_table
 from headrace.processors.json_schema.validators import Texts, Validators, errors_of, read_folder, validators
 from headrace.sql.query import SqlError, parse
 
@@ -90,7 +90,7 @@ class JsonSchema(Processor):
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         """The document and what its schema is told from."""
-        return None if wanted is None else wanted - {self.into} | {self.column} | words(_query(self.schema_))
+        return None if wanted is None else wanted - {self.into} | {self.column} | column_names(_query(self.schema_))
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         check_document(schema, self.column, "json_schema")
@@ -105,7 +105,7 @@ class JsonSchema(Processor):
         assert self._texts is not None, "a step is bound before it is used"
         output = self.output(stage.schema)
         rows = stage.finish()
-        with view(rows):
+        with rows_table(rows):
             named = PythonStage.of(rows.sparkSession.sql(self._sql))
         return named.then(_Check(self, self._texts, output), output, at.letters)
 

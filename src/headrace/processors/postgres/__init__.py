@@ -71,14 +71,14 @@ class PostgresEnricher(Enricher):
         parts = urlsplit(self.url.get_secret_value())
         return f"postgres {parts.netloc.rpartition('@')[2]}{parts.path}"
 
-    def asked(self) -> Sequence[str]:
+    def request_columns(self) -> Sequence[str]:
         return tuple(dict.fromkeys(bound_query(self.query)[1]))
 
     def service(self, context: Context) -> ServiceClient:
         from headrace.processors.postgres.client import PostgresService, bounded
 
         query, names = bound_query(self.query)
-        asked = self.asked()
+        request_columns = self.request_columns()
         options: dict[str, Any] = {
             "connect_timeout": max(2, round(self.connect_timeout.total_seconds())),
             "application_name": "headrace",
@@ -98,7 +98,7 @@ class PostgresEnricher(Enricher):
             options=options,
             tls=self.tls.texts(context) if self.tls is not None else None,
             query=bounded(query),
-            parameters=tuple(asked.index(name) for name in names),
+            parameters=tuple(request_columns.index(name) for name in names),
             wanted=tuple(path.name for path in self._outputs().paths.values() if path.name != "$"),  # type: ignore[attr-defined]
             timeout=self.timeout.total_seconds(),
             together=self.batch_size,

@@ -10,7 +10,7 @@ import psycopg
 
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient, timed_out, unreachable
 from headrace.systems.postgres import lacks_database, one_line, refused_at_the_door, tls_options
 from headrace.systems.services import not_let_in, service_away, wrongly_asked
 from headrace.systems.tls import TlsTexts
@@ -40,20 +40,20 @@ class PostgresService(ServiceClient):
     together: int
     _idle: list[psycopg.AsyncConnection[Any]] = field(default_factory=list, repr=False)
 
-    def question(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def request_for(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if any(isinstance(value, str) and "\0" in value for value in values):
             raise UnfitValueError("PostgreSQL has no texts with a U+0000")
         # a JSON text is a text to psycopg
         return tuple([str(values[n]) if isinstance(values[n], str) else values[n] for n in self.parameters])
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
         """All in one round trip; one by one if the server refuses one of them."""
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
         except psycopg.OperationalError as error:
-            return [self._at_the_door(error)] * len(questions)
+            return [self._at_the_door(error)] * len(requests)
         try:
-            answers = await self._asked(connection, questions)
+            answers = await self._executed(connection, requests)
         except BaseException:
             # cancelled in the middle of a conversation: nobody can go on with it
             await connection.close()
@@ -64,27 +64,27 @@ class PostgresService(ServiceClient):
             self._idle.append(connection)
         return answers
 
-    async def _asked(self, connection: psycopg.AsyncConnection[Any], questions: Sequence[Any]) -> list[Any]:
+    async def _executed(self, connection: psycopg.AsyncConnection[Any], requests: Sequence[Any]) -> list[Any]:
         try:
             async with connection.cursor() as cursor:
-                await cursor.executemany(self.query, questions, returning=True)
+                await cursor.executemany(self.query, requests, returning=True)
                 answers = []
-                for number in range(len(questions)):
+                for number in range(len(requests)):
                     if number:
                         cursor.nextset()
                     answers.append(self._answer(cursor.description, await cursor.fetchall()))
                 return answers
         except psycopg.Error as error:
             refusal = self._refusal(error)
-            if refusal.passes and refusal.failure != "timeout":
-                return [refusal] * len(questions)
-            if len(questions) == 1:
+            if refusal.transient and refusal.failure != "timeout":
+                return [refusal] * len(requests)
+            if len(requests) == 1:
                 return [refusal]
-        return [(await self._asked(connection, [question]))[0] for question in questions]
+        return [(await self._executed(connection, [request]))[0] for request in requests]
 
     def _answer(self, description: Any, rows: list[tuple[Any, ...]]) -> Any:
         if not rows:
-            return Nothing()
+            return NoMatch()
         if len(rows) > 1:
             return FailedRequest("several-rows", "the query gives more than one row")
         return dict(zip([column.name for column in description], rows[0], strict=True))
@@ -102,7 +102,7 @@ class PostgresService(ServiceClient):
             if error.sqlstate == _UNKNOWN_TYPE:
                 return  # the types are known when there are values
             refusal = self._refusal(error)
-            if refusal.passes:
+            if refusal.transient:
                 raise service_away(self.label, refusal.detail) from error
             return
         finally:

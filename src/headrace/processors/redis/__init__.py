@@ -74,7 +74,7 @@ class RedisEnricher(Enricher):
     def label(self) -> str:
         return f"redis {self.key} at {urlsplit(self.url).netloc}"
 
-    def asked(self) -> Sequence[str]:
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._key)
 
     def service(self, context: Context) -> ServiceClient:
@@ -89,7 +89,7 @@ class RedisEnricher(Enricher):
             username=self.username,
             password=self.password.get_secret_value() if self.password else None,
             tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
-            key=templates.Text.of(self._key, self.asked()),
+            key=templates.Text.of(self._key, self.request_columns()),
             holds=self.holds,
             capacity=self.capacity,
             timeout=self.timeout.total_seconds(),

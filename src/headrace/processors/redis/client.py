@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient, timed_out, unreachable
 from headrace.systems.services import not_let_in, not_trusted, service_away
 from headrace.systems.tls import TlsTexts
 
@@ -44,19 +44,19 @@ class RedisService(ServiceClient):
     together: int
     _client: redis.asyncio.Redis | None = field(default=None, repr=False)
 
-    def question(self, values: Sequence[Any]) -> str:
+    def request_for(self, values: Sequence[Any]) -> str:
         return self.key.filled(values)
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
                 # not MGET: it has no word for a key that holds something else
                 get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
-                for key in questions:
+                for key in requests:
                     get(key)
                 found = await pipe.execute(raise_on_error=False)
         except redis.RedisError as error:
-            return [self._refusal(error)] * len(questions)
+            return [self._refusal(error)] * len(requests)
         return [self._answer(one) for one in found]
 
     async def probe(self) -> None:
@@ -64,7 +64,7 @@ class RedisService(ServiceClient):
             await self._connected().ping()
         except redis.RedisError as error:
             refusal = self._refusal(error)
-            if refusal.passes:
+            if refusal.transient:
                 raise service_away(self.label, refusal.detail) from error
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class RedisService(ServiceClient):
         if isinstance(found, redis.RedisError):
             return self._refusal(found)
         if not found and not isinstance(found, bytes):
-            return Nothing()
+            return NoMatch()
         size = _size(found)
         if size > self.max_response:
             return FailedRequest("response-too-large", f"the value has more than {self.max_response:,} bytes")

@@ -15,7 +15,7 @@ from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, from_ddl
 from headrace.processors._steps.columns import check_key, heads, type_of, typed_columns
-from headrace.processors._steps.project_class import ProjectClass, find
+from headrace.processors._steps.project_class import ProjectClass, find_class
 from headrace.processors.sessions.run import METHODS
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Sessions(StatefulStep):
     def bound(self, project: PlanContext) -> Sessions:
         """With the class found and looked at; its file is not run."""
         bound = self.model_copy()
-        bound._class = find(self.class_, project.context, METHODS)
+        bound._class = find_class(self.class_, project.context, METHODS)
         bound._at_once = project.mode == "batch"
         if not bound._columns():
             hint = 'say `columns` here, or in the class: columns = "user string, pages int"'
@@ -194,7 +194,7 @@ class Sessions(StatefulStep):
 
         from headrace.processors._keyed.state import keyed_at_once, keyed_by_time
         from headrace.processors.sessions.run import Rules, SessionRun
-        from headrace.processors.sessions.work import TIME, SessionWork, WholeWork
+        from headrace.processors.sessions.work import TIME, BatchSessions, SessionWork
 
         given = spark_schema(rows)
         output = self.output(given)
@@ -204,7 +204,7 @@ class Sessions(StatefulStep):
         used = self._used(given)
         rows = rows.withColumn(TIME, self._plausible(F.col(f"`{self.time}`")))
         if self._at_once or not at.streaming:
-            return keyed_at_once(rows, self.key, WholeWork(run, used, self.time, at.clock, at.letters), output)
+            return keyed_at_once(rows, self.key, BatchSessions(run, used, self.time, at.clock, at.letters), output)
         rows = rows.withWatermark(TIME, spark_interval(self.wait))
         return keyed_by_time(rows, self.key, SessionWork(run, used, self.time, at.clock, at.letters), output)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.core.processor import StepClock, StepLetters
 from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
-from headrace.processors._keyed.timers import Agenda, Key
+from headrace.processors._keyed.timers import Key, Timers
 from headrace.processors.sessions.run import OpenSession, SessionRun, Timed
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SessionState:
 
 
 @dataclass
-class _Given:
+class _SessionRows:
     """The rows of a batch that may be used, by key."""
 
     run: SessionRun
@@ -98,7 +98,7 @@ def _written(microseconds: int) -> str:
 
 
 @dataclass
-class WholeWork(_Given):
+class BatchSessions(_SessionRows):
     """All sessions of some keys at once: everything is there, so everything is finished."""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -111,26 +111,26 @@ class WholeWork(_Given):
 
 
 @dataclass
-class SessionWork(_Given):
+class SessionWork(_SessionRows):
     """Of one bucket: rows wait until time has passed them, then their sessions go on."""
 
     _open: MapState | None = field(default=None, repr=False)
-    _agenda: Agenda | None = field(default=None, repr=False)
+    _timers: Timers | None = field(default=None, repr=False)
 
     def open(self, handle: StatefulProcessorHandle) -> None:
         """The state of the bucket that is at hand."""
         self._open = handle.getMapState("sessions", "high bigint, low bigint", "kept binary")
-        self._agenda = Agenda(handle)
+        self._timers = Timers(handle)
 
     def take(self, rows: pa.Table, watermark: int) -> pa.Table:
         """What comes out when these rows have come and time has passed `watermark`."""
-        assert self._agenda is not None, "opened before it is used"
+        assert self._timers is not None, "opened before it is used"
         made: list[dict[str, Any]] = []
         begun: dict[int, list[Key]] = {}
         # the bound of the batch before: what is given now is before this one's, so nothing is ever out of order
         given = self.by_key(rows, self.clock.watermark())
         due: dict[Key, set[int]] = {}
-        for slot, key in self._agenda.take(lambda slot: slot <= watermark):
+        for slot, key in self._timers.take(lambda slot: slot <= watermark):
             due.setdefault(key, set()).add(slot)
         for key in sorted({*given, *due}):
             kept, new = self._read(key), given.get(key, [])
@@ -143,14 +143,14 @@ class SessionWork(_Given):
                 kept.slot = ahead
                 begun.setdefault(ahead, []).append(key)
             self._write(key, kept)
-        self._agenda.add(begun)
+        self._timers.add(begun)
         self.letters.flush()
         return self.run.table(made)
 
     def due(self) -> int | None:
         """At which watermark there is something to do without rows."""
-        assert self._agenda is not None, "opened before it is used"
-        return self._agenda.first()
+        assert self._timers is not None, "opened before it is used"
+        return self._timers.first()
 
     def _advance(self, kept: SessionState, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
         rows = self.run.rules.sorted([*kept.waiting, *new])
