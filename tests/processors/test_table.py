@@ -95,7 +95,7 @@ def test_files_are_read_again_when_they_changed(tmp_path: Path, form: Any) -> No
 
 def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
     pins = PinnedVersions(around.root / "pins", "g1-aaaaaa")
-    place = TableAt(lake="customers").place(around)
+    place = TableAt(lake="customers").locate(around)
     wanted = LookupSpec(place, ("id",), pa.schema([("name", pa.string())]))
     assert pins.version(7, place.version) == "0"
     write_deltalake(place.path, CUSTOMERS.slice(0, 1).set_column(1, "name", pa.array(["new"])), mode="overwrite")

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.errors import Origin, ProjectError
+from headrace.core.schema import ddl_type
 from headrace.functions.columns import Grouped, RowWise, Whole
 from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.hints import HintError, annotated_type, arrow_type, from_arrow, is_optional, to_arrow
@@ -102,8 +103,6 @@ def _over_columns(found: Any, hints: list[Any], returns: Any) -> Arrow:
 
 
 def _arrow(compute: RowWise | Whole | Grouped) -> Arrow:
-    from headrace.core.schema import ddl_type
-
     return Arrow(compute, ddl_type(compute.returns))
 
 

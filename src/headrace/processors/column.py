@@ -1,4 +1,4 @@
-"""Columns copied, renamed or chosen."""
+"""Copies, renames or selects columns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _ALL = "*"
 
 
 class ColumnStep(Processor):
-    """Copies columns under other names, renames them, or leaves only some.
+    """Copies columns under other names, renames them, or selects some.
 
-    A name that is there already gets the new value where it stands. Costs nothing per row. Order and number of rows
-    stay.
+    An existing column keeps its place and gets the new value. Costs nothing per row. Order and number of rows stay.
     """
 
     type: Literal["column"] = "column"
     columns: dict[str, str] = Field(
         min_length=1,
         description="The new name and the column, or field of a struct such as `driver.name`, it is made of. "
-        '`"*": "*"` means all columns that come in.',
+        '`"*": "*"` means all input columns.',
         examples=[{"booking": "order_number", "driver_name": "driver.name"}],
     )
     keep: Literal["all", "others", "none"] = Field(
         "all",
-        description="What else comes out: `all` columns (copy), the `others`, which are not named here (rename), or "
-        "`none` (only these).",
+        description="Which other columns the step keeps: `all` (copy), the `others`, which are not named here "
+        "(rename), or `none` (select).",
     )
 
     realtime: ClassVar[bool] = True
@@ -63,7 +62,7 @@ class ColumnStep(Processor):
         return rows.select(*(column(rows, old).alias(new) for new, old in self._plan(rows.columns).items()))
 
     def _plan(self, names: list[str]) -> dict[str, str]:
-        """Each column that comes out, and what it is made of."""
+        """Each output column and its input column."""
         named = {new: old for new, old in self.columns.items() if new != _ALL}
         if self.keep == "none":
             made: dict[str, str] = {}

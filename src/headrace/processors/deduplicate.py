@@ -1,4 +1,4 @@
-"""Rows whose key has not been there for some time."""
+"""The first rows of keys, without repeats."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
 from headrace.core.filters import ColumnFilter
+from headrace.core.lazy import lazy_modules
 from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
@@ -20,33 +21,38 @@ from headrace.sql.query import parse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from headrace.processors._keyed import dedup_work, keyed_filter
+else:
+    dedup_work, keyed_filter = lazy_modules(
+        "headrace.processors._keyed.dedup_work", "headrace.processors._keyed.keyed_filter"
+    )
 
 _CONSIDERED = "_considered"
 
 
 class Deduplicate(StatefulStep):
-    """Lets the first row of a key through and drops its repeats for a time, which they do not prolong.
+    """Passes the first row of a key and drops its repeats for a time, which repeats do not extend.
 
-    Time is the event time where the rows are those of a stream that has one, else that of the batch. A row is a repeat
-    when a row of its key that came through is less than `ttl` away; one that is `ttl` or more after it comes through
-    and begins anew. Within a batch rows are taken in the order of their event times. A row that is up to `ttl` behind
-    the watermark is judged as exactly as one in time; an even later one may come through although it is a repeat, and
-    windows after this step treat it as late. Rows whose keys are all null are no repeats of each other.
+    Time is the event time if the rows come from a stream that has one, else the time of the batch. A row is a repeat if
+    a row of its key that passed is less than `ttl` away; a row that is `ttl` or more after it passes and starts a new
+    period. Within a batch rows are processed in the order of their event times. A row up to `ttl` behind the watermark
+    is treated exactly like one in time; an even later one may pass although it is a repeat, and later windows treat it
+    as late. Rows whose keys are all null are not repeats of each other.
 
-    With `mark` repeats come through too, told by a column, and with `when` rows that do not fulfil a condition are not
-    looked at: they come through, are remembered by nobody, and their mark is null.
+    With `mark` repeats pass too, and a column tells them apart. With `when` rows that do not fulfil a condition pass
+    unchecked: they are not remembered, and their mark is null.
 
-    Delivery: what has been seen is part of the flow's checkpoint, so a batch that runs again drops the same rows. Order
-    is not kept: rows are brought together by key. Scale: 24 bytes per key and time, in RocksDB, forgotten after `ttl`
-    (twice `ttl` of event time); keys are compared by a hash of 128 bits. Only keys go through the shuffle: on a local
-    master the rows of a batch wait in Spark's folder for temporary files, elsewhere they go along. A condition made of
-    comparisons of single columns joined by AND costs least.
+    Delivery: the seen keys are part of the flow's checkpoint, so a batch that runs again drops the same rows. Order is
+    not kept: rows are shuffled by key. Scale: 24 bytes per key and period, in RocksDB, removed after `ttl` (twice `ttl`
+    with event time); keys are compared by a hash of 128 bits. Only keys go through the shuffle: on a local master the
+    rows of a batch wait in Spark's folder for temporary files, elsewhere they are shuffled too. A condition of
+    comparisons of single columns joined by AND is the cheapest.
     """
 
     type: Literal["deduplicate"] = "deduplicate"
     key: list[str] = Field(
         min_length=1,
-        description="The columns, or fields of structs such as `order.id`, that make a row the same as another.",
+        description="The columns, or fields of structs such as `order.id`, that identify a row.",
         examples=[["order_number"]],
     )
     ttl: Duration = Field(
@@ -60,8 +66,8 @@ class Deduplicate(StatefulStep):
     )
     when: str | None = Field(
         None,
-        description="A condition, in Spark SQL: rows for which it is not true come through as they are. Default: all "
-        "rows are looked at.",
+        description="A condition, in Spark SQL: rows for which it is not true pass unchecked. Default: all rows are "
+        "checked.",
         examples=["producer IN ('portal', 'desktop')"],
     )
 
@@ -94,12 +100,10 @@ class Deduplicate(StatefulStep):
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The keys and the columns of the condition too."""
         if wanted is None:
             return None
-        return (
-            wanted - {self.mark} | heads(self.key) | (column_names(condition(self.when)) if self.when else frozenset())
-        )
+        read = column_names(condition(self.when)) if self.when else frozenset()
+        return wanted - {self.mark} | heads(self.key) | read
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
@@ -119,17 +123,14 @@ class Deduplicate(StatefulStep):
     def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
         """Hashing keys, and evaluating a simple condition, ends the open stage. Fetching the rows that pass opens a new
         one, which later steps extend."""
-        from headrace.processors._keyed.dedup_work import DedupFilter
-        from headrace.processors._keyed.keyed_filter import filter_by_key
-
         output = self.output(stage.schema)
         considered = self._simple(stage.schema)
         if considered is None:
             stage, considered = self._considered(stage.finish()), (ColumnFilter(_CONSIDERED, "is true"),)
         time = at.event_time if at.event_time in stage.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
-        row_filter = DedupFilter(ttl, time, at.clock, considered, self.mark is not None)
-        return filter_by_key(stage, self.key, row_filter, self.mark, output, at)
+        row_filter = dedup_work.DedupFilter(ttl, time, at.clock, considered, self.mark is not None)
+        return keyed_filter.filter_by_key(stage, self.key, row_filter, self.mark, output, at)
 
     def _simple(self, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
         return () if self.when is None else filters_of(condition(self.when), schema)

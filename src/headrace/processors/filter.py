@@ -1,4 +1,4 @@
-"""Rows that fulfil a condition."""
+"""Drops rows that do not fulfil a condition."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Filter(Processor):
-    """Lets through the rows for which a condition is true.
+    """Passes the rows for which a condition is true.
 
     Others are dropped, also those for which it is null; `filter_invalid` keeps them as dead letters instead. Order
-    stays. A condition that cannot be computed for a row, such as a text that is no number, fails the flow: write
+    stays. A condition that cannot be computed for a row, such as a text that is not a number, fails the flow: use
     try_cast.
     """
 

@@ -1,4 +1,4 @@
-"""Rows that break a rule, kept apart."""
+"""Keeps rows that break a rule as dead letters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REASON = "_invalid"
 
 
 class FilterInvalid(Processor):
-    """Lets through the rows that keep some rules; others become dead letters, and the flow goes on.
+    """Passes the rows that fulfil some rules; others become dead letters, and the flow continues.
 
-    The reason of a letter is `missing-value` or `condition-not-met`. What came in is what goes on or is a dead letter,
-    also when a batch runs again. The rules are native expressions, but the rows take a way through Python, where
-    letters are written. Order stays.
+    The reason of a dead letter is `missing-value` or `condition-not-met`. Every row either passes or is a dead letter,
+    also when a batch runs again. The rules are native expressions, but a Python stage writes the dead letters. Order
+    stays.
     """
 
     type: Literal["filter_invalid"] = "filter_invalid"
@@ -88,27 +88,26 @@ class FilterInvalid(Processor):
         return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Say of each row what is wrong with it, and sort them."""
         from pyspark.sql import functions as F
 
         schema = spark_schema(rows)
         missing = [F.when(column(rows, name).isNull(), F.lit(name)) for name in self.required]
-        judged = rows.select("*", F.concat(F.lit("missing-value:"), F.coalesce(*missing, F.lit(None))).alias(_REASON))
+        checked = rows.select("*", F.concat(F.lit("missing-value:"), F.coalesce(*missing, F.lit(None))).alias(_REASON))
         if self.where is not None:
-            with rows_table(judged):
-                judged = rows.sparkSession.sql(self._sql or _query(self.where))
+            with rows_table(checked):
+                checked = rows.sparkSession.sql(self._sql or _query(self.where))
         step = _InvalidRowSort(at.letters, self.invalid, self.where or "")
-        return judged.mapInArrow(step, to_ddl(schema))
+        return checked.mapInArrow(step, to_ddl(schema))
 
 
 def _query(where: str) -> str:
-    told = f"CASE WHEN coalesce((\n{where}\n), false) THEN NULL ELSE 'condition-not-met:' END"
-    return f"SELECT * EXCEPT ({_REASON}), coalesce({_REASON}, {told}) AS {_REASON} FROM rows"
+    broken = f"CASE WHEN coalesce((\n{where}\n), false) THEN NULL ELSE 'condition-not-met:' END"
+    return f"SELECT * EXCEPT ({_REASON}), coalesce({_REASON}, {broken}) AS {_REASON} FROM rows"
 
 
 @dataclass
 class _InvalidRowSort:
-    """What a task does: rows with a reason are kept apart."""
+    """Keeps rows with a reason as dead letters."""
 
     letters: StepLetters
     invalid: str

@@ -1,4 +1,4 @@
-"""Columns whose values are replaced by their hashes."""
+"""Replaces values by their hashes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Hash(Processor):
-    """Masks values by SHA-256: equal values stay equal, and nobody can read them.
+    """Masks values by SHA-256: equal values stay equal, but cannot be read.
 
     A string becomes the 64 hexadecimal digits of the hash of its UTF-8 bytes. An int stays an int: its four bytes, the
     lowest first, are hashed, and the first four bytes of the hash, the lowest first, are the result; a bigint likewise
-    with eight. null stays null. Other types are refused. There is no salt: who can guess a value can check the guess.
+    with eight. null stays null. Other types are refused. There is no salt: a guessed value can be verified.
 
     Native: no Python. Order and number of rows stay.
     """
@@ -42,7 +42,7 @@ class Hash(Processor):
         return f"hash {', '.join(self.columns)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Its columns too: that they are there is checked again when the flow starts."""
+        """With its columns, which are checked again when the flow starts."""
         return None if wanted is None else wanted | heads(self.columns)
 
     def output(self, schema: pa.Schema) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""`type: http`: asks an HTTP service about each row."""
+"""`type: http`: queries an HTTP service for each row."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ _MOST_REDIRECTS = 5
 
 
 class Http(HttpEnricher):
-    """Adds columns with what an HTTP service answers about each row.
+    """Adds columns with the answer of an HTTP service about each row.
 
-    Each Arrow batch asks once per distinct key, `capacity` requests at a time and per task; a row of which a column in
-    the request is NULL is not asked about and gets nulls. A 2xx answer is success, and so is one of `accept`; `exclude`
-    names statuses that mean "there is nothing" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are
-    tried again `retries` times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is
-    degraded. 401 and 407 fail the flow. Redirections are errors unless `redirects` is set, and never lead to another
-    server.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of one
-    Arrow batch are in memory at once.
+    Each Arrow batch sends one request per distinct key, `capacity` requests at a time and per task. A NULL in a column
+    of the request gives nulls, without a request. A 2xx answer is a success, and so is one of `accept`; `exclude` names
+    statuses that mean "not found" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are retried
+    `retries` times, and while the service does not respond until `give_up`; the flow is degraded meanwhile. 401 and 407
+    fail the flow. Redirections are errors unless `redirects` is set, and never lead to another server.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of
+    one Arrow batch are in memory at once.
     """
 
     type: Literal["http"] = "http"
     url: Address = Field(
-        description="What is asked. {column} stands for a column's value in the path or the query, {{ for a brace.",
+        description="The address. {column} stands for a column's value in the path or the query, {{ for a brace.",
         examples=["https://customers.example.com/v1/customers/{customer_id}"],
     )
     method: Literal["GET", "POST", "PUT"] = Field("GET", description="Method of the requests.")
@@ -51,18 +50,18 @@ class Http(HttpEnricher):
         examples=['{"ids": [{customer_id}], "note": "row of {country}"}'],
     )
     exclude: Statuses = Field(
-        "", description="Statuses that are no failures: the columns are null then.", examples=["400,404-499"]
+        "", description="Statuses that are not failures: the columns are null then.", examples=["400,404-499"]
     )
     accept: Statuses = Field(
         "",
-        description="Statuses besides 2xx whose answers are taken as such, for services that explain in them.",
+        description="Statuses besides 2xx whose answers are used, for services that describe errors in them.",
         examples=["400,404"],
     )
     redirects: bool = Field(False, description="Whether redirections within the same server are followed.")
     health: str | None = Field(
         None,
-        description="Path to look at (GET) when it is to be known whether the service is there; an answer below 500 "
-        "says so. Left out: any answer to HEAD / does, but for 502, 503 and 504.",
+        description="Path for health checks (GET): an answer below 500 means that the service is available. Default: "
+        "any answer to HEAD / except 502, 503 and 504 does.",
         examples=["/health"],
     )
 
@@ -85,7 +84,7 @@ class Http(HttpEnricher):
 
     @property
     def label(self) -> str:
-        """The server; what follows in the address may be secret."""
+        """Only the server: the rest of the address may be secret."""
         return f"http {self.method} {urlsplit(self.url).netloc}"
 
     def request_columns(self) -> Sequence[str]:
@@ -97,10 +96,10 @@ class Http(HttpEnricher):
         headers = {"Accept": "application/json"}
         if self.body is not None:
             headers["Content-Type"] = "application/json"
-        given = {name.lower() for name in self.headers}
+        own = {name.lower() for name in self.headers}
         return HttpService(
             label=self.label,
-            client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in given}),
+            client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in own}),
             origin=origin(self.url),
             path=templates.Text.of(self._path, request_columns),
             query=templates.Text.of(self._query, request_columns),
@@ -139,7 +138,7 @@ class Http(HttpEnricher):
 
 @dataclass
 class HttpService(ServiceClient):
-    """Asks one URL after the other."""
+    """Sends requests to one HTTP service."""
 
     own_timeout: ClassVar[bool] = True
 
@@ -183,7 +182,7 @@ class HttpService(ServiceClient):
         )
 
     async def probe(self) -> None:
-        """HEAD of the root, or GET of the path for it."""
+        """HEAD of the root, or GET of the health path."""
         path = self.health or "/"
         await self.client.probe(self.origin + (path if path.startswith("/") else f"/{path}"), head=self.health is None)
 

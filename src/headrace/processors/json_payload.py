@@ -1,4 +1,4 @@
-"""The row as JSON."""
+"""Adds the row as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class JsonPayload(Processor):
     """Adds a column with the row, or some of its columns, as a JSON text.
 
-    Times are ISO texts, bytes are base64, and what is null is left out. With `message` the text is the JSON of that
+    Times are ISO texts, bytes are base64, and null values are left out. With `message` the text is the JSON of that
     protobuf message: the fields of the message that the row has, under their JSON names (`orderNumber`), 64-bit numbers
     as texts, bytes in base64, times in UTC with a Z. Native: no Python per row. Order and number of rows stay.
     """
@@ -106,7 +106,7 @@ class JsonPayload(Processor):
         return find_message(self._descriptors, self.message)
 
     def _fields(self, names: list[str]) -> list[FieldDescriptor]:
-        """The fields of the message that the row has, or those asked for."""
+        """The fields of the message that the row has, or those in `columns`."""
         fields = {field.name: field for field in self._described().fields}
         for name in self.columns or ():
             if name not in fields:
@@ -124,7 +124,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 
 def _json_value(value: Column, field: FieldDescriptor) -> Column:
-    """A value as protobuf's JSON has it."""
+    """A value as in the JSON form of protobuf."""
     from pyspark.sql import functions as F
 
     message = field.message_type
@@ -145,7 +145,7 @@ def _json_single(value: Column, field: FieldDescriptor) -> Column:
         if message.full_name == "google.protobuf.Timestamp":
             return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
         if message.file.package == "google.protobuf":
-            return value  # wrappers are their values; structs are texts already
+            return value  # wrappers are plain values; structs are texts already
         parts = [_json_value(value.getField(one.name), one).alias(one.json_name) for one in message.fields]
         return F.when(value.isNotNull(), F.struct(*parts))
     if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):

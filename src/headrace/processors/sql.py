@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class SqlStep(Processor):
-    """One more query, in Spark SQL; the rows that come in are the table `rows`.
+    """Runs a query in Spark SQL; its input rows are the table `rows`.
 
-    It sees each row alone: windows, groups, joins and DISTINCT belong into the flow's own SQL, and are refused here.
-    Order stays.
+    It processes each row alone: windows, groups, joins and DISTINCT belong in the SQL of the flow, and are refused
+    here. Order stays.
     """
 
     type: Literal["sql"] = "sql"
@@ -63,11 +63,11 @@ class SqlStep(Processor):
         return (self._written_out,) if self._written_out else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Every column the query may name, whatever is wanted of it."""
+        """Every column that the query may name."""
         return None if _has_star(parse(self.sql)) else column_names(self.sql)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the query; of those that are just handed through the type is known."""
+        """The columns of the query; only the types of columns that it passes unchanged are known."""
         query = parse(self.sql)
         for refusal in refusals(query):
             raise refusal
@@ -75,8 +75,8 @@ class SqlStep(Processor):
         if kept:
             raise ProjectError(
                 "sql-not-streamable",
-                f"the query of a step sees each row alone, and this one has to remember ({', '.join(kept)})",
-                hint="put it into the flow's own SQL, or into a flow that reads this one",
+                f"the query of a step processes each row alone, and this one needs state ({', '.join(kept)})",
+                hint="put it into the SQL of the flow, or into a flow that reads this one",
             )
         check_columns(query, schema)
         return pa.schema(_columns(query, schema))
@@ -95,7 +95,7 @@ class SqlStep(Processor):
 
 @dataclass(frozen=True)
 class _Pick:
-    """What a task does for a query that only picks columns."""
+    """A query that only picks columns, in a task."""
 
     names: tuple[str, ...]
 

@@ -22,8 +22,8 @@ ROWS = "rows"
 
 
 def condition(text: str) -> str:
-    """The query that a condition stands for; a ValueError says what is wrong with it."""
-    # a line of its own: the condition may end with a comment
+    """The query of a condition; a ValueError says what is wrong with it."""
+    # on its own line: the condition may end with a comment
     query = f"SELECT * FROM {ROWS} WHERE (\n{text}\n)"
     try:
         parsed = parse(query)
@@ -35,7 +35,7 @@ def condition(text: str) -> str:
 
 
 def filters_of(query: str, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
-    """What a condition means for the rows of an Arrow batch; None if only Spark can say it."""
+    """The condition as filters of an Arrow batch; None if only Spark can evaluate it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
     found = [_filter(part, schema) for part in parts]
@@ -66,14 +66,14 @@ def used(query: Query, schema: pa.Schema) -> tuple[str, ...] | None:
 
 
 def check_columns(query: Query, schema: pa.Schema) -> None:
-    """Refuse a query that uses a column which does not come in."""
+    """Refuse a query that uses an unknown column."""
     for error in unknown_columns(query, {ROWS: schema}):
         raise error
 
 
 @contextmanager
 def rows_table(rows: DataFrame) -> Iterator[None]:
-    """The rows are the table `rows` inside; an input of that name is the table again after."""
+    """Makes the rows the table `rows` inside the block; an input of that name is restored after it."""
     catalog = rows.sparkSession.catalog
     before = rows.sparkSession.table(ROWS) if catalog.tableExists(ROWS) else None
     rows.createOrReplaceTempView(ROWS)

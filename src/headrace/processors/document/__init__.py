@@ -1,4 +1,4 @@
-"""What was decided about a document, written into it."""
+"""Writes values into JSON documents."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.processors._steps.columns import check_document, heads, type_of
 from headrace.processors._steps.json_text import path_of
 from headrace.processors.document.work import DocumentWriter, PartWriter
 
-_DESCRIPTION = "What to do with a row whose document, or whose `json` column, is not what it should be: "
+_DESCRIPTION = "What to do with a row whose document, or whose `json` column, is not valid: "
 
 
 class Part(Options):
-    """What is put at one path of a document: a column, the JSON in a column, or a constant."""
+    """The value at one path of a document: a column, the JSON in a column, or a constant."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    column: str | None = Field(None, description="The column, or field of a struct, whose value it is.")
-    json_: str | None = Field(None, alias="json", description="The column whose text, which is JSON, it is.")
+    column: str | None = Field(None, description="The column, or field of a struct, with the value.")
+    json_: str | None = Field(None, alias="json", description="The column with the value as JSON text.")
     value: Any = Field(None, description="A constant: a text, number, true, false, null, list or mapping.")
 
     @model_validator(mode="after")
@@ -33,40 +33,39 @@ class Part(Options):
 
     @property
     def given(self) -> set[str]:
-        """Which of them it is."""
         return self.model_fields_set
 
     @property
     def source(self) -> str | None:
-        """The column that it comes from."""
+        """The column of the value."""
         return self.column if self.column is not None else self.json_
 
 
 class Document(ArrowProcessor):
-    r"""Puts columns and constants into a JSON document, and takes parts out of it.
+    r"""Writes columns and constants into a JSON document, and removes parts of it.
 
-    A path is names joined by dots, `context.channel`; `\.` is a dot within a name. First the paths of `remove` go,
-    then those of `set` are written, in their order. Objects on the way to a path are made, also where something that
-    is no object stands. A column that is null sets nothing. What is not named stays as it is written, digit by digit,
-    in its order; new names come at the end, of a name that is there twice the last one counts, and line breaks between
-    the parts go. Numbers, truth values, structs, maps and arrays are written as such, times as ISO texts, bytes as
-    base64; a null in a struct or map is left out, and a number that JSON has not, such as NaN, is null. A wide
-    struct costs less as a text made by `to_json` in SQL, put in by `json`.
+    A path is names joined by dots, `context.channel`; `\.` is a dot within a name. First the paths of `remove` are
+    removed, then those of `set` are written, in their order. Missing objects on a path are created, and replace other
+    values. A null column sets nothing. Everything else keeps its text, digit by digit, and its order; new names are
+    added at the end, the last one of duplicate names counts, and line breaks between values are dropped. Numbers,
+    booleans, structs, maps and arrays are written as such, times as ISO texts, bytes as base64; null values in structs
+    and maps are left out, and a number that JSON does not have, such as NaN, is null. For a wide struct it is cheaper
+    to write the text of `to_json` in SQL with `json`.
 
-    The reason of a dead letter is `not-json`. What comes out depends on the row alone, so a batch that runs again gives
-    the same. Order and number of rows stay, but for dead letters. Scale: only the objects on the way to a path are
-    taken apart; one document of each row is in memory at a time.
+    The reason of a dead letter is `not-json`. The output depends on the row alone, so a batch that runs again gives the
+    same rows. Order and number of rows stay, except for dead letters. Scale: only the objects on a path are parsed; one
+    document is in memory at a time.
     """
 
     type: Literal["document"] = "document"
-    column: str = Field("value", description="The column with the document; the result takes its place.")
+    column: str = Field("value", description="The column with the document, which is replaced.")
     set_: dict[str, Part] = Field(
         default={},
         alias="set",
-        description="What is put where.",
+        description="The values by path.",
         examples=[{"flags.checked": {"value": True}, "channel": {"column": "channel"}, "error": {"json": "error"}}],
     )
-    remove: list[str] = Field(default=[], description="Paths that go.", examples=[["edata.values", "uid"]])
+    remove: list[str] = Field(default=[], description="Paths to remove.", examples=[["edata.values", "uid"]])
     numbers: Literal["keep", "double"] = Field(
         "keep",
         description="`keep` leaves numbers as they are written. `double` writes those of the document, of `json` and "
@@ -75,8 +74,7 @@ class Document(ArrowProcessor):
     )
     invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
         "dead_letter",
-        description=_DESCRIPTION
-        + "`dead_letter` keeps it as such, `keep` lets the row through unchanged, `skip` drops "
+        description=_DESCRIPTION + "`dead_letter` keeps it as such, `keep` passes the row unchanged, `skip` drops "
         "it (a dead letter that counts, without the row), `fail` stops the flow.",
     )
 

@@ -1,4 +1,4 @@
-"""The elements of an array inside a document, as rows."""
+"""Turns the elements of an array in a document into rows."""
 
 from __future__ import annotations
 
@@ -14,39 +14,38 @@ from headrace.processors.explode.work import ElementReader
 
 
 class Explode(ArrowProcessor):
-    r"""One row for each element of an array inside a JSON document; the other columns are repeated.
+    r"""One row for each element of an array in a JSON document; the other columns are repeated.
 
-    An element is the text that stands in the document, digit by digit, without line breaks; a text has its quotes. A
-    path is names joined by dots, `batch.events`; `\.` is a dot within a name. Where the array is absent, null or empty
-    there is no row, or with `outer` one without element. A document that is no JSON object, or has something else than
-    an array there, is a dead letter with reason `not-json`; with `elements: objects` so is one with other elements.
+    An element keeps its JSON text, digit by digit, without line breaks; a string keeps its quotes. A path is names
+    joined by dots, `batch.events`; `\.` is a dot within a name. A missing, null or empty array gives no row, or with
+    `outer` one row without an element. A document that is not a JSON object, or has another value at the path, is a
+    dead letter with reason `not-json`; with `elements: objects` so is one with other elements.
 
-    What comes out depends on the row alone, so a batch that runs again gives the same. Order: by rows, then as in the
-    array. Scale: one document of each task is taken apart at a time. The columns beside it are copied for each element:
-    a document that goes on under its own name as well (`into` another column) is copied so often.
+    The output depends on the row alone, so a batch that runs again gives the same rows. Order: by rows, then as in the
+    array. Scale: one document per task is parsed at a time. The other columns are copied for each element: with `into`
+    another column, that includes the document itself.
     """
 
     type: Literal["explode"] = "explode"
     column: str = Field("value", description="The column with the document.")
-    path: str = Field(description="Where the array is.", examples=["events", "batch.events"])
+    path: str = Field(description="The path of the array.", examples=["events", "batch.events"])
     into: str | None = Field(None, description="The column of the elements. Default: that of the document.")
     position: str | None = Field(None, description="A column for the number of the element, from 0.", examples=["n"])
-    count: str | None = Field(None, description="A column for how many elements there are.", examples=["events"])
+    count: str | None = Field(None, description="A column for the number of elements.", examples=["events"])
     elements: Literal["any", "objects"] = Field("any", description="What elements may be.")
-    outer: bool = Field(False, description="Whether a row without elements comes out once, its element null.")
+    outer: bool = Field(False, description="Whether a row without elements is emitted once, with a null element.")
     unless: str | None = Field(
         None,
         min_length=1,
-        description="A column of truth values: where it is true the row comes out once as it is, without number and "
-        "count, and its document is not looked at.",
+        description="A boolean column: where it is true the row is emitted once, unchanged, without number and count, "
+        "and its document is not parsed.",
         examples=["duplicate"],
     )
     invalid: Literal["dead_letter", "keep", "skip", "fail"] = Field(
         "dead_letter",
-        description="What to do with a row whose document is not as it should be: `dead_letter` keeps it as such, "
-        "`keep` lets it through once as it is, without element, number and count, `skip` drops it (a dead letter that "
-        "counts, without the row), "
-        "`fail` stops the flow.",
+        description="What to do with a row whose document is not valid: `dead_letter` keeps it as such, `keep` emits "
+        "it once, unchanged, without element, number and count, `skip` drops it (a dead letter that counts, without "
+        "the row), `fail` stops the flow.",
     )
 
     @field_validator("path")

@@ -1,4 +1,4 @@
-"""Fields of a document, as columns."""
+"""Reads fields of documents into columns."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headrace.processors._steps.json_text import path_of, utf8_texts
 from headrace.processors.fields.json import reader
 from headrace.processors.fields.native import native_reader
 
-# a column of this name that came in would be lost
+# an input column of this name would be lost
 _FOUND = "_headrace_fields"
 
 
 class Fields(ArrowProcessor):
     r"""Reads fields of a JSON document into columns, as texts.
 
-    A path is names joined by dots, `context.pdata.id`; `\.` is a dot within a name. A text is read as it is meant,
-    anything else stands as in the document: `12`, `true`, `{"a":1}`; what is missing or null gives null, and so does
-    every field of a row whose document is no JSON object.
+    A path is names joined by dots, `context.pdata.id`; `\.` is a dot within a name. A string is unescaped, any other
+    value keeps its JSON text: `12`, `true`, `{"a":1}`. A missing or null field gives null, and so does every field of a
+    row whose document is not a JSON object.
 
-    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: only what is
-    named is read, the rest passed over, which takes a fraction of what `from_json` does. Where rows are on their way
-    through Python for a step like `explode`, they are read there, else by Java; on a cluster always in Python.
+    The output depends on the row alone, so a batch that runs again gives the same rows. Order stays. Scale: only named
+    fields are parsed, the rest is skipped, which takes a fraction of the time of `from_json`. Behind a step that runs
+    in Python, such as `explode`, fields are read in its Python stage, else by Java; on a cluster always in Python.
     """
 
     type: Literal["fields"] = "fields"
@@ -79,13 +79,13 @@ class Fields(ArrowProcessor):
 
 @dataclass
 class _Read:
-    """What a task does."""
+    """Reads the fields of the documents of a task."""
 
     step: Fields
     output: pa.Schema
 
     def __call__(self, batches: Batches) -> Batches:
-        # made here: it is not to be pickled
+        # created here: it cannot be pickled
         read = reader([path_of(path) for path in self.step.fields.values()])
         nothing = [None] * len(self.step.fields)
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Asking a gRPC service whose messages are known from descriptors."""
+"""The client of a gRPC service whose messages are defined by descriptors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GrpcRequest = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass
 class GrpcService(ServiceClient):
-    """Calls one method. Pickled to the workers; it connects when it is asked."""
+    """Calls one method. Pickled to the workers; connects on first use."""
 
     label: str
     address: str
@@ -111,7 +111,7 @@ class GrpcService(ServiceClient):
         return FailedRequest(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
 
     async def probe(self) -> None:
-        """Whether a connection can be made; no method is called, as it might do something."""
+        """Connect without calling the method, which might have effects."""
         self._connected()
         await self._channel.channel_ready()
 
@@ -148,7 +148,7 @@ def _credentials(tls: TlsTexts) -> grpc.ChannelCredentials:
 
 
 def check_connection(service: GrpcService, seconds: float) -> None:
-    """Whether a connection can be made, from a thread without an event loop."""
+    """Connect, from a thread without an event loop."""
     if service.tls is None:
         channel = grpc.insecure_channel(service.address)
     else:

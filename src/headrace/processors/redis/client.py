@@ -1,4 +1,4 @@
-"""Asking a Redis server, many keys in one round trip."""
+"""The client of a Redis server: many keys in one round trip."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headrace.systems.tls import TlsTexts
 
 Holds = Literal["json", "hash", "text", "set"]
 
-# answers of a server that starts, moves its data or has no room just now
+# errors of a server that starts, fails over or is temporarily out of memory
 _PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
 _NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 @dataclass
 class RedisService(ServiceClient):
-    """Gets keys. Pickled to the workers; it connects when it is asked."""
+    """Gets keys. Pickled to the workers; connects on first use."""
 
     label: str
     host: str
@@ -50,7 +50,7 @@ class RedisService(ServiceClient):
     async def call(self, requests: Sequence[Any]) -> list[Any]:
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
-                # not MGET: it has no word for a key that holds something else
+                # not MGET: it does not report a key of another type
                 get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
                 for key in requests:
                     get(key)
@@ -135,7 +135,6 @@ def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:
 
 
 def _text(value: bytes) -> str | bytes:
-    """As text where it is one."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A JSON object made of parts of another."""
+"""Builds JSON objects from parts of others."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Kind = Literal["any", "text", "json", "long", "epoch_ms"]
 
 
 class Taken(Options):
-    """One part that is taken over."""
+    """A part of the input object."""
 
-    path: str = Field(description="Where it stands: names joined by dots.", examples=["lastUpdatedOn", "owner.name"])
+    path: str = Field(description="The path: names joined by dots.", examples=["lastUpdatedOn", "owner.name"])
     type: Kind = Field(
         "any",
-        description="`any`: as it stands. `text`: as a text. `json`: a text that holds a list or an object is read. "
-        "`long`: a text that is a number becomes one. `epoch_ms`: an ISO date (UTC if it says nothing else) becomes "
-        "milliseconds since 1970. What cannot be made so stays as it stands, unless `otherwise` says something else.",
+        description="`any`: unchanged. `text`: as a text. `json`: a text with a list or an object is parsed. `long`: a "
+        "text with a number becomes the number. `epoch_ms`: an ISO date (by default UTC) becomes milliseconds since "
+        "1970. A value that cannot be converted stays unchanged, unless `otherwise` is set.",
     )
     otherwise: Any = Field(
-        None, description="What is written for a text of which no `long` or `epoch_ms` can be made.", examples=[0]
+        None, description="The value for a text that cannot be converted to `long` or `epoch_ms`.", examples=[0]
     )
-    prefix: str = Field("", description="What is put before a text.", examples=["IN-"])
-    default: Any = Field(None, description="What is written when it is not there.", examples=["", {}])
+    prefix: str = Field("", description="A prefix for texts.", examples=["IN-"])
+    default: Any = Field(None, description="The value if the part is missing.", examples=["", {}])
 
     @field_validator("path")
     @classmethod
@@ -40,14 +40,13 @@ class Taken(Options):
 
 
 class Reshape(ArrowProcessor):
-    """Makes a JSON object of parts of another, under other names: what is kept of an answer, a cache or a record.
+    """Builds a JSON object from parts of another, under other names: e.g. the part of an answer or a record to keep.
 
-    A row without a text gets none, and so does one whose object has none of the parts; then defaults are not written
-    either. What is null counts as missing. A text that is no JSON object makes the row a dead letter (`not-json`),
-    unless `invalid` says otherwise.
-    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: equal texts
-    of an Arrow batch are read once, and the last 2,000 of a task are remembered, so answers of a lookup that many rows
-    share cost next to nothing.
+    A null text gives null, and so does an object without any of the parts; then defaults are not written either. A null
+    part counts as missing. A text that is not a JSON object makes the row a dead letter (`not-json`), unless `invalid`
+    says otherwise. The output depends on the row alone, so a batch that runs again gives the same rows. Order stays.
+    Scale: equal texts of an Arrow batch are parsed once, and a task caches the last 2,000, so answers of a lookup that
+    many rows share cost next to nothing.
     """
 
     type: Literal["reshape"] = "reshape"
@@ -65,8 +64,8 @@ class Reshape(ArrowProcessor):
     empty: Literal["keep", "drop"] = Field("keep", description="Whether empty texts are kept, or count as missing.")
     invalid: Literal["dead_letter", "missing"] = Field(
         "dead_letter",
-        description="What becomes of a row whose text is no JSON object: a `dead_letter`, or (`missing`) a row as if "
-        "there were no text, for answers of a cache that somebody else fills.",
+        description="What happens to a row whose text is not a JSON object: a `dead_letter`, or (`missing`) a row as "
+        "if the text were null, for answers of a cache that others fill.",
     )
 
     @field_validator("fields")
