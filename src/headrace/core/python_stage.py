@@ -9,8 +9,8 @@
 Handing rows over between Spark and Python costs more than most steps do with them. So neighbouring steps do not start a
 stage each: a step receives the stage so far and extends it (`Processor.extend`). A native step ends the stage
 (`finish`) and continues with rows of Spark. If the stage is still open behind the last step, and the only sink of the
-flow writes from Python too (`WritesStage`), the sink ends it: rows reach the system behind the sink without going back
-to Spark.
+flow writes from Python too (`core.capabilities.WritesStage`), the sink ends it: rows reach the system behind the sink
+without going back to Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -27,8 +27,6 @@ from headrace.core.schema import to_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from headrace.core.context import Batch
 
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
@@ -94,17 +92,6 @@ class PythonStage:
     @property
     def _function(self) -> Work:
         return _Chain(self.schema, self.chain, self.letters)
-
-
-@runtime_checkable
-class WritesStage(Protocol):
-    """Capability of a sink: it writes from Python, and can end the stage of the last steps of a flow."""
-
-    def accepts_stage(self, schema: pa.Schema) -> bool:
-        """Whether it can write rows with these columns without help of Spark."""
-
-    def write_stage(self, stage: PythonStage, batch: Batch) -> int:
-        """Write one batch, as `Sink.write_batch` does. Returns the number of rows that left the stage."""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink, WritesStage
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import spark_path
 from headrace.core.processor import Processor, StatefulStep
-from headrace.core.python_stage import PythonStage, WritesStage
+from headrace.core.python_stage import PythonStage
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
-from headrace.core.sink import Side, StreamingSink
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows import crash_points
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
@@ -186,7 +186,7 @@ class FlowStarter:
     def _writer(self, flow: FlowPlan, stage: PythonStage) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
-            assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
+            assert isinstance(sink, RealTimeSink), "the planner refuses other sinks"
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(stage.finish(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
@@ -212,15 +212,21 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
+def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Candidate:
     """A candidate as one of its sinks sees it."""
-    return Side(flow.name, step.id, generation, context, batch)
+    return Candidate(flow.name, step.id, generation, context, batch)
 
 
 def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
     """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
-    found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
-    return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
+    return replace(
+        flow,
+        sinks=tuple(
+            replace(step, sink=step.sink.candidate_sink(side_of(flow, step, generation, context)))
+            for step in flow.sinks
+            if isinstance(step.sink, BuildsCandidate)
+        ),
+    )
 
 
 def _ends_stage(flow: FlowPlan, stage: PythonStage) -> bool:
@@ -228,7 +234,7 @@ def _ends_stage(flow: FlowPlan, stage: PythonStage) -> bool:
     if stage.is_empty or len(flow.sinks) != 1:
         return False
     sink = flow.sinks[0].sink
-    return sink.reads_all and isinstance(sink, WritesStage) and sink.accepts_stage(stage.schema)
+    return isinstance(sink, WritesStage) and sink.accepts_stage(stage.schema)
 
 
 def _needs_one_batch(step: Processor) -> bool:
@@ -251,7 +257,7 @@ def batch_writer(
     """
 
     # a candidate may have no sinks at all
-    whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
+    whole = bool(flow.sinks) and all(isinstance(step.sink, ReadsAllRows) for step in flow.sinks)
     folder = context.state_path / "dead_letters"
 
     def write(rows: DataFrame, batch_id: int) -> None:

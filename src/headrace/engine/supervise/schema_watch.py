@@ -82,9 +82,11 @@ class SchemaWatch:
             notes.add(error.code, error.message)
 
     def _watched(self) -> dict[str, RegistryBacked]:
-        forms = ((name, stream.format) for name, stream in self.project.spec.streams.items())
-        backed = ((name, form) for name, form in forms if isinstance(form, RegistryBacked))
-        return {name: form for name, form in backed if form.registry_key}
+        watched: dict[str, RegistryBacked] = {}
+        for name, stream in self.project.spec.streams.items():
+            if isinstance(stream.format, RegistryBacked) and stream.format.registry_key:
+                watched[name] = stream.format
+        return watched
 
     def _written(self) -> dict[str, RegistryBacked]:
         """The formats of sinks that no stream shares, by flow; its batches take the one that is in force."""

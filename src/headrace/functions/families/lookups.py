@@ -99,7 +99,7 @@ class _Lookup:
     path: str | None
     refresh: timedelta
 
-    def _lookup_files(self) -> LookupFiles:
+    def _files(self) -> LookupFiles:
         if self.path is None:
             raise lookups_missing()
         return _lookup_files(self.path)
@@ -132,11 +132,11 @@ class Get(_Lookup):
         self, names: pa.Array, keys: pa.Array, hours: pa.Array | None = None, default: pa.Array | None = None
     ) -> pa.Array:
         """The values of keys in maps; the default where a map has no such key."""
-        shelf = self._shelf()
+        files = self._files()
         without = pa.nulls(len(keys), pa.string()) if default is None else default.cast(pa.string())
 
         def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
-            held = shelf.get(f"dart-get/{_checked(name)}", refresh)
+            held = files.get(f"dart-get/{_checked(name)}", refresh)
             wanted = zip(keys.cast(pa.string()).take(rows).to_pylist(), without.take(rows).to_pylist(), strict=True)
             return pa.array([held.get(key, other) for key, other in wanted], pa.string())
 
@@ -152,11 +152,11 @@ class Contains(_Lookup):
             (one for one in more if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)), None
         )
         hours = next((one for one in more if one is not patterns), None)
-        shelf = self._shelf()
+        files = self._files()
         texts = values.cast(pa.string())
 
         def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
-            held = [value for value in shelf.get(f"dart-contains/{_checked(name)}", refresh) if value is not None]
+            held = [value for value in files.get(f"dart-contains/{_checked(name)}", refresh) if value is not None]
             wanted = texts.take(rows)
             if patterns is None:
                 found = pc.is_in(wanted, value_set=pa.array(held, pa.string()))

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
 from headrace.core.tallies.step_tally import StepTally
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 
 FailureClass = Literal["4xx", "404", "5xx", "timeout", "other"]
 
@@ -155,7 +156,7 @@ class ServiceCaller:
                 if alive and (known_alive or not any(failure.unavailable for failure in failed.values())):
                     return
                 if not alive and time.monotonic() - began > self.limits.give_up:
-                    raise service_away(self.service.label, last.detail)
+                    raise service_unavailable(self.service.label, last.detail)
                 if alive:
                     attempt, round_began = 0, time.monotonic()
                 known_alive = alive
@@ -165,8 +166,8 @@ class ServiceCaller:
     def _pause(self, attempt: int, wait: float | None) -> float:
         if wait is not None:
             return min(wait, _LONGEST_RETRY_AFTER)
-        longest = max(_LONGEST_BACKOFF, self.limits.backoff)
-        return min(self.limits.backoff * 2.0 ** min(max(attempt - 1, 0), 20), longest)
+        first = self.limits.backoff
+        return Backoff(first, max(_LONGEST_BACKOFF, first)).pause(attempt - 1)
 
     async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, FailedRequest]:
         """Send requests once. Returns the transient failures by number."""
@@ -256,4 +257,4 @@ def check_service(service: ServiceClient) -> None:
     try:
         asyncio.run(probe())
     except TimeoutError:
-        raise service_away(service.label, f"no answer within {PROBE_SECONDS:g} s") from None
+        raise service_unavailable(service.label, f"no answer within {PROBE_SECONDS:g} s") from None

@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient
-from headrace.processors._enrich.curl import CurlClient, Request
-from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of
+from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, NoMatch, ServiceClient
+from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of, reply_to
+from headrace.systems.http.async_client import AsyncHttpClient, Request
 
 _NO_STATUS: frozenset[int] = frozenset()
 _PASSING = frozenset({"es_rejected_execution_exception", "no_shard_available_action_exception"})
@@ -101,7 +101,7 @@ class SearchService(ServiceClient):
     own_timeout: ClassVar[bool] = True
 
     label: str
-    client: CurlClient
+    client: AsyncHttpClient
     url: str
     index: templates.Text
     key: templates.Text
@@ -115,11 +115,11 @@ class SearchService(ServiceClient):
         return [await self._call(request) for request in requests]
 
     async def _call(self, request: Request) -> Any:
-        reply = await self.client.send(request)
+        reply = await reply_to(self.client, request)
         return reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, frozenset({404}))
 
     async def probe(self) -> None:
-        await self.client.probe(f"{self.url}/", head=False)
+        await self.client.probe(f"{self.url}/", head=False, timeout=PROBE_SECONDS)
 
     async def close(self) -> None:
         await self.client.close()
@@ -136,7 +136,7 @@ class DocumentService(SearchService):
 
     async def call(self, requests: Sequence[Any]) -> list[Any]:
         request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(requests)}).encode())
-        reply = await self.client.send(request)
+        reply = await reply_to(self.client, request)
         found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
         if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(requests) > 1:
             return [(await self.call([request]))[0] for request in requests]

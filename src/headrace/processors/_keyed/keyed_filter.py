@@ -136,8 +136,8 @@ class _FilterProcessor(StatefulProcessor):
             end = start + part.num_rows
             passes = pa.array(decision.passes[start:end])
             places = part.column(_PLACE).filter(passes)
-            unmarked = decision.marks is None
-            marks = pa.nulls(len(places), pa.bool_()) if unmarked else decision.marks[start:end].filter(passes)
+            marked = decision.marks
+            marks = pa.nulls(len(places), pa.bool_()) if marked is None else marked[start:end].filter(passes)
             start = end
             if len(places):
                 messages.append(message(pa.RecordBatch.from_arrays([places, marks], schema=_DECISIONS)))
