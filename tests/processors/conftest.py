@@ -44,8 +44,12 @@ class StepDesk:
     tally: StepTally | None = None
 
     @property
-    def context(self) -> StepContext:
-        return StepContext(Context(self.root, "state"), flow="flow", step="after.0", letters=self.kept)
+    def context(self) -> Context:
+        return Context(self.root, "state")
+
+    @property
+    def at(self) -> StepContext:
+        return StepContext(self.context, flow="flow", step="after.0", letters=self.kept)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -58,7 +62,7 @@ class StepDesk:
 
     def run(self, step: ArrowProcessor, *batches: dict[str, Any] | pa.RecordBatch) -> list[dict[str, Any]]:
         given = [one if isinstance(one, pa.RecordBatch) else pa.RecordBatch.from_pydict(one) for one in batches]
-        work = step.work(given[0].schema, self.context)
+        work = step.work(given[0].schema, self.at)
         self.tally = work.tally = StepTally("flow", "after.0")  # type: ignore[attr-defined]
         schema = step.output(given[0].schema)
         rows: list[dict[str, Any]] = []
