@@ -17,7 +17,7 @@ from headrace.engine.supervise.publish_caught_up import read_all, show_if_caught
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
-from headrace.sinks.endpoint import EndpointSink, _Memory
+from headrace.sinks.endpoint import EndpointSink, _KnownVersion
 
 PROJECT = """
 project: shop
@@ -58,7 +58,7 @@ def waiting(tmp_path: Path) -> tuple[FlowRun, FlowStarter, LogFolder]:
     sink = run.plan.sinks[0].sink
     assert isinstance(sink, EndpointSink)
     version = logs.settle(now)
-    sink._place.found = _Memory(now, "g2", version, logs.log(version))
+    sink._place.found = _KnownVersion(now, "g2", version, logs.log(version))
     state = StateDir(project.context.state_path)
     return run, FlowStarter(project, state, None), logs  # type: ignore[arg-type]  # nothing is started
 
@@ -101,6 +101,6 @@ def test_what_cannot_be_shown_is_noted(
     with monkeypatch.context() as patched:
         patched.setattr(LogFolder, "publish", away)
         show_if_caught_up(run, starter, notes)
-    assert run.plan.sinks[0].sink.holds_back
+    assert run.plan.sinks[0].sink.has_unpublished
     show_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 2
