@@ -20,6 +20,7 @@ from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
 from tests.sinks.changes import LIFE, Row, live
 from tests.sinks.changes import frame as changes_frame
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
@@ -435,9 +436,9 @@ def test_records_of_rows_that_need_no_more_than_names() -> None:
     assert make is not None
     (made,) = make(iter([pa.RecordBatch.from_pylist([{"t": None, "k": "1", "v": "x"}], schema=named)]))
     assert made.column("topic").to_pylist() == ["out"]
-    assert not out.takes_work(given.set(1, pa.field("k", pa.int64()))), "only Spark says what the text of a number is"
-    assert not out.takes_work(given.append(pa.field("more", pa.string())))
-    assert not sink(format="raw", topic_column="t", key="k", key_in_value=False).takes_work(given)
+    assert not out.accepts_stage(given.set(1, pa.field("k", pa.int64()))), "only Spark knows the text of a number"
+    assert not out.accepts_stage(given.append(pa.field("more", pa.string())))
+    assert not sink(format="raw", topic_column="t", key="k", key_in_value=False).accepts_stage(given)
 
 
 @pytest.mark.spark
@@ -742,3 +743,15 @@ def test_forms_of_keys_and_values_of_a_view(spark: Any, kafka: Kafka, topic: Top
     assert written(["id"], key="id", key_format="json") == (b"{}", b'{"who":{"name":"b"}}')
     with pytest.raises(Exception, match=r"error\[kafka-key-null\]"):
         written(["id"])
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    kafka: Kafka = request.getfixturevalue("kafka")
+    name = request.getfixturevalue("topic")(partitions=2)
+
+    def notes() -> list[str]:
+        last = {(message.partition(), message.key() or message.offset()): message for message in consume(kafka, name)}
+        return [json.loads(message.value())["note"] for message in last.values() if message.value() is not None]
+
+    return Trial(lambda: sink(brokers=kafka.address, topic=name, delivery="exactly_once"), notes)

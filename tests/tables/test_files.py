@@ -13,12 +13,12 @@ import pytest
 from pydantic import ValidationError
 from tests.tables.applied import Applied
 
+import headrace.tables.files.reader as files_reader
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
 from headrace.tables.files import FilesTable
-from headrace.tables.files import reader as files_reader
 
 COLUMNS = from_ddl("id bigint, name string")
 SHAPE = TableShape(COLUMNS, ("id",))
@@ -149,7 +149,7 @@ def test_what_is_wrong_has_a_code(context: Context, monkeypatch: pytest.MonkeyPa
 def test_options_that_do_not_fit_are_refused() -> None:
     for bad, reason in (
         ({"format": "csv"}, "needs `columns`"),
-        ({"path": "s3://bucket/in"}, "folders of this machine"),
+        ({"path": "s3://bucket/in"}, "must be a local folder"),
         ({"columns": "id numbers"}, "not a list of columns"),
     ):
         with pytest.raises(ValidationError, match=reason):

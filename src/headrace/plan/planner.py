@@ -8,8 +8,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from headrace.core.capabilities import lake_paths, sink_of_flow, sink_of_view
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
-from headrace.core.processor import FlowLakeTable
+from headrace.core.processor import FlowLakeTable, RunsSql
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
@@ -17,7 +18,7 @@ from headrace.plan.dashboards import wrong_charts
 from headrace.plan.flow_selection import check_asked
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
-from headrace.plan.processing import (
+from headrace.plan.processor_steps import (
     ProjectFacts,
     lost_times,
     output_of,
@@ -32,7 +33,7 @@ from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
-from headrace.plan.sinkids import repeated_endpoints, sink_steps
+from headrace.plan.sink_ids import repeated_endpoints, sink_steps
 from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
 from headrace.plan.view_planning import ViewReads as ViewReads
 from headrace.project.loader import Project
@@ -40,9 +41,9 @@ from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
+from headrace.sql.input_reads import InputReads, reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
-from headrace.sql.reads import InputReads, reads
 from headrace.sql.streaming import output_refusals, refusals, state_of
 
 __all__ = ["SchemaOf", "declared_schema", "make_plan"]
@@ -192,7 +193,7 @@ class _Planner:
             raise unknown_flow(flow, self.project.spec.flows)
         planned = self.plan(flow)
         sinks = self.project.spec.flows[flow].sinks
-        path = next((sink.lake_path for sink in sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(sinks)), None)
         if path is None:
             message = f"flow '{flow}' keeps no lake table"
             raise ProjectError("flow-without-table", message, hint="give it a sink of type lake")
@@ -229,8 +230,8 @@ class _Planner:
         made = []
         for index, sink in enumerate(spec.sinks):
             try:
-                mine = sink.of_flow(name)
-                made.append(mine if key is None else mine.of_view(key))
+                mine = sink_of_flow(sink, name)
+                made.append(mine if key is None else sink_of_view(mine, key))
             except ProjectError as error:
                 self._fail(error, name, "sinks", index)
         return made
@@ -240,7 +241,8 @@ class _Planner:
         for one in _inlined(inputs):
             yield self.queries[one].sql
         for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
-            yield from step.processor.statements
+            if isinstance(step.processor, RunsSql):
+                yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
         """The names of the flow's columns; `*` where only Spark can tell."""
@@ -349,7 +351,7 @@ class _Planner:
     def _flow_input(self, name: str, used: InputReads) -> Input:
         upstream = self.plans[name]
         assert upstream is not None, f"{name} is read before it is planned"
-        path = next((step.sink.lake_path for step in upstream.sinks if step.sink.lake_path is not None), None)
+        path = next(iter(lake_paths(step.sink for step in upstream.sinks)), None)
         if path is not None:
             return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
         after = tuple(step.within(name) for step in upstream.after)

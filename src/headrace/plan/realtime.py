@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.core.capabilities import RealTimeSink
+from headrace.core.format import DecodesNatively
 from headrace.plan.model import FlowPlan, LakeInput
 
 
@@ -10,7 +12,7 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
     found = []
     if flow.state:
         found.append(f"it keeps state ({', '.join(flow.state)})")
-    if len(flow.sinks) != 1 or not flow.sinks[0].sink.realtime:
+    if [isinstance(step.sink, RealTimeSink) and step.sink.realtime for step in flow.sinks] != [True]:
         found.append("it needs exactly one sink that can be written record by record (kafka, at_least_once)")
     for stream in flow.streams():
         form = stream.spec.format
@@ -18,7 +20,7 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
             found.append(f"stream '{stream.name}' comes from '{stream.spec.source.kind()}', not from kafka")
         if stream.spec.backfill is not None:
             found.append(f"stream '{stream.name}' begins with history from {stream.spec.backfill.label}")
-        if form is not None and not form.has_native_decoder:
+        if form is not None and not isinstance(form, DecodesNatively):
             found.append(
                 f"format '{form.kind()}' has no native decoder, and a Python step emits nothing until the batch ends"
             )

@@ -1,12 +1,13 @@
-"""`type: noop`: reads everything, keeps nothing."""
+"""`type: noop`: computes all rows and writes none."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from headrace.core.capabilities import AppendsAfterSwitch, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch
 from headrace.core.rows import drain
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,35 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class NoopSink(Sink):
+class NoopSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Computes every row and writes none: for measuring a flow without its destination.
 
     Delivery: best effort; no row is written. Order: none. Scale: whatever the flow can do. Not for real-time flows:
     Spark refuses it there.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["noop"] = "noop"
 
     @property
     def guarantee(self) -> Delivery:
-        """Nothing arrives anywhere."""
         return "best_effort"
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Read the batch."""
         drain(rows)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Read the changes."""
         drain(changes)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """There is nothing to have an effect on."""
-        return f"{rewind.words}: nothing is kept here"
+        return f"{rewind.read_again}: nothing is kept here"
 
-    def beside_effect(self, side: Side) -> str:
-        """There is nothing to have an effect on."""
+    def candidate_effect(self, candidate: Candidate) -> str:
         return "nothing is kept here"

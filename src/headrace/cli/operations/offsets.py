@@ -136,7 +136,7 @@ def reset(
         raise usage_error(f"--topic: {error}") from None
     (loaded, state), names = target.open(), target.flows
     mover = rewinder(loaded, state, one_flow(names, "offsets reset"))
-    with rewind.stopped(state, mover.flow.name):
+    with rewind.while_stopped(state, mover.flow.name):
         plan = mover.to_position(targets[0], scope)
         carry_out(mover, plan, dry_run=dry_run, yes=yes or execute, json=json)
 

@@ -12,7 +12,7 @@ from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import upgrade
-    from headrace.engine.positions.upgrade import FlowChange, From
+    from headrace.engine.positions.upgrade import FlowChange, StartFrom
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise import candidate as supervise_candidate
     from headrace.plan.model import Plan
@@ -57,7 +57,8 @@ class NewGenerations:
 def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Compare every flow of a plan with its current or candidate generation."""
     return {
-        flow.name: supervise_candidate.candidate_change(project, state, flow) or upgrade.change_of(project, state, flow)
+        flow.name: supervise_candidate.candidate_change(project, state, flow)
+        or upgrade.detect_change(project, state, flow)
         for flow in plan.flows
     }
 
@@ -65,7 +66,7 @@ def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowC
 def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
     """Raise one error for all flows that cannot continue after their change."""
     refusals = (
-        supervise_candidate.other_than_candidate(project, change) or upgrade.refusal(project, change)
+        supervise_candidate.candidate_mismatch(project, change) or upgrade.change_error(project, change)
         for change in changes
     )
     errors = [error for error in refusals if error is not None]
@@ -105,14 +106,14 @@ def _report(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
         printer.note(f"{name}: {reason}")
 
 
-def _start_new(project: Project, state: StateDir, change: FlowChange, start_at: From) -> None:
+def _start_new(project: Project, state: StateDir, change: FlowChange, start_at: StartFrom) -> None:
     if change.generation is None:
         return  # its first start is a new generation
-    for sink, effect in upgrade.effects(project, change, start_at):
+    for sink, effect in upgrade.new_generation_effects(project, change, start_at):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
     if start_at == "current" and change.flow.state:
         printer.note(f"{change.flow.name}: the state is discarded: open windows and joins start empty")
-    generation = upgrade.begin_anew(project, state, change, start_at)
+    generation = upgrade.start_new_generation(project, state, change, start_at)
     place = "at the current position" if start_at == "current" else "from the start of its sources"
     printer.note(f"{change.flow.name}: new generation {generation.id}, {place}; {change.generation.id} is kept")
 
@@ -122,11 +123,11 @@ def _start_candidate(project: Project, state: StateDir, plan: Plan, change: Flow
     if current is None or not current.checkpoint.begun():
         _start_new(project, state, change, "start")  # no running generation has to continue
         return
-    for sink, effect in supervise_candidate.effects(project, state, change):
+    for sink, effect in supervise_candidate.candidate_effects(project, state, change):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
-    for warning in supervise_candidate.warnings(project, plan, change.flow):
+    for warning in supervise_candidate.candidate_warnings(project, plan, change.flow):
         printer.note(f"{change.flow.name}: warning: {warning}")
-    generation = supervise_candidate.begin_beside(project, state, change)
+    generation = supervise_candidate.start_candidate(project, state, change)
     printer.note(
         f"{change.flow.name}: candidate {generation.id} is built while {current.id} runs, until it has caught up"
     )

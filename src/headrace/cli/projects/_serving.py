@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.projects._child_processes import SupervisedChild
+from headrace.core.capabilities import endpoint_of
 from headrace.core.lazy import lazy_modules
 from headrace.serve.base.status import read_node
 
@@ -23,7 +24,7 @@ def wants_serving(project: Project, plan: Plan) -> bool:
     """Whether serving is enabled, and a running flow writes an endpoint or callers push to a table or stream."""
     sinks = (step.sink for flow in plan.flows for step in flow.sinks)
     settings = base_settings.Settings.of(project)
-    has_work = any(sink.endpoint is not None for sink in sinks) or bool(settings.tables or settings.streams)
+    has_work = any(endpoint_of(sink) is not None for sink in sinks) or bool(settings.tables or settings.streams)
     return project.spec.serve.enabled and has_work
 
 

@@ -1,48 +1,43 @@
-"""`type: redis`: what a Redis database holds about each row."""
+"""`type: redis`: looks up values in a Redis database for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
+from headrace.core.lazy import lazy_modules
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Outputs
-from headrace.systems.addresses import RedisUrl, redis_place
-from headrace.systems.tls import ServiceTls
+from headrace.systems.redis.connection import RedisConnection
+
+if TYPE_CHECKING:
+    from headrace.processors.redis import client
+else:
+    client = lazy_modules("headrace.processors.redis.client")
 
 
-class RedisEnricher(Enricher):
-    """Adds columns with what a Redis database holds about each row.
+class RedisEnricher(RedisConnection, Enricher):
+    """Adds columns with the value of a Redis key for each row.
 
-    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
-    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else
-    is an error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it
-    gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
+    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A missing key gives
+    nulls. So does a NULL in a column of the key, without a request. A key of another type is an error. A broken
+    connection, and a server that is unavailable or still loading, is retried `retries` times, and while the server does
+    not respond until `give_up`; the flow is degraded meanwhile.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
     answers of one Arrow batch are in memory at once.
     """
 
     nested_keys: ClassVar[bool] = False
 
     type: Literal["redis"] = "redis"
-    url: RedisUrl = Field(
-        description="Address of the server and number of the database; rediss:// for TLS.",
-        examples=["redis://127.0.0.1:6379/0"],
-    )
-    username: str | None = Field(None, description="The name to log in with.")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
-    )
-    tls: ServiceTls = Field(ServiceTls(), description="For rediss: whom to trust.", examples=[{"ca": "tls/ca.pem"}])
     key: str = Field(
         description="Key to look for; {column} stands for a column's value, {{ for a brace.",
         examples=["customers:{customer_id}"],
@@ -61,10 +56,6 @@ class RedisEnricher(Enricher):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _ = self._key
-        if self.username is not None and self.password is None:
-            raise ValueError("`username` needs `password`")
-        if self.tls.certificate is not None:
-            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
         whole = self.holds in ("text", "set")
         if whole and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
             raise ValueError(f"of a key that `holds: {self.holds}` the path is `$`")
@@ -72,27 +63,16 @@ class RedisEnricher(Enricher):
 
     @property
     def label(self) -> str:
-        """Keys and server."""
-        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+        return f"redis {self.key} at {self.address}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns of the key."""
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._key)
 
     def service(self, context: Context) -> ServiceClient:
-        """With the key's template taken apart."""
-        from headrace.processors.redis.client import RedisService
-
-        host, port, database = redis_place(self.url)
-        return RedisService(
+        return client.RedisService(
             label=self.label,
-            host=host,
-            port=port,
-            database=database,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
-            key=templates.Text.of(self._key, self.asked()),
+            server=self.server(self.label, context),
+            key=templates.Text.of(self._key, self.request_columns()),
             holds=self.holds,
             capacity=self.capacity,
             timeout=self.timeout.total_seconds(),

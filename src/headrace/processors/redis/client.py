@@ -1,4 +1,4 @@
-"""Asking a Redis server, many keys in one round trip."""
+"""The client of a Redis server: many keys in one round trip."""
 
 from __future__ import annotations
 
@@ -13,28 +13,20 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
-from headrace.systems.services import not_let_in, not_trusted, service_away
-from headrace.systems.tls import TlsTexts
+from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient, timed_out, unreachable
+from headrace.systems.redis.client import check_access, connection_arguments, is_transient
+from headrace.systems.redis.connection import RedisServer
+from headrace.systems.services import service_unavailable
 
 Holds = Literal["json", "hash", "text", "set"]
-
-# answers of a server that starts, moves its data or has no room just now
-_PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
-_NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 @dataclass
 class RedisService(ServiceClient):
-    """Gets keys. Pickled to the workers; it connects when it is asked."""
+    """Gets keys. Pickled to the workers; connects on first use."""
 
     label: str
-    host: str
-    port: int
-    database: int
-    username: str | None
-    password: str | None = field(repr=False)
-    tls: TlsTexts | None = field(repr=False)
+    server: RedisServer
     key: templates.Text
     holds: Holds
     capacity: int
@@ -44,55 +36,39 @@ class RedisService(ServiceClient):
     together: int
     _client: redis.asyncio.Redis | None = field(default=None, repr=False)
 
-    def question(self, values: Sequence[Any]) -> str:
-        """The key."""
+    def request_for(self, values: Sequence[Any]) -> str:
         return self.key.filled(values)
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """All in one round trip."""
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
-                # not MGET: it has no word for a key that holds something else
+                # not MGET: it does not report a key of another type
                 get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
-                for key in questions:
+                for key in requests:
                     get(key)
                 found = await pipe.execute(raise_on_error=False)
         except redis.RedisError as error:
-            return [self._refusal(error)] * len(questions)
+            return [self._refusal(error)] * len(requests)
         return [self._answer(one) for one in found]
 
     async def probe(self) -> None:
-        """PING."""
         try:
             await self._connected().ping()
         except redis.RedisError as error:
             refusal = self._refusal(error)
-            if refusal.passes:
-                raise service_away(self.label, refusal.detail) from error
+            if refusal.transient:
+                raise service_unavailable(self.label, refusal.detail) from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
     def _connected(self) -> redis.asyncio.Redis:
         if self._client is None:
-            options: dict[str, Any] = {"ssl": self.tls is not None}
-            if self.tls is not None:
-                options |= {"ssl_ca_data": self.tls.ca, "ssl_check_hostname": self.tls.verify}
-                options |= {"ssl_cert_reqs": "required" if self.tls.verify else "none"}
+            arguments = connection_arguments(self.server, self.timeout, self.connect_timeout)
             self._client = redis.asyncio.Redis(
-                host=self.host,
-                port=self.port,
-                db=self.database,
-                username=self.username,
-                password=self.password,
-                socket_timeout=self.timeout,
-                socket_connect_timeout=self.connect_timeout,
-                max_connections=self.capacity + 1,
-                retry=Retry(NoBackoff(), 0),
-                **options,
+                max_connections=self.capacity + 1, retry=Retry(NoBackoff(), 0), **arguments
             )
         return self._client
 
@@ -100,7 +76,7 @@ class RedisService(ServiceClient):
         if isinstance(found, redis.RedisError):
             return self._refusal(found)
         if not found and not isinstance(found, bytes):
-            return Nothing()
+            return NoMatch()
         size = _size(found)
         if size > self.max_response:
             return FailedRequest("response-too-large", f"the value has more than {self.max_response:,} bytes")
@@ -116,16 +92,11 @@ class RedisService(ServiceClient):
             return FailedRequest("bad-answer", f"the value is not JSON: {error}")
 
     def _refusal(self, error: redis.RedisError) -> FailedRequest:
+        check_access(self.label, error)
         said = str(error) or type(error).__name__
-        if isinstance(error, redis.AuthenticationError) or said.startswith(_NOT_ALLOWED):
-            raise not_let_in(self.label, said) from error
         if isinstance(error, redis.TimeoutError):
             return timed_out(self.timeout)
-        if isinstance(error, redis.ConnectionError):
-            if "certificate" in said.lower() or "SSL" in said:
-                raise not_trusted(self.label, said) from error
-            return unreachable(said)
-        if said.startswith(_PASSING):
+        if is_transient(error):
             return unreachable(said)
         if said.startswith("WRONGTYPE"):
             return FailedRequest("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")
@@ -139,7 +110,6 @@ def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:
 
 
 def _text(value: bytes) -> str | bytes:
-    """As text where it is one."""
     try:
         return value.decode()
     except UnicodeDecodeError:

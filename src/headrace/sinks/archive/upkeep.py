@@ -1,9 +1,9 @@
 """Days of an archive that are over: their small files are merged, then they are marked as finished.
 
 A file that a mark has named stays for ever: merged are only files that no mark has named yet. Merging is putting
-compressed files one after the other. 1. What the merged file consists of is written beside its place. 2. It appears, in
-one step; its name says which files it has, so that they count no more. 3. Those are removed. Cut off anywhere and done
-again, it leaves each line once.
+compressed files one after the other. 1. The description of the merged file is written. 2. The file appears, in one
+step; its name shows which files it contains, so that they no longer count. 3. Those are removed. Interrupted anywhere
+and repeated, it leaves each line once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.files.objects import ObjectPath
-from headrace.core.files.state_files import StatePath, remove_tree, sync, write_atomically
-from headrace.core.sink import Rewind
+from headrace.core.files.state_files import StatePath, names_in, remove_tree, sync, write_atomically
 from headrace.sinks._publish import safe_name
 from headrace.sinks.archive.files import (
     LATE,
@@ -32,7 +31,6 @@ from headrace.sinks.archive.files import (
     WORKSHOP,
     ArchivePart,
     DataFile,
-    names_in,
     orphans,
     parts_of,
     read_note,
@@ -65,7 +63,7 @@ def finish_folder(root: StatePath, name: str, writer: str, most: int) -> None:
 
 
 def _groups(folder: StatePath, files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
-    """Files to be merged with each other. All of a batch are together, else the name could not tell what is merged."""
+    """Groups of files to merge. Those of one batch stay together: the name of a merged file covers whole batches."""
     for _, alike in groupby(files, key=lambda file: (file.writer, file.generation, file.extension)):
         group: list[DataFile] = []
         size = 0
@@ -104,7 +102,7 @@ def _copy(source: StatePath, out: BinaryIO, most: int | None = None) -> None:
 
 @contextmanager
 def _appearing(root: StatePath, writer: str, target: StatePath) -> Iterator[BinaryIO]:
-    """A file to fill that is there when the block ends, or not at all."""
+    """A file to fill that appears when the block ends, or not at all."""
     if isinstance(target, ObjectPath):
         with tempfile.TemporaryDirectory(prefix="headrace-archive-") as scratch:
             draft = Path(scratch) / "merged"
@@ -134,14 +132,14 @@ def _mark(folder: StatePath, late: int, settled: set[str] | None) -> None:
     records = {file.name: sum(part.records for part in some) for file, some in parts.items()}
     if settled is not None:
         late += sum(count for name, count in records.items() if name not in settled)
-    said = {
+    mark = {
         "finished": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "records": sum(records.values()),
         "bytes": sum(part.bytes for some in parts.values() for part in some),
         "late": late,
         "files": records,
     }
-    write_atomically(folder / MARK, json.dumps(said, indent=1).encode())
+    write_atomically(folder / MARK, json.dumps(mark, indent=1).encode())
     (folder / LATE).unlink(missing_ok=True)
 
 
@@ -151,28 +149,28 @@ def drop_drafts(root: StatePath, writer: str) -> None:
 
 
 def withdrawn(root: StatePath, rewind: Rewind) -> list[tuple[StatePath, DataFile]]:
-    """The files of batches that a rewind takes back, or of which it takes back some, with their folders."""
+    """The files with lines of batches that a rewind removes, with their folders."""
     writer = safe_name(rewind.flow, rewind.sink)
     found = []
     for path in root.rglob("*-*") if root.is_dir() else ():
         file = DataFile.of(path.name)
         if file is not None and file.writer == writer and not _in_workshop(root, path):
             _refuse_replayed(file, root, rewind)
-            if not rewind.stays(file.generation, file.last):
+            if not rewind.keeps(file.generation, file.last):
                 found.append((path.parent, file))
     return found
 
 
 def withdraw(root: StatePath, rewind: Rewind, reopen: Callable[[str], None]) -> None:
-    """Take them back, after `reopen` was told of their folder: it is no longer finished.
+    """Remove those lines, after `reopen` has recorded that their folder is open.
 
-    First goes what was about to be put in place, or it would appear after all.
+    Staged files and manifests are removed first: else their files would still appear.
     """
     writer = safe_name(rewind.flow, rewind.sink)
     for part in ("commits", "staging"):
         for name in names_in(root / WORKSHOP / part):
             file = DataFile.of(f"{name.removesuffix('.json')}-0000.x")
-            if file is not None and file.writer == writer and not rewind.stays(file.generation, file.first):
+            if file is not None and file.writer == writer and not rewind.keeps(file.generation, file.first):
                 path = root / WORKSHOP / part / name
                 path.unlink(missing_ok=True) if part == "commits" else remove_tree(path)
     for folder, file in withdrawn(root, rewind):
@@ -183,7 +181,7 @@ def withdraw(root: StatePath, rewind: Rewind, reopen: Callable[[str], None]) -> 
 
 
 def _take_back(root: StatePath, folder: StatePath, file: DataFile, rewind: Rewind) -> None:
-    """Remove a file; of a merged one only what does not stay."""
+    """Remove a file; of a merged one only the parts that the rewind does not keep."""
     kept = [part for part in parts_of(folder, file) if _part_stays(part, rewind)]
     if kept:
         last = DataFile.of(kept[-1].name)
@@ -197,7 +195,7 @@ def _take_back(root: StatePath, folder: StatePath, file: DataFile, rewind: Rewin
 
 def _part_stays(part: ArchivePart, rewind: Rewind) -> bool:
     file = DataFile.of(part.name)
-    return file is not None and rewind.stays(file.generation, file.last)
+    return file is not None and rewind.keeps(file.generation, file.last)
 
 
 def _in_workshop(root: StatePath, path: StatePath) -> bool:
@@ -205,11 +203,5 @@ def _in_workshop(root: StatePath, path: StatePath) -> bool:
 
 
 def _refuse_replayed(file: DataFile, root: StatePath, rewind: Rewind) -> None:
-    if rewind.kept is not None and file.generation.startswith("replay"):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into {root}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+    if rewind.last_kept is not None and file.generation.startswith("replay"):
+        raise replayed_rows_lost(rewind, str(root))

@@ -1,28 +1,28 @@
-"""An endpoint that goes back: a version that has the first batches of another, taken from its log. Needs no Spark."""
+"""The rewind of an endpoint: a new version with the first batches of another, copied from its log without Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
 from headrace.log.folder import LogFolder, Version
 
 
 @dataclass(frozen=True)
 class EndpointRewind:
-    """What has to be done to an endpoint."""
+    """A version and the batches of it that stay."""
 
     version: Version
-    """The one that has too much."""
+    """The version with batches to remove."""
     kept: int
     """The last position that stays."""
     batches: int
-    """How many batches there are."""
+    """The number of batches."""
 
 
 def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | None:
-    """How far to go back; None when nothing has to be taken back. Refused when it cannot be done."""
+    """The batches to keep; None when none has to be removed. A ProjectError when the rewind is impossible."""
     version = logs.newest(name)
     if version is None:
         return None
@@ -31,7 +31,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
     if not end:
         return None
     segments = log.after(begin - 1, end)
-    kept = max((one.position for one in segments if rewind.stays(one.mark.generation, one.mark.batch)), default=0)
+    kept = max((one.position for one in segments if rewind.keeps(one.mark.generation, one.mark.batch)), default=0)
     if kept == end:
         return None
     if begin > 1:
@@ -43,21 +43,15 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
             "--beside",
             exit_code=Exit.CONFLICT,
         )
-    if rewind.kept is not None and any(
+    if rewind.last_kept is not None and any(
         one.mark.generation.startswith("replay-") for one in segments if one.position > kept
     ):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into endpoint {name}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+        raise replayed_rows_lost(rewind, f"endpoint {name}")
     return EndpointRewind(version, kept, end)
 
 
 def go_back(logs: LogFolder, name: str, rewind: Rewind) -> None:
-    """Fill another version with what stays, and let requests get it. Done once, it is not done again."""
+    """Fill a new version with the batches that stay, and serve it. Idempotent."""
     builder = f"{rewind.flow}/{rewind.sink}/{rewind.generation} rewind"
     if any(version.builder == builder and version.ready for version in logs.details(name)):
         return

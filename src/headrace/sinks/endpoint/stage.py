@@ -1,4 +1,4 @@
-"""What a task does with the changes of an endpoint: it puts them where the driver can commit them."""
+"""Tasks that stage the changes of an endpoint, which the driver then commits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.core.encoding.json_values import as_text
 from headrace.core.endpoints import OLD, OP, Conflicts, Op
+from headrace.core.schema import to_ddl
 from headrace.log.log import BatchStaging, SegmentPart
 from headrace.sinks._refused import Report, task_number
 from headrace.sinks.endpoint.net_changes import net_batches
@@ -18,7 +19,6 @@ from headrace.sinks.endpoint.net_changes import net_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STAGED = "task int, number int, name string, rows bigint, bytes bigint, digest string, refused bigint"
 _STAGED_SCHEMA = pa.schema(
     [
         ("task", pa.int32()),
@@ -30,8 +30,9 @@ _STAGED_SCHEMA = pa.schema(
         ("refused", pa.int64()),
     ]
 )
+STAGED = to_ddl(_STAGED_SCHEMA)
 OPERATION, DELETED = "__operation", "__deleted"
-"""Columns beside those of the row: what is to be done, as a text or as whether it is deleted."""
+"""Columns next to those of the row: its operation as a text, or whether it is deleted."""
 _OPS = {op.name.lower(): int(op) for op in Op}
 
 
@@ -49,17 +50,16 @@ class StageStep:
     seen: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all changes and tell the driver which pieces there are."""
         changes: Iterator[pa.RecordBatch] = map(self._changes, self._fit(batches))
         if self.conflicts is not None:
             changes = net_batches(changes, self.key, self.conflicts)
         parts = self.staging.stage(task_number(), changes)
         if self.report.letters is not None:
             self.report.letters.flush()
-        yield from _told(task_number(), parts, self.report.counts["refused"])
+        yield from _report(task_number(), parts, self.report.counts["refused"])
 
     def _fit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that can be changes; the others are put aside."""
+        """The rows that can be changes; the others are refused."""
         for batch in batches:
             fit = pa.repeat(pa.scalar(True), batch.num_rows)
             for name in self.key:
@@ -83,7 +83,6 @@ class StageStep:
             self.report.refused(self.seen + number, reason, detail, as_text(row).encode())
 
     def _changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as changes."""
         schema = self.schema
         given: dict[str, pa.Array] = {name: rows.column(name) for name in schema.names if name not in (OP, OLD)}
         given[OP] = _ops(rows, Op.UPSERT if self.key else Op.INSERT)
@@ -93,7 +92,7 @@ class StageStep:
 
 
 def staged(step: StageStep, changes: DataFrame | pa.Table) -> Sequence[Mapping[str, Any]]:
-    """What was staged, in order: by tasks, or here."""
+    """The staged parts in order, written by tasks or by the driver."""
     if isinstance(changes, pa.Table):
         return [row for batch in step(iter(changes.to_batches())) for row in batch.to_pylist()]
     return [row.asDict() for row in sorted(changes.mapInArrow(step, STAGED).collect())]
@@ -110,8 +109,8 @@ def _ops(rows: pa.RecordBatch, plain: Op) -> pa.Array:
     return pa.repeat(pa.scalar(int(plain), pa.int8()), rows.num_rows)
 
 
-def _told(task: int, parts: Sequence[SegmentPart], refused: int) -> Iterator[pa.RecordBatch]:
-    """What the driver has to know of a task: its pieces in order, and how many rows were refused."""
+def _report(task: int, parts: Sequence[SegmentPart], refused: int) -> Iterator[pa.RecordBatch]:
+    """The report of a task to the driver: its parts in order, and how many rows were refused."""
     rows = [(task, number, *astuple(part), 0) for number, part in enumerate(parts)]
     rows += [(task, -1, "", 0, 0, "", refused)] if refused else []
     if rows:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import pyarrow as pa
 from pydantic import Field
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import ddl_type
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
-from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._http import refusal
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
+from headrace.systems.http.client import HttpClient
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class InfluxDBSink(HttpOptions, Sink):
+class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Points of an InfluxDB 1.x measurement, in line protocol over HTTP.
 
     Columns `tag_x` and `label_x` become the tag `x`, `window_timestamp` the time of the point, all others fields.
@@ -40,10 +43,8 @@ class InfluxDBSink(HttpOptions, Sink):
     headrace_sink_rows.
     """
 
-    reads_all: ClassVar[bool] = True
-
     type: Literal["influxdb"] = "influxdb"
-    url: Url = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
+    url: HttpUrl = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
     database: str = Field(description="Database to write to.", examples=["metrics"], min_length=1)
     measurement: str = Field(description="Measurement of the points.", examples=["bookings"], min_length=1)
     retention_policy: str | None = Field(None, description="Retention policy; the database's default if left out.")
@@ -58,28 +59,26 @@ class InfluxDBSink(HttpOptions, Sink):
 
     @property
     def guarantee(self) -> Delivery:
-        """Points replace themselves."""
+        """A repeated point replaces itself."""
         return "idempotent"
 
     @property
     def target(self) -> str:
-        """The measurement."""
         return f"{self.database}/{self.retention_policy or ''}/{self.measurement}"
 
     @property
     def label(self) -> str:
-        """Measurement and server."""
         return f"influxdb {self.database}.{self.measurement} at {urlsplit(self.url).netloc}"
 
     def write_path(self) -> str:
-        """Where points are posted to. Pure, so a test needs no server."""
+        """The path that points are posted to."""
         options = {"db": self.database, "precision": "u"}
         if self.retention_policy is not None:
             options["rp"] = self.retention_policy
         return f"/write?{urlencode(options)}"
 
     def check(self, context: Context) -> None:
-        """The server answers, lets us in and has the database, which is made if that was asked for."""
+        """The server answers, accepts the login and has the database, which is created if `create` is set."""
         client = self.client(self.label, self.url, context)
         if self.create:
             _query(client, f"CREATE DATABASE {_quoted(self.database)}")
@@ -93,7 +92,7 @@ class InfluxDBSink(HttpOptions, Sink):
             )
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """There are a time, at least one field, and only types that points can hold."""
+        """The rows have a time, at least one field, and only types that points can hold."""
         require_columns(self.label, "tags", self.tags, columns)
         if self.time not in columns:
             raise ProjectError(
@@ -129,7 +128,6 @@ class InfluxDBSink(HttpOptions, Sink):
             )
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all points of the batch; again if it is run again."""
         write = InfluxWrite(
             client=self.client(self.label, self.url, batch.context),
             path=self.write_path(),
@@ -137,19 +135,13 @@ class InfluxDBSink(HttpOptions, Sink):
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = as_lines(rows, self._shape(rows.columns)).mapInArrow(write, SUMMARY).collect()
-        counts = count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        counts = write_counted(as_lines(rows, self._shape(rows.columns)), write, batch)
         if counts.get("late"):
             _LOG.warning("%s dropped %s points that are older than its retention", self.label, counts["late"])
 
-    def beside_effect(self, side: Side) -> str:
-        """Points of the past stay as they are."""
-        return APPENDS
-
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Points come again and replace themselves."""
         cannot = "; points written since stay" if replace else ""
-        return f"{rewind.words}: their points are written again and replace those with the same tags and time{cannot}"
+        return f"{rewind.read_again}: their points replace those with the same tags and time{cannot}"
 
     def _shape(self, columns: Sequence[str]) -> LineShape:
         return LineShape.of(list(columns), self.measurement, self.time, self.tags)

@@ -24,7 +24,7 @@ _KILOMETRES_PER_DEGREE = 111.32
 
 @dataclass(frozen=True)
 class Draw:
-    """What one field's values are drawn from, for a run of rows."""
+    """The random numbers of one field, for a range of rows."""
 
     index: NDArray[np.int64]
     event: NDArray[np.int64]
@@ -69,10 +69,10 @@ class GeneratedField(Options):
 
     @abstractmethod
     def values(self, draw: Draw) -> pa.Array:
-        """The values of a run of rows, before some of them become null."""
+        """The values of a range of rows, before some of them become null."""
 
     def column(self, draw: Draw) -> pa.Array:
-        """The values of a run of rows."""
+        """The values of a range of rows."""
         values = self.values(draw)
         if not self.nulls:
             return values
@@ -109,11 +109,10 @@ class KeyField(GeneratedField):
     """One of a number of keys, e.g. of 50 drivers."""
 
     key: str = Field(description="Text in which {} stands for the key's number.", examples=["driver-{}"])
-    of: int = Field(100, ge=1, description="How many different keys there are.")
+    of: int = Field(100, ge=1, description="The number of different keys.")
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -161,7 +160,6 @@ class IntegerField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A 64-bit number."""
         return pa.int64()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -183,23 +181,20 @@ class DecimalField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A double."""
         return pa.float64()
 
     def values(self, draw: Draw) -> pa.Array:
-        """Uniform numbers, rounded."""
         low, high = self.decimal
         return pa.array(np.round(low + draw.unit() * (high - low), self.digits))
 
 
 class BooleanField(GeneratedField):
-    """True or false."""
+    """A boolean."""
 
     boolean: Share = Field(description="Share of rows in which it is true.", examples=[0.5])
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A boolean."""
         return pa.bool_()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -214,7 +209,6 @@ class TimeField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A timestamp."""
         return TIMESTAMP
 
     def values(self, draw: Draw) -> pa.Array:
@@ -233,7 +227,6 @@ class ConstantField(GeneratedField):
         return pa.scalar(self.constant).type
 
     def values(self, draw: Draw) -> pa.Array:
-        """The value, repeated."""
         return pa.repeat(self.constant, len(draw.index))
 
 
@@ -244,7 +237,6 @@ class UuidField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -264,7 +256,6 @@ class NameField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -281,7 +272,6 @@ class PointField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Two doubles."""
         return pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 
     def values(self, draw: Draw) -> pa.Array:

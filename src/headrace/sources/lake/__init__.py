@@ -1,4 +1,4 @@
-"""`type: lake`: the rows of a Delta table, as it stands or as it grows."""
+"""`type: lake`: the rows of a Delta table, as a batch or as a stream."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.errors import ProjectError
 from headrace.core.positions import Position, Positions
-from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RowSource
+from headrace.sources.lake.positions import LakePositions
+from headrace.systems.delta import CHANGE_FEED, columns_of, keeps_change_feed, open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-_CHANGE_FEED = "delta.enableChangeDataFeed"
-
 
 class LakeSource(RowSource):
-    """Rows of a Delta table: first those it holds, then those appended.
+    """Rows of a Delta table: first its present rows, then appended ones.
 
     Delivery: exactly once into replay-safe sinks. Order: by commit, none within one. Rows that are updated or deleted
     later stop the stream, unless `changes` reads them as changes or `skip_changes` ignores them. Compaction is not a
@@ -52,7 +51,6 @@ class LakeSource(RowSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property
@@ -61,30 +59,26 @@ class LakeSource(RowSource):
         return f"{'changes' if self.changes else 'rows'} of {self.path}"
 
     def check(self, context: Context) -> None:
-        """Refuse a table that is not there, or that keeps no change feed when changes are wanted."""
+        """The table exists, and has a change feed if `changes` needs it."""
         table = self._table(context)
-        if self.changes and table.metadata().configuration.get(_CHANGE_FEED) != "true":
+        if self.changes and not keeps_change_feed(table):
             raise ProjectError(
                 "lake-no-change-feed",
-                f"'changes' needs the change feed of {self.path}, which the table does not keep",
-                hint="set change_feed: true on the lake sink that makes it, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
-                f"('{_CHANGE_FEED}' = 'true')",
+                f"'changes' needs the change feed of {self.path}, which the table does not have",
+                hint="set change_feed: true on its lake sink, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
+                f"('{CHANGE_FEED}' = 'true')",
             )
 
     def row_schema(self, context: Context) -> pa.Schema:
         """The table's columns, from its log."""
-        import pyarrow as pa
-
-        return from_ddl(to_ddl(pa.schema(self._table(context).schema().to_arrow())))
+        return columns_of(self._table(context))
 
     def positions(self, context: Context) -> Positions:
         """Versions of the table."""
-        from headrace.sources.lake.positions import LakePositions
-
         return LakePositions(self.label, self.path, lambda: self._table(context))
 
     def stream_options(self, start: Position | None = None, newest: int | None = None) -> dict[str, str]:
-        """What these options mean to Delta's streaming reader. A start goes before them."""
+        """These options as options of Delta's streaming reader. `start` takes precedence."""
         options = {"maxFilesPerTrigger": str(self.max_files_per_trigger)}
         if self.changes:
             options["readChangeFeed"] = "true"
@@ -93,7 +87,7 @@ class LakeSource(RowSource):
         begin = self.start
         if start is not None:
             version = start["version"]
-            # Delta refuses a version that is not there yet; the latest is the one after the newest
+            # Delta refuses a version that does not exist yet; the latest is the one after the newest
             begin = "earliest" if version is None else "latest" if version > (newest or 0) else version
         match begin:
             case datetime() as moment:
@@ -103,34 +97,21 @@ class LakeSource(RowSource):
                 options["startingVersion"] = str(begin)
         return options
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        """The rows; what is not read as a change is an insert."""
-        columns = [f"`{name}`" for name in self.row_schema(context).names]
-        path = context.path(self.path)
-        if not context.streaming:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        """The rows; without `changes` all are inserts."""
+        columns = [f"`{name}`" for name in self.row_schema(reading.context).names]
+        path = reading.path(self.path)
+        if not reading.streaming:
             return spark.read.format("delta").load(path).selectExpr(*columns, *_INSERTED)
-        options = self.stream_options(context.start, self._table(context).version())
+        options = self.stream_options(reading.start, self._table(reading.context).version())
         rows = spark.readStream.format("delta").options(**options).load(path)
         return rows.selectExpr(*columns, *(self.metadata if self.changes else _INSERTED))
 
     def _table(self, context: Context) -> DeltaTable:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
-        path = context.path(self.path)
-        try:
-            return DeltaTable(path)
-        except TableNotFoundError as error:
-            raise ProjectError(
-                "lake-missing",
-                f"there is no lake table at '{self.path}' (looked in {path})",
-                hint="run the flow that writes it first, or mend the path",
-                exit_code=Exit.NOT_FOUND,
-            ) from error
+        return open_table(self.path, context)
 
 
 _INSERTED = (
     "'insert' as _change_type",
-    "cast(null as bigint) as _commit_version",
-    "cast(null as timestamp) as _commit_timestamp",
+    *(f"cast(null as {kind}) as {name}" for name, kind in LakeSource.metadata.items() if name != "_change_type"),
 )

@@ -6,28 +6,31 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 from pydantic import Field
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
-from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
+from headrace.systems.delta import columns_of, open_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+    from headrace.tables.lake import reader
+else:
+    reader = lazy_modules("headrace.tables.lake.reader")
+
 
 class LakeTable(TableSource):
-    """A Delta table whose rows have a key: its rows once, then commit by commit what changes.
+    """A Delta table whose rows have a key: its rows once, then the changes of each commit.
 
-    With the table's change feed (`delta.enableChangeDataFeed`) a commit costs what it changes. Without it, or where the
-    feed does not reach back far enough, all rows are read again after a commit and compared.
+    With the table's change feed (`delta.enableChangeDataFeed`) only the changes of a commit are read. Without it, or
+    when the feed does not reach back far enough, all rows are read again after a commit and compared.
 
     Delivery: exactly once. Order: by commit; a commit is one step. Scale: the changes of one commit in memory; without
-    a feed, tables of some million rows. Of several rows with one key, one is kept: which one is not told.
+    a feed, tables of some million rows. Of several rows with one key, an arbitrary one is kept.
     """
 
     type: Literal["lake"] = "lake"
@@ -36,36 +39,23 @@ class LakeTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property
     def group(self) -> str:
-        """The table: others are committed apart from it."""
+        """The table: other tables are committed independently."""
         return f"lake {self.path}"
 
     def check(self, context: Context) -> None:
-        """Refuse a table that is not there."""
+        """The table exists."""
         self.open(context)
 
     def open(self, context: Context) -> DeltaTable:
         """The table as it is now."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
-        path = context.path(self.path)
-        try:
-            return DeltaTable(path)
-        except TableNotFoundError as error:
-            raise ProjectError(
-                "lake-missing",
-                f"there is no lake table at '{self.path}' (looked in {path})",
-                hint="run the flow that writes it first, or mend the path",
-                exit_code=Exit.NOT_FOUND,
-            ) from error
+        return open_table(self.path, context)
 
     def shape(self, context: Context) -> TableShape:
-        """The table's columns; Delta knows of no keys."""
+        """The table's columns; Delta tables have no key."""
         return TableShape(columns_of(self.open(context)))
 
     @classmethod
@@ -77,12 +67,5 @@ class LakeTable(TableSource):
         context: Context,
     ) -> TableReader:
         """Follows the log of each table."""
-        from headrace.tables.lake.reader import LakeReader
-
-        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        return LakeReader(mine, shapes, after, context)
-
-
-def columns_of(table: DeltaTable) -> pa.Schema:
-    """The columns, with the types that Spark has for them."""
-    return from_ddl(to_ddl(pa.schema(table.schema().to_arrow())))
+        own = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        return reader.LakeReader(own, shapes, after, context)

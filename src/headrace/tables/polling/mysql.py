@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pymysql
@@ -15,13 +14,14 @@ from pymysql.cursors import SSCursor
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.mysql import ACCESS_DENIED, MySqlAddress, error_code, error_text
+from headrace.systems.services import access_denied, service_unavailable
 from headrace.tables.polling.database import PAGE, Database, Row, missing
 
 if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable
 
-# one step wider than they are: whether a number is unsigned is not told
+# one size larger: the server does not report whether a number is unsigned
 _KINDS = {
     FIELD_TYPE.TINY: pa.int16(),
     FIELD_TYPE.SHORT: pa.int32(),
@@ -39,32 +39,25 @@ _KINDS = {
     FIELD_TYPE.GEOMETRY: pa.binary(),
 }
 _DECIMALS = (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL)
-_DENIED = (1044, 1045, 1142, 1143, 1698)
+_DENIED = ACCESS_DENIED | {1143}
 _MISSING = (1049, 1054, 1064, 1146)
 # connection lost or refused, too many connections, lock wait, deadlock, shutting down
-_PASSING = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
+_TRANSIENT = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
 
 
 class MysqlDatabase(Database):
-    """Asked in transactions that read only; times with a zone come in UTC."""
+    """Queried in read-only transactions; times with a zone are in UTC."""
 
     quote: ClassVar[str] = "`"
 
     def __init__(self, table: PollingTable, context: Context) -> None:
-        parts = urlsplit(table.url.get_secret_value())
+        secret = None if table.password is None else table.password.get_secret_value()
+        address = MySqlAddress(table.url.get_secret_value(), table.username, secret)
         self._label = table.label
-        password = table.password.get_secret_value() if table.password is not None else unquote(parts.password or "")
         with self._explained():
             self._connection = pymysql.connect(
-                host=parts.hostname,
-                port=parts.port or 3306,
-                user=table.username or unquote(parts.username or ""),
-                password=password,
-                database=parts.path.strip("/"),
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=max(1, round(table.timeout.total_seconds())),
-                read_timeout=600,
+                **address.arguments(table.timeout.total_seconds()),
+                database=address.database,
                 init_command="SET SESSION time_zone = '+00:00'",
                 ssl=None if table.tls is None else table.tls.texts(context).ssl_context(),
                 cursorclass=SSCursor,
@@ -89,28 +82,28 @@ class MysqlDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All as of its beginning, for tables of an engine with transactions."""
-        self._say("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        self._say("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        """A consistent snapshot, for tables of a transactional engine."""
+        self._execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self._execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         try:
             yield
         finally:
             if self._connection.open:
-                self._say("ROLLBACK")
+                self._execute("ROLLBACK")
 
     def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
-        """As the server sends them."""
+        """Pages as the server sends them."""
         with self._explained(), self._connection.cursor() as cursor:
             cursor.execute(statement, tuple(parameters))
             while page := cursor.fetchmany(PAGE):
                 yield list(page)
 
     def close(self) -> None:
-        """Close the connection; in the middle of a result there is no way to say goodbye."""
+        """Close the connection; in the middle of a result only by force."""
         if self._connection.open:
             self._connection._force_close()
 
-    def _say(self, statement: str) -> None:
+    def _execute(self, statement: str) -> None:
         with self._explained(), self._connection.cursor() as cursor:
             cursor.execute(statement)
 
@@ -130,11 +123,11 @@ def _kind(column: Sequence[Any]) -> pa.DataType:
 
 
 def _explanation(label: str, error: pymysql.MySQLError) -> ProjectError:
-    code, said = (error.args[0], str(error.args[-1])) if error.args else (0, type(error).__name__)
+    code, reason = error_code(error), error_text(error)
     if code in _DENIED:
-        return not_let_in(label, said)
+        return access_denied(label, reason)
     if code in _MISSING:
-        return missing(label, said)
-    if code in _PASSING or isinstance(error, pymysql.err.InterfaceError):
-        return service_away(label, said)
-    return ProjectError("table-refused", f"{label}: {said}", hint="look at the server's log")
+        return missing(label, reason)
+    if code in _TRANSIENT or isinstance(error, pymysql.err.InterfaceError):
+        return service_unavailable(label, reason)
+    return ProjectError("table-refused", f"{label}: {reason}", hint="see the server's log")

@@ -14,9 +14,10 @@ from psycopg.types.string import TextLoader
 
 from headrace.core.context import Context
 from headrace.core.schema import TIMESTAMP
-from headrace.systems.postgres import one_line
+from headrace.systems.postgres.connection import server_parameters
+from headrace.systems.postgres.server import one_line
+from headrace.systems.postgres.tables import TableServer, explained
 from headrace.tables.polling.database import PAGE, Database, Row, missing, value_unfit
-from headrace.tables.postgres.server import PgServer, explained
 
 if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable
@@ -34,7 +35,7 @@ _KINDS = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": TIMESTAMP,
 }
-# as the server writes them: there is no such column, or it is a text
+# types without a counterpart in Spark: texts as the server writes them
 _TEXTS = ("time", "timetz", "interval", "json", "jsonb", "uuid")
 _MISSING = (
     psycopg.errors.UndefinedTable,
@@ -45,33 +46,20 @@ _LARGEST = 38
 
 
 class _FiniteNumbers(NumericLoader):
-    """No decimal is NaN or infinite: they are null."""
+    """NaN and infinite numbers, which no decimal can be, become null."""
 
     def load(self, data: Any) -> Any:
-        found = super().load(data)
-        return found if isinstance(found, Decimal) and found.is_finite() else None
+        number = super().load(data)
+        return number if isinstance(number, Decimal) and number.is_finite() else None
 
 
 class PostgresDatabase(Database):
-    """Asked in transactions that read only."""
+    """Queried in read-only transactions."""
 
     def __init__(self, table: PollingTable, context: Context) -> None:
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(table.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if table.username is not None:
-            options["user"] = table.username
-        if table.password is not None:
-            options["password"] = table.password.get_secret_value()
-        tls = table.tls.texts(context) if table.tls is not None else None
         self._label = table.label
-        self._connection = PgServer(table.label, table.url.get_secret_value(), options, tls).connect()
+        parameters = server_parameters(table.url, table.username, table.password, table.tls, context, table.timeout)
+        self._connection = TableServer(table.label, **parameters).connect()
         for name in _TEXTS:
             self._connection.adapters.register_loader(name, TextLoader)
         self._connection.adapters.register_loader("numeric", _FiniteNumbers)
@@ -86,7 +74,7 @@ class PostgresDatabase(Database):
         known = self._connection.adapters.types.get(column.type_code)
         name = "text" if known is None else known.name
         if name == "numeric":
-            # without precision as much after the point as leaves room for twenty digits before it
+            # without precision, 18 digits after the point leave room for 20 before it
             precision, scale = (column.precision, column.scale) if column.precision else (_LARGEST, 18)
             kind = pa.decimal128(min(_LARGEST, precision), min(_LARGEST, max(0, scale or 0)))
         else:
@@ -106,13 +94,13 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All as of the first statement."""
+        """A consistent snapshot as of the first statement."""
         with explained(self._label), self._connection.transaction(force_rollback=True):
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield
 
     def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
-        """By a cursor of the server."""
+        """Pages from a cursor of the server."""
         with explained(self._label), self._connection.cursor(name="headrace_polling") as cursor:
             cursor.execute(statement, tuple(parameters))
             while page := self._page(cursor):
@@ -124,10 +112,11 @@ class PostgresDatabase(Database):
         except psycopg.DataError as error:
             if error.sqlstate is not None:
                 raise
-            raise value_unfit(self._label, str(error)) from error  # such as an infinite date: Python has none
+            raise value_unfit(
+                self._label, str(error)
+            ) from error  # such as an infinite date, which Python does not have
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     @contextmanager

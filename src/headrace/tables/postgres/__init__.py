@@ -1,4 +1,4 @@
-"""`type: postgres`: a table of a PostgreSQL database, and every change of it."""
+"""`type: postgres`: a table of a PostgreSQL database and all its changes."""
 
 from __future__ import annotations
 
@@ -6,38 +6,47 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
 from headrace.core.tables import TableReader, TableShape, TableSource
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.services import not_let_in
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection, PostgresUrl
+from headrace.systems.services import access_denied
 
 if TYPE_CHECKING:
-    from headrace.tables.postgres.server import PgServer
+    from headrace.systems.postgres import tables as pg_tables
+    from headrace.systems.postgres.tables import TableServer
+    from headrace.tables.postgres import catalog, publication, reader
+else:
+    pg_tables, catalog, publication, reader = lazy_modules(
+        "headrace.systems.postgres.tables",
+        "headrace.tables.postgres.catalog",
+        "headrace.tables.postgres.publication",
+        "headrace.tables.postgres.reader",
+    )
 
 _SLOT = r"[a-z0-9_]{1,63}"
 _DATABASE_LETTERS = 40
 
 
-class PostgresTable(TableSource):
+class PostgresTable(PostgresConnection, TableSource):
     """A table of a PostgreSQL database (12 or later) by logical replication: its rows once, then every change.
 
-    Delivery: exactly once. Rows are read under the snapshot that the replication slot begins with, so they and the
-    stream of changes meet exactly; a restart goes on where the log ends, without reading rows again. The slot moves on
-    only when changes are durable here. Order: as committed. Tables of one database and `slot` change together,
-    transaction by transaction; one of more than 10,000 changes comes in parts. Scale: one connection and one process
+    Delivery: exactly once. Rows are read under the snapshot at which the replication slot starts, so no change is lost
+    or repeated; after a restart the table resumes where its log ends, without reading rows again. The slot advances
+    only when changes are durable in the log. Order: as committed. Tables of one database and `slot` change together,
+    transaction by transaction; a transaction of more than 10,000 changes is split. Scale: one connection and process
     of the server per slot; some ten thousand changes and more than a hundred thousand rows of a snapshot per second.
-    Columns: an added one is taken over, with null in rows that do not change; a dropped one is null from then on; a
-    changed type is refused. Generated columns are left out. Types: `numeric` without precision is decimal(38,18), its
-    NaN is null; infinite dates are the last and first there are; types that Spark does not have are texts.
+    Columns: an added column is captured, with null in unchanged rows; a dropped column is null from then on; a changed
+    type is refused. Generated columns are left out. Types: `numeric` without precision is decimal(38,18), its NaN is
+    null; infinite dates become the last and first possible ones; types that Spark does not have are texts.
     """
 
     type: Literal["postgres"] = "postgres"
@@ -46,35 +55,24 @@ class PostgresTable(TableSource):
         "and SELECT on the table.",
         examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
     )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
-    )
     table: str = Field(
         description="The table, with its schema if that is not in the search path.", examples=["orders", "shop.orders"]
     )
     slot: str | None = Field(
         None,
         pattern=f"^{_SLOT}$",
-        description="Replication slot, made when it is missing; one per project. Tables of one database with the same "
-        "slot are read together. Left out: headrace_ and the database.",
+        description="Replication slot, created when it is missing; one per project. Tables of one database with the "
+        "same slot are read together. Left out: headrace_ and the database.",
         examples=["headrace_shop"],
     )
     publication: str | None = Field(
         None,
-        description="A publication that has these tables; left out: one is made for them, named as the slot.",
+        description="A publication that has these tables; left out: one is created, named as the slot.",
         examples=["shop_changes"],
     )
     texts: list[str] = Field(
         default=[],
-        description="Columns to take as texts, as PostgreSQL writes them: numbers and dates that Spark cannot hold.",
+        description="Columns to read as texts, as PostgreSQL writes them: numbers and dates that Spark cannot hold.",
         examples=[["amount"]],
     )
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for a connection.")
@@ -82,70 +80,40 @@ class PostgresTable(TableSource):
     @property
     def group(self) -> str:
         """Server, database and slot."""
-        return f"postgres {self._at} {self.slot_name}"
+        return f"postgres {self.address} {self.slot_name}"
 
     @property
     def label(self) -> str:
-        """Table and server, without names and passwords."""
-        return f"postgres {self.table} at {self._at}"
+        """Table and server, without user and password."""
+        return f"postgres {self.table} at {self.address}"
 
     @property
     def slot_name(self) -> str:
-        """The slot as it is given, or one that any start finds again."""
+        """The given slot, or a stable default."""
         if self.slot is not None:
             return self.slot
-        database = re.sub(r"[^a-z0-9_]", "_", self._parts.path.strip("/").lower())[:_DATABASE_LETTERS]
-        return f"headrace_{database}_{hashlib.sha256(self._at.encode()).hexdigest()[:8]}"
+        database = re.sub(r"[^a-z0-9_]", "_", urlsplit(self.url.get_secret_value()).path.strip("/").lower())[
+            :_DATABASE_LETTERS
+        ]
+        return f"headrace_{database}_{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
-    @property
-    def _parts(self) -> SplitResult:
-        return urlsplit(self.url.get_secret_value())
-
-    @property
-    def _at(self) -> str:
-        return f"{self._parts.netloc.rpartition('@')[2]}{self._parts.path}"
-
-    def server(self, context: Context, label: str | None = None) -> PgServer:
-        """How to connect."""
-        from headrace.tables.postgres.server import PgServer
-
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
-        tls = self.tls.texts(context) if self.tls is not None else None
-        return PgServer(label or self.label, self.url.get_secret_value(), options, tls)
+    def server(self, context: Context, label: str | None = None) -> TableServer:
+        return pg_tables.TableServer(label or self.label, **self.server_parameters(context, self.timeout))
 
     def check(self, context: Context) -> None:
-        """The server tells changes, the role may read them, there is room for a slot, and the table can be followed."""
-        from headrace.tables.postgres import catalog
-        from headrace.tables.postgres.publication import lacking_rights, require_publication
-        from headrace.tables.postgres.server import explained
-
-        with explained(self.label), self.server(context).connect() as connection:
+        """The server supports replication, the role has the rights, a slot is free, and the table can be captured."""
+        with pg_tables.explained(self.label), self.server(context).connect() as connection:
             catalog.require_server(connection, self.label, self.slot_name)
             table = catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts)
-            lacking = lacking_rights(connection, table, self.publication)
+            lacking = publication.lacking_rights(connection, table, self.publication)
             if lacking:
-                raise not_let_in(self.label, f"this role lacks {', '.join(lacking)}")
+                raise access_denied(self.label, f"this role lacks {', '.join(lacking)}")
             if self.publication is not None:
-                require_publication(connection, self.publication, [table])
+                publication.require_publication(connection, self.publication, [table])
 
     def shape(self, context: Context) -> TableShape:
-        """What the catalogue says."""
-        from headrace.tables.postgres import catalog
-        from headrace.tables.postgres.server import explained
-
-        with explained(self.label), self.server(context).connect() as connection:
+        """The shape in the catalogue."""
+        with pg_tables.explained(self.label), self.server(context).connect() as connection:
             return catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts).shape
 
     @classmethod
@@ -157,17 +125,15 @@ class PostgresTable(TableSource):
         context: Context,
     ) -> TableReader:
         """One slot for all of them."""
-        from headrace.tables.postgres.reader import FollowedTable, PostgresReader
-
-        mine = cast(Mapping[str, PostgresTable], tables)
-        first = next(iter(mine.values()))
-        others = {str(one.publication) for one in mine.values()}
-        if len(others) > 1:
+        own = cast(Mapping[str, PostgresTable], tables)
+        first = next(iter(own.values()))
+        publications = {str(table.publication) for table in own.values()}
+        if len(publications) > 1:
             raise ProjectError(
                 "publication-unfit",
-                f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(others))}",
+                f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(publications))}",
                 hint="write one publication for all of them, or a `slot` for each",
             )
-        wanted = {name: FollowedTable(one.table, tuple(one.texts)) for name, one in mine.items()}
+        followed = {name: reader.FollowedTable(table.table, tuple(table.texts)) for name, table in own.items()}
         server = first.server(context, label=first.group)
-        return PostgresReader(server, wanted, shapes, first.slot_name, first.publication, after)
+        return reader.PostgresReader(server, followed, shapes, first.slot_name, first.publication, after)
