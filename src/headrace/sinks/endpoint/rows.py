@@ -1,4 +1,4 @@
-"""The rows of a batch on their way to be changes of an endpoint."""
+"""The rows of a batch as changes of an endpoint."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks._latest import last_of_each
 from headrace.sinks.endpoint.stage import DELETED, OPERATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
 
     from headrace.sinks.endpoint import EndpointSink
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _NUMBER = "__number"
 
 
 def changes_of(rows: DataFrame, sink: EndpointSink) -> DataFrame:
-    """One row per key, or with operations all of them, together by key and in order."""
-    from pyspark.sql import functions as F
-
+    """One row per key, or with operations all rows, grouped by key and in order."""
     if sink.delete is not None:
         rows = rows.withColumn(DELETED, F.col(f"`{sink.delete}`")).drop(sink.delete)
     if sink.operation is not None:
@@ -31,8 +33,6 @@ def changes_of(rows: DataFrame, sink: EndpointSink) -> DataFrame:
 
 
 def _in_order(rows: DataFrame, sink: EndpointSink) -> DataFrame:
-    from pyspark.sql import functions as F
-
     keys = [F.col(f"`{name}`") for name in sink.keys]
     named = rows.withColumn(OPERATION, F.lower(F.col(f"`{sink.operation}`"))).drop(str(sink.operation))
     numbered = named.withColumn(_NUMBER, F.monotonically_increasing_id())
@@ -41,7 +41,7 @@ def _in_order(rows: DataFrame, sink: EndpointSink) -> DataFrame:
 
 
 def require_types(sink: EndpointSink, schema: pa.Schema) -> None:
-    """Refuse columns whose type does not fit what they are there for."""
+    """Refuse columns whose type does not suit the option that names them."""
     simple = "a simple value: a number, text, time or boolean"
     _require(sink, schema, "key", sink.keys, _is_simple, simple)
     for index in sink.layout["indexes"]:

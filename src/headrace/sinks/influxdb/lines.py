@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks._chunks import chunks, halves
 from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
@@ -18,6 +19,9 @@ from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 TAG_PREFIXES = ("tag_", "label_")
 MOST_BYTES = 8 << 20
@@ -55,8 +59,6 @@ def cannot_hold(kind: str) -> bool:
 
 def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
     """`line`, null where a row has no field; `problem`, and then the `row` as JSON, where it cannot be a point."""
-    from pyspark.sql import functions as F
-
     kinds = dict(rows.dtypes)
     tags = [_tag(column, name) for column, name in sorted(shape.tags.items(), key=lambda pair: pair[1])]
     fields = F.concat_ws(",", *(_field(name, kinds[name]) for name in shape.fields))
@@ -72,8 +74,6 @@ def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
 
 def _problem(shape: LineShape) -> Column:
     """Why a row cannot be a point: line protocol has no way to write such a tag."""
-    from pyspark.sql import functions as F
-
     found = F.when(F.col(f"`{shape.time}`").isNull(), F.lit(f"{shape.time} is null"))
     for column, name in shape.tags.items():
         text = F.col(f"`{column}`").cast("string")
@@ -82,15 +82,11 @@ def _problem(shape: LineShape) -> Column:
 
 
 def _tag(column: str, name: str) -> Column:
-    from pyspark.sql import functions as F
-
     text = F.col(f"`{column}`").cast("string")
     return F.when(text != "", F.concat(F.lit(f",{_escaped(name)}="), F.regexp_replace(text, "([,= ])", r"\\$1")))
 
 
 def _field(column: str, kind: str) -> Column:
-    from pyspark.sql import functions as F
-
     value = F.col(f"`{column}`")
     text = value.cast("string")
     if kind in _INTEGERS:
@@ -118,7 +114,6 @@ class InfluxWrite:
     report: Report
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all points, then tell about them."""
         try:
             lines = self._lines(batches)
             for portion in chunks(lines, lambda one: len(one[1]) + 1, self.batch_size, MOST_BYTES):
@@ -136,14 +131,14 @@ class InfluxWrite:
                 if line is not None:
                     yield first + number, line
                 elif problems[number].is_valid:
-                    said = str(problems[number].as_py())
-                    self.report.refused(first + number, "not-a-point", said, str(rows[number].as_py()).encode())
+                    reason = str(problems[number].as_py())
+                    self.report.refused(first + number, "not-a-point", reason, str(rows[number].as_py()).encode())
                 else:
                     self.report.counts["empty"] += 1
             first += len(lines)
 
     def _write(self, portion: list[tuple[int, bytes]]) -> None:
-        """Points are told by measurement, tags and time, so to write some again changes nothing."""
+        """Idempotent: measurement, tags and time identify a point."""
         body = b"\n".join(line for _, line in portion)
         body, headers = gzipped(body) if self.gzip else (body, {})
         answer = self.client.send("POST", self.path, body, headers)
@@ -157,7 +152,7 @@ class InfluxWrite:
             raise _unexpected(self.client.label, answer)
         elif len(portion) == 1:
             number, line = portion[0]
-            self.report.refused(number, "refused", _said(answer), line)
+            self.report.refused(number, "refused", _error_text(answer), line)
         else:
             for half in halves(portion):
                 self._write(list(half))
@@ -168,12 +163,12 @@ def _unexpected(label: str, answer: HttpReply) -> ProjectError:
         return refusal(label, answer)
     return ProjectError(
         "sink-missing",
-        f"{label}: {_said(answer)}",
+        f"{label}: {_error_text(answer)}",
         hint="make the database, or write `create: true`; check the retention policy",
     )
 
 
-def _said(answer: HttpReply) -> str:
+def _error_text(answer: HttpReply) -> str:
     try:
         return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):

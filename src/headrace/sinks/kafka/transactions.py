@@ -15,15 +15,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks.kafka.share import Share, send_all
 from headrace.systems.kafka.cluster import NOT_ALLOWED, client, cluster_error
+
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
 
 ATTEMPTS = 3
 CALL_SECONDS = 60.0
@@ -78,7 +84,6 @@ class TransactionalWrite:
     """The number of each task as a writer, where tasks write their own rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write one share and tell about it."""
         share = Share(batches, None if self.tasks is None else self.tasks[_task()])
         if share.writer is None:
             return
@@ -91,7 +96,7 @@ class TransactionalWrite:
     def _insist_on(self, share: Share) -> tuple[int, int] | None:
         """How many rows and bytes were written, None when they already were.
 
-        An attempt begins anew in every respect: it also learns whether the one before was committed after all.
+        Every attempt starts from scratch: it also checks whether the one before was committed after all.
         """
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
@@ -127,9 +132,9 @@ class TransactionalWrite:
             except Exception as error:  # whatever it was: readers must not wait for this transaction until it times out
                 try:
                     producer.abort_transaction(ABORT_SECONDS)
-                except KafkaException as told:
+                except KafkaException as cause:
                     if _says_nothing(error):
-                        raise told from error
+                        raise cause from error
                 raise
             return rows, size
 
@@ -148,7 +153,7 @@ class TransactionalWrite:
             **_DEFAULTS,
             **self.properties,
             "transactional.id": self._transactional_id(share),
-            "delivery.report.only.error": True,  # a record that fails fails its transaction, nothing else is asked
+            "delivery.report.only.error": True,  # a record that fails fails its transaction; nothing else is reported
         }
 
     def _consumer_settings(self, group: int) -> dict[str, str]:
@@ -164,15 +169,13 @@ class TransactionalWrite:
 
 
 def _task() -> int:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     assert task is not None, "rows without a writer are written by tasks"
     return task.partitionId()
 
 
 def insist(call: Callable[[float], Answer]) -> Answer:
-    """Call until it works, as long as Kafka says that it may yet; never longer than CALL_SECONDS."""
+    """Repeat a call while Kafka reports transient errors, for at most CALL_SECONDS."""
     until = time.monotonic() + CALL_SECONDS
     while True:
         try:
@@ -182,11 +185,11 @@ def insist(call: Callable[[float], Answer]) -> Answer:
             passing = reason.retriable() or reason.code() in _PASSING
             if not passing or reason.fatal() or reason.txn_requires_abort() or time.monotonic() > until:
                 raise
-        time.sleep(0.05)  # a coordinator that moves or loads tells nobody when it is done
+        time.sleep(0.05)  # a coordinator does not report when it has moved or loaded
 
 
 def _says_nothing(error: Exception) -> bool:
-    """Whether it is only said of a record that its producer has failed before; what it calls next says why."""
+    """Whether an error only reports that the producer has failed before; its next call reports the cause."""
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
 
 

@@ -1,4 +1,4 @@
-"""The table that rows go into: what it is like, whether rows fit, and how each column is written."""
+"""The target table: its columns and keys, whether rows fit, and how each column is written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import pyarrow as pa
 from psycopg import sql
 
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, t.typcategory,
@@ -56,7 +60,7 @@ class TableColumn:
     typname: str
     category: str
     needed: bool
-    """Whether a row must have it."""
+    """Whether a row needs a value for it."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,10 @@ class ServerTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """For statements."""
         return sql.Identifier(self.schema, self.name)
 
     def column(self, name: str) -> TableColumn:
-        """A column that is there."""
+        """An existing column."""
         return next(one for one in self.columns if one.name == name)
 
 
@@ -86,7 +89,7 @@ def split_name(table: str) -> tuple[str | None, str]:
 
 
 def find_table(connection: Connection[Any], table: str) -> ServerTable | None:
-    """The table, None when there is none."""
+    """The table; None if it does not exist."""
     schema, name = split_name(table)
     quoted = (sql.Identifier(schema, name) if schema else sql.Identifier(name)).as_string(connection)
     place = connection.execute(
@@ -114,7 +117,7 @@ def column_type(kind: pa.DataType) -> str:
 
 
 def create_statement(schema: str, name: str, columns: pa.Schema, key: Sequence[str]) -> sql.Composed:
-    """What makes a table for these rows."""
+    """The statement that creates a table for these rows."""
     parts = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(column_type(field.type))) for field in columns]
     if key:
         parts.append(sql.SQL("PRIMARY KEY ({})").format(identifiers(key)))
@@ -176,23 +179,19 @@ def _fits(kind: pa.DataType, held: TableColumn) -> bool:
     return held.category == "N"
 
 
-def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *beside: str) -> DataFrame:
+def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *further: str) -> DataFrame:
     """The rows with every column as the server reads it from CSV. What Arrow writes well itself stays as it is.
 
-    Columns `beside` the table's own come last.
+    Columns that are not part of the table, `further`, come last.
     """
-    from pyspark.sql import functions as F
-
     made = []
     for field in schema:
         column = F.col(f"`{field.name}`")
         made.append(_text(column, field.type, table.column(field.name)).alias(field.name))
-    return rows.select(*made, *beside)
+    return rows.select(*made, *further)
 
 
 def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:
-    from pyspark.sql import functions as F
-
     if pa.types.is_binary(kind):
         return _bytes(column) if held.typname == "bytea" else column.cast("string")
     if pa.types.is_list(kind) and held.category == "A":
@@ -203,14 +202,11 @@ def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:
 
 
 def _bytes(column: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.concat(F.lit("\\x"), F.hex(column))
 
 
 def _array(column: Column, kind: pa.DataType) -> Column:
     """`{"a","b",NULL}`, and one pair of braces more for each dimension more."""
-    from pyspark.sql import functions as F
 
     def element(value: Column) -> Column:
         if pa.types.is_list(kind.value_type):

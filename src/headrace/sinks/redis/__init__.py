@@ -13,6 +13,7 @@ from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows,
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
@@ -23,8 +24,17 @@ from headrace.systems.redis.connection import RedisConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
 
+    from headrace.sinks.redis import merge as redis_merge
+    from headrace.sinks.redis import write as redis_write
+    from headrace.systems.redis import client as redis_client
     from headrace.systems.redis.client import RedisClient
+else:
+    F = lazy_modules("pyspark.sql.functions")
+    redis_merge, redis_write, redis_client = lazy_modules(
+        "headrace.sinks.redis.merge", "headrace.sinks.redis.write", "headrace.systems.redis.client"
+    )
 
 _NESTED = ("array", "map", "struct")
 
@@ -68,7 +78,7 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         "the row does not have stay as they are.",
     )
     nulls: Literal["keep", "delete"] = Field(
-        "keep", description="With `merge`: whether a null leaves its field as it is, or takes it away."
+        "keep", description="With `merge`: whether a null keeps its field, or deletes it."
     )
     keep: list[str] = Field(
         default=[],
@@ -79,7 +89,9 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         default=[], description="Values of fields in `keep` that count as none.", examples=[["", "0"]]
     )
     sequence: str | None = Field(
-        None, description="Column that tells the newer of two rows of a batch with one key.", examples=["updated_at"]
+        None,
+        description="Column that decides which of two rows of a batch with one key is newer.",
+        examples=["updated_at"],
     )
     delete: str | None = Field(
         None, description="Boolean column: true deletes the key. It is not part of the value.", examples=["is_deleted"]
@@ -89,8 +101,8 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for one answer.")
     retry_for: Duration = Field(
         timedelta(seconds=30),
-        description="How long writing is tried again while the server is away or busy; then the flow is degraded, and "
-        "goes on when the server is back.",
+        description="How long writing is retried while the server is unavailable or busy; then the flow is degraded, "
+        "and resumes when the server is back.",
     )
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
 
@@ -104,22 +116,20 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
             raise ValueError("`merge` is about fields: write `value: hash` or `value: json`")
         for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
             if given and not self.merge:
-                raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
+                raise ValueError(f"`{name}` needs `merge`: without it all fields are replaced")
         return self
 
     @property
     def guarantee(self) -> Delivery:
-        """Keys are made of the rows."""
+        """Keys are derived from the rows."""
         return "idempotent"
 
     @property
     def target(self) -> str:
-        """The keys."""
         return self.key
 
     @property
     def label(self) -> str:
-        """Keys and server."""
         return f"redis {self.key} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
@@ -129,11 +139,11 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         return self
 
     def check(self, context: Context) -> None:
-        """The server answers and lets us in."""
+        """The server answers and accepts the login."""
         self.client(context).call(lambda connection: connection.ping())
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """All columns that are named are there."""
+        """All named columns exist."""
         require_columns(self.label, "key", templates.columns_of(self.key), columns)
         for option in ("column", "sequence", "delete"):
             name = getattr(self, option)
@@ -151,15 +161,11 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
-        from headrace.systems.redis.client import RedisClient
-
         server = self.server(self.label, context)
-        return RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
+        return redis_client.RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
 
     def entries(self, rows: DataFrame) -> DataFrame:
         """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""
-        from pyspark.sql import functions as F
-
         columns = [name for name in rows.columns if name != self.delete]
         gone: Column = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)
         value, fields = document(columns, nulls=True), []
@@ -177,22 +183,18 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         return (in_order_of_each if self.merge else last_of_each)(made, ["key"], "order" if self.sequence else None)
 
     def _fields(self, rows: DataFrame, columns: Sequence[str]) -> list[Column]:
-        from pyspark.sql import functions as F
-
         if self.column is not None:
             texts = F.transform_values(F.col(f"`{self.column}`"), lambda _, value: value.cast("string").cast("binary"))
             return [texts.alias("fields")]
         return [_text(rows, name).alias(f"field_{number}") for number, name in enumerate(columns)]
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all keys of the batch; again if it is run again."""
-        from headrace.sinks.redis.merge import Merging
-        from headrace.sinks.redis.write import RedisWrite
-
         columns = tuple(name for name in rows.columns if name != self.delete) if self.column is None else ()
         ttl_ms = round(self.ttl.total_seconds() * 1000) if self.ttl else None
-        merging = Merging(not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms)
-        write = RedisWrite(
+        merging = redis_merge.Merging(
+            not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms
+        )
+        write = redis_write.RedisWrite(
             client=self.client(batch.context),
             fields=columns if self._hash else None,
             ttl_ms=ttl_ms,
@@ -203,11 +205,9 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Set and delete keys; again if the batch is run again."""
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Keys are set again, or changed again."""
         if self.merge:
             return f"{rewind.read_again}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""
@@ -220,8 +220,6 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
 def _text(rows: DataFrame, name: str) -> Column:
     """A column as text or bytes."""
-    from pyspark.sql import functions as F
-
     column, kind = F.col(f"`{name}`"), dict(rows.dtypes)[name]
     if kind == "binary":
         return column

@@ -1,4 +1,4 @@
-"""Upkeep of the logs of tables: many small changes become one base, and what no view needs any more goes."""
+"""Compacts table logs: many small change files become one base, and files that no view needs are deleted."""
 
 from __future__ import annotations
 
@@ -21,65 +21,66 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EVERY_SECONDS = 30.0
-_MANY_FILES = 200
-"""Files that a table is read from before it is worth a job to make one of them."""
+_MIN_FILES = 200
+"""From this number of files on, a table is worth a job that compacts it."""
 
 
 @dataclass(frozen=True)
 class _Removal:
-    """What may go once the batches that were under way when a table was folded are done: they read the old files."""
+    """Old files that can be deleted after the batches that were running during the compaction: they read them."""
 
     sequence: int
     batches: Mapping[str, int]
-    """By generation, the newest batch that was begun then."""
+    """By generation, the newest batch that was started at that time."""
 
 
 @dataclass
-class TableFolder:
-    """Observer that folds the tables of views now and then.
+class TableCompactor:
+    """Observer that compacts the tables of views.
 
-    As far as the view goes that is furthest behind: a batch of it that runs again needs the table as it was then.
+    Only up to the position of the view that is furthest behind: a batch of it that is repeated needs the table of that
+    time.
     """
 
     spark: SparkSession
     state: StateDir
     project: Project
-    least: int = _MANY_FILES
+    min_files: int = _MIN_FILES
     _due: float = field(default_factory=lambda: time.monotonic() + _EVERY_SECONDS)
     _waiting: dict[str, _Removal] = field(default_factory=dict)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
-        """Look at all tables when it is time."""
         if flow.tables() and time.monotonic() >= self._due:
             self._due = time.monotonic() + _EVERY_SECONDS
-            self.look()
+            self.compact()
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Nothing is open."""
 
-    def look(self) -> list[str]:
-        """Remove what nobody reads any more, and fold tables that are in many files; the names of these."""
-        # also flows that do not run now count: they will go on from where they are
+    def compact(self) -> list[str]:
+        """Delete files that are no longer read and compact tables with many files; returns the names of these."""
+        # flows that do not run count too: they will resume from their positions
         plan = make_plan(self.project)
-        folded: list[str] = []
+        compacted: list[str] = []
         for group, shapes in _groups(plan).items():
             log, views = table_log(self.project.context, group), list(_generations(plan, self.state, group))
             self._remove(log, group, views)
-            reached = min((_reached(one, group) for one in views), default=0)
+            reached = min((_reached(view, group) for view in views), default=0)
             if not reached or group in self._waiting:
                 continue
-            if any(len(log.state(name, reached)) >= self.least for name in shapes):
-                begun = {one.id: planned.batch_id for one in views if (planned := one.checkpoint.planned()) is not None}
-                # all of them: commits are kept as long as one table is told by them
+            if any(len(log.state(name, reached)) >= self.min_files for name in shapes):
+                planned = {view.id: view.checkpoint.planned() for view in views}
+                started = {id: record.batch_id for id, record in planned.items() if record is not None}
+                # all tables of the group: a commit is kept as long as one table needs it
                 for name, shape in shapes.items():
                     _fold(self.spark, log, name, shape, reached)
-                self._waiting[group] = _Removal(reached, begun)
-                folded += shapes
-        return folded
+                self._waiting[group] = _Removal(reached, started)
+                compacted += shapes
+        return compacted
 
     def _remove(self, log: TableLog, group: str, views: Sequence[Generation]) -> None:
         waiting = self._waiting.get(group)
-        if waiting is not None and all(_done(one) >= waiting.batches.get(one.id, -1) for one in views):
+        if waiting is not None and all(_committed(view) >= waiting.batches.get(view.id, -1) for view in views):
             log.retain(waiting.sequence)
             del self._waiting[group]
 
@@ -96,28 +97,28 @@ def _fold(spark: SparkSession, log: TableLog, table: str, shape: TableShape, seq
 
 
 def _groups(plan: Plan) -> dict[str, dict[str, TableShape]]:
-    found: dict[str, dict[str, TableShape]] = {}
+    groups: dict[str, dict[str, TableShape]] = {}
     for flow in plan.flows:
-        for one in flow.tables():
-            if one.shape is not None:
-                found.setdefault(one.spec.source.group, {})[one.name] = one.shape
-    return found
+        for table in flow.tables():
+            if table.shape is not None:
+                groups.setdefault(table.spec.source.group, {})[table.name] = table.shape
+    return groups
 
 
 def _generations(plan: Plan, state: StateDir, group: str) -> Iterator[Generation]:
-    """The generations of all views of a group's tables, also those that are built beside another."""
+    """The current and candidate generations of all views that read tables of a group."""
     for flow in plan.flows:
-        if any(one.spec.source.group == group for one in flow.tables()):
-            found = state.generations(flow.name)
-            yield from (one for one in (found.current(), found.candidate()) if one is not None)
+        if any(table.spec.source.group == group for table in flow.tables()):
+            generations = state.generations(flow.name)
+            yield from (each for each in (generations.current(), generations.candidate()) if each is not None)
 
 
 def _reached(generation: Generation, group: str) -> int:
-    """How far a view has read the log; 0 before its first batch."""
+    """The sequence number up to which a view has read the log; 0 before its first batch."""
     record = generation.checkpoint.committed()
     return 0 if record is None else int(record.ends[0].get(group, 0))
 
 
-def _done(generation: Generation) -> int:
+def _committed(generation: Generation) -> int:
     record = generation.checkpoint.committed()
     return -1 if record is None else record.batch_id
