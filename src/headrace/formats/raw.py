@@ -25,7 +25,6 @@ class RawFormat(Format):
     model_config = ConfigDict(populate_by_name=True)
     can_fail: ClassVar[bool] = False
     verbatim: ClassVar[bool] = True
-    has_native_decoder: ClassVar[bool] = True
 
     type: Literal["raw"] = "raw"
     as_: Literal["binary", "string"] = Field("binary", alias="as", description="The type of the column `value`.")

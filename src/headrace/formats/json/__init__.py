@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -38,8 +38,6 @@ class JsonFormat(FramedFormat):
     fit), `missing-field`, `empty`. Spark itself decodes it in real-time flows, where a bad record is a row of nulls and
     `required` and enums are not checked. Spark writes NaN as a text.
     """
-
-    has_native_decoder: ClassVar[bool] = True
 
     type: Literal["json"] = "json"
     columns: str | None = Field(

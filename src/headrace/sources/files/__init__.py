@@ -149,48 +149,48 @@ class FilesSource(RecordSource, RowSource):
         folders = partition_values(str(files[-1]), base) if files and not self.recursive else {}
         return pa.schema([*stored, *((name, pa.string()) for name in folders if name not in stored.names)])
 
-    def reader_options(self, context: ReadContext) -> dict[str, str]:
+    def reader_options(self, reading: ReadContext) -> dict[str, str]:
         """These options as options of Spark."""
         return {
-            "basePath": base_folder(context.path(self.path)),
+            "basePath": base_folder(reading.path(self.path)),
             "maxFilesPerTrigger": str(self.max_files_per_trigger),
             # Spark's default is a week: older files that are added later would be ignored silently
             "maxFileAge": spark_interval(self.max_age or _FOR_EVER).replace(" milliseconds", "ms"),
             "recursiveFileLookup": str(self.recursive).lower(),
         }
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The lines or rows, each with its position."""
         match self.contains:
             case "lines":
-                return self._lines(spark, context)
+                return self._lines(spark, reading)
             case "parquet":
-                return self._parquet(spark, context)
+                return self._parquet(spark, reading)
             case "avro":
-                return self._avro(spark, context)
+                return self._avro(spark, reading)
 
-    def _load(self, spark: SparkSession, context: ReadContext, format: str, schema: pa.Schema | None) -> DataFrame:
-        options = self.reader_options(context)
-        path = context.path(self.path)
+    def _load(self, spark: SparkSession, reading: ReadContext, format: str, schema: pa.Schema | None) -> DataFrame:
+        options = self.reader_options(reading)
+        path = reading.path(self.path)
         if not is_glob(path) and is_local(path) and Path(path.removeprefix("file://")).is_file():
             options["basePath"] = path.rpartition("/")[0]
             # a stream takes its path as a folder unless it is a pattern
-            path = f"{path[:-1]}[{path[-1]}]" if context.streaming else path
-        if context.streaming:
+            path = f"{path[:-1]}[{path[-1]}]" if reading.streaming else path
+        if reading.streaming:
             stream = spark.readStream.format(format).options(**options)
             return (stream if schema is None else stream.schema(to_ddl(schema))).load(path)
         batch = spark.read.format(format).options(**options)
         return (batch if schema is None else batch.schema(to_ddl(schema))).load(path)
 
-    def _lines(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def _lines(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.functions import arrow_udf
 
-        header = self._header(context)
+        header = self._header(reading.context)
         # Spark refuses its own row numbers (monotonically_increasing_id) in streams. Only the place of a line goes to
         # Python and back, not the line; a filter must not be moved before the counting, hence "nondeterministic".
         numbered = arrow_udf(number_lines, "bigint").asNondeterministic()  # type: ignore[call-overload]
-        lines = self._load(spark, context, "text", None).select(
+        lines = self._load(spark, reading, "text", None).select(
             sf.col("value").cast("binary").alias("value"),
             sf.col("_metadata.file_path").alias("_file"),
             sf.col("_metadata.file_block_start").alias("_block"),
@@ -199,9 +199,9 @@ class FilesSource(RecordSource, RowSource):
         )
         return lines if header is None else lines.where(sf.col("value") != sf.lit(header))
 
-    def _parquet(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        schema = self.row_schema(context)
-        return self._load(spark, context, "parquet", schema).selectExpr(
+    def _parquet(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        schema = self.row_schema(reading.context)
+        return self._load(spark, reading, "parquet", schema).selectExpr(
             *(f"`{name}`" for name in schema.names),
             "_metadata.file_path as _file",
             "0L as _block",
@@ -209,12 +209,12 @@ class FilesSource(RecordSource, RowSource):
             "_metadata.file_modification_time as _timestamp",
         )
 
-    def _avro(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        schema = self.row_schema(context)
+    def _avro(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        schema = self.row_schema(reading.context)
         # without its column `content` this only lists the files
-        files = self._load(spark, context, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
+        files = self._load(spark, reading, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
         return files.mapInArrow(
-            containers.ReadContainers(schema, base_folder(context.path(self.path))), self._ddl(schema)
+            containers.ReadContainers(schema, base_folder(reading.path(self.path))), self._ddl(schema)
         )
 
     def _ddl(self, schema: pa.Schema) -> str:

@@ -67,19 +67,20 @@ class GenerateSource(GenerateOptions, RowSource):
     def row_schema(self, context: Context) -> pa.Schema:
         return row_schema(self.fields)
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The rows: as a stream by the clock, as a stream of all rows at once when catching up, or as a batch."""
-        if context.streaming and context.until_caught_up:
+        if reading.streaming and reading.until_caught_up:
             self.require_count()
         name = _register(spark, generator.GeneratedRows)
-        reader = spark.readStream if context.streaming else spark.read
-        ddl = to_ddl(self.row_schema(context)) + "".join(f", {name} {kind}" for name, kind in self.metadata.items())
-        return reader.format(name).schema(ddl).options(**self.reader_options(context)).load()
+        reader = spark.readStream if reading.streaming else spark.read
+        metadata = "".join(f", {column} {kind}" for column, kind in self.metadata.items())
+        ddl = to_ddl(self.row_schema(reading.context)) + metadata
+        return reader.format(name).schema(ddl).options(**self.reader_options(reading)).load()
 
-    def reader_options(self, context: ReadContext) -> dict[str, str]:
+    def reader_options(self, reading: ReadContext) -> dict[str, str]:
         """The options of the data source."""
-        options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(context.until_caught_up).lower()}
-        return options if context.max_records is None else options | {"max_records": str(context.max_records)}
+        options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(reading.until_caught_up).lower()}
+        return options if reading.max_records is None else options | {"max_records": str(reading.max_records)}
 
     def encoded(self, records: DataFrame) -> DataFrame:
         """The records, of which the share `bad_records` is corrupted; always the same ones."""

@@ -141,7 +141,7 @@ class HttpSource(RecordSource):
                 break
         return records[:limit]
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The records of the inbox."""
-        name = posted.register_posts(spark, self.path, self.max_age, context)
-        return (spark.readStream if context.streaming else spark.read).format(name).load()
+        name = posted.register_posts(spark, self.path, self.max_age, reading)
+        return (spark.readStream if reading.streaming else spark.read).format(name).load()

@@ -36,12 +36,12 @@ _SCHEMA = pa.schema(
 Offset = dict[str, dict[str, int]]
 
 
-def register_posts(spark: SparkSession, path: str, max_age: timedelta, context: ReadContext) -> str:
+def register_posts(spark: SparkSession, path: str, max_age: timedelta, reading: ReadContext) -> str:
     """Register a data source for an inbox with a session, and return its unique name."""
     name = f"headrace_http_{next(_REGISTRATIONS)}"
     own = {
         "name": classmethod(lambda _source: name),
-        "posts": Posts(path, max_age, context, spark.sparkContext.defaultParallelism),
+        "posts": Posts(path, max_age, reading, spark.sparkContext.defaultParallelism),
     }
     spark.dataSource.register(type("PostedRecords", (PostedRecords,), own))
     return name
@@ -61,12 +61,12 @@ class Posts:
 
     path: str
     max_age: timedelta
-    context: ReadContext
+    reading: ReadContext
     slots: int
 
     @property
     def inbox(self) -> Inbox:
-        return inbox_of(self.context.log_path, self.path, self.max_age)
+        return inbox_of(self.reading.context.log_path, self.path, self.max_age)
 
     def runs(self, after: int, last: int) -> list[Run]:
         """The segments in ranges of about equal size, at most one per slot."""
@@ -85,7 +85,7 @@ class Posts:
         records = size = 0
         for segment in self._between(after, bound):
             records, size = records + count(segment), size + segment.bytes
-            if size >= _BATCH_BYTES or records >= (self.context.max_records or records + 1):
+            if size >= _BATCH_BYTES or records >= (self.reading.max_records or records + 1):
                 return segment.position
         return bound
 
@@ -165,7 +165,7 @@ class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        start = self._posts.context.start
+        start = self._posts.reading.start
         if start is not None:
             return {path: dict(parts) for path, parts in start.items()}
         return self._offset(self._posts.inbox.begin())

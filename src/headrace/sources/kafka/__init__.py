@@ -150,28 +150,28 @@ class KafkaSource(KafkaConnection, RecordSource):
             return None
         return PackedPosition("_partition", "_offset", fixed=(("_topic", self.topics[0]),))
 
-    def reader_options(self, context: ReadContext) -> dict[str, str]:
+    def reader_options(self, reading: ReadContext) -> dict[str, str]:
         """These options as options of Spark. Pure, so a test needs no broker."""
-        properties = {**_DEFAULTS, **self.java_properties(context)}
+        properties = {**_DEFAULTS, **self.java_properties(reading.context)}
         options = {f"kafka.{name}": value for name, value in properties.items()}
         options["kafka.isolation.level"] = "read_committed"
-        options["includeHeaders"] = str(_wants_headers(context)).lower()
-        options["groupIdPrefix"] = self.group_prefix or f"headrace-{context.stream}"
+        options["includeHeaders"] = str(_wants_headers(reading)).lower()
+        options["groupIdPrefix"] = self.group_prefix or f"headrace-{reading.stream}"
         options["failOnDataLoss"] = str(self.fail_on_data_loss).lower()
         if self.pattern is not None:
             options["subscribePattern"] = self.pattern
         else:
             options["subscribe"] = ",".join(self.topics)
-        limit = self.max_records_per_trigger or context.max_records
-        if context.held:
+        limit = self.max_records_per_trigger or reading.max_records
+        if reading.held:
             options |= _HELD
-        elif limit is not None and context.streaming:
+        elif limit is not None and reading.streaming:
             options["maxOffsetsPerTrigger"] = str(limit)
-        return options | self._start_options(context)
+        return options | self._start_options(reading)
 
-    def _start_options(self, context: ReadContext) -> dict[str, str]:
-        if context.start is not None and context.streaming:
-            return {"startingOffsets": json.dumps(context.start, sort_keys=True)}
+    def _start_options(self, reading: ReadContext) -> dict[str, str]:
+        if reading.start is not None and reading.streaming:
+            return {"startingOffsets": json.dumps(reading.start, sort_keys=True)}
         if isinstance(self.start, datetime):
             milliseconds = round(self.start.timestamp() * 1000)
             # Without the strategy a partition that has nothing since then would be an error.
@@ -179,7 +179,7 @@ class KafkaSource(KafkaConnection, RecordSource):
         if isinstance(self.start, dict):
             by_text = {topic: {str(p): offset for p, offset in sorted(o.items())} for topic, o in self.start.items()}
             return {"startingOffsets": json.dumps(by_text, sort_keys=True)}
-        return {"startingOffsets": self.start if context.streaming else "earliest"}
+        return {"startingOffsets": self.start if reading.streaming else "earliest"}
 
     def check(self, context: Context) -> None:
         """The cluster answers, accepts the login and has the topics."""
@@ -201,15 +201,15 @@ class KafkaSource(KafkaConnection, RecordSource):
         """Offsets by topic and partition."""
         return positions.KafkaPositions(self, context)
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """Bytes and metadata, as a stream or up to the present end of the topics."""
-        if context.start is not None and context.streaming:
-            cluster = self.connect(context)
-            whole = complete_start(context.start, cluster.partitions(self.existing_topics(cluster)))
-            context = replace(context, start=whole)
-        reader = spark.readStream if context.streaming else spark.read
-        records = reader.format("kafka").options(**self.reader_options(context)).load()
-        absent = {} if _wants_headers(context) else {"_headers": f"CAST(NULL AS {self.metadata['_headers']})"}
+        if reading.start is not None and reading.streaming:
+            cluster = self.connect(reading.context)
+            whole = complete_start(reading.start, cluster.partitions(self.existing_topics(cluster)))
+            reading = replace(reading, start=whole)
+        reader = spark.readStream if reading.streaming else spark.read
+        records = reader.format("kafka").options(**self.reader_options(reading)).load()
+        absent = {} if _wants_headers(reading) else {"_headers": f"CAST(NULL AS {self.metadata['_headers']})"}
         return records.selectExpr("value", *(f"{absent.get(name, name[1:])} AS {name}" for name in self.metadata))
 
     def sample(self, context: Context, limit: int) -> list[bytes]:
@@ -236,9 +236,9 @@ class KafkaSource(KafkaConnection, RecordSource):
         return matching
 
 
-def _wants_headers(context: ReadContext) -> bool:
+def _wants_headers(reading: ReadContext) -> bool:
     """Two unused headers per record cost 0.9 CPU seconds per million records."""
-    return context.metadata is None or "_headers" in context.metadata
+    return reading.metadata is None or "_headers" in reading.metadata
 
 
 def complete_start(start: Position, partitions: Mapping[str, int]) -> Position:

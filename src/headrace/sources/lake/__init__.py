@@ -97,13 +97,13 @@ class LakeSource(RowSource):
                 options["startingVersion"] = str(begin)
         return options
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The rows; without `changes` all are inserts."""
-        columns = [f"`{name}`" for name in self.row_schema(context).names]
-        path = context.path(self.path)
-        if not context.streaming:
+        columns = [f"`{name}`" for name in self.row_schema(reading.context).names]
+        path = reading.path(self.path)
+        if not reading.streaming:
             return spark.read.format("delta").load(path).selectExpr(*columns, *_INSERTED)
-        options = self.stream_options(context.start, self._table(context).version())
+        options = self.stream_options(reading.start, self._table(reading.context).version())
         rows = spark.readStream.format("delta").options(**options).load(path)
         return rows.selectExpr(*columns, *(self.metadata if self.changes else _INSERTED))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.encoding.json_values import Convert, converter, unfit
+from headrace.core.encoding.json_values import Convert, converter, unfit_value
 from headrace.core.schema import TIMESTAMP
 
 Schema = Mapping[str, Any]
@@ -145,7 +145,7 @@ def _decimal_of(parameters: Mapping[str, str]) -> Meaning:
 def _list_of(convert: Convert) -> Convert:
     def many(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise unfit(value, "a list")
+            raise unfit_value(value, "a list")
         return [convert(element) for element in value]
 
     return many
@@ -167,7 +167,7 @@ def _struct_of(schema: Schema) -> Meaning:
 
     def struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise unfit(value, "an object")
+            raise unfit_value(value, "an object")
         return {name: convert(value.get(name)) for name, _, convert in parts}
 
     return pa.struct([(name, kind) for name, kind, _ in parts]), struct
