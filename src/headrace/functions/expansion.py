@@ -109,8 +109,8 @@ class _Expander:
         name = self.words.tokens[index].text
         if name.lower() in self.own:
             return self.own[name.lower()].function
-        found = library().get(name.lower())
-        return None if found is None or (found.spelled and name != found.name) else found
+        function = library().get(name.lower())
+        return None if function is None or (function.spelled and name != function.name) else function
 
     def _rewritten(self, index: int, function: Function) -> tuple[Edit | None, int]:
         """The edit of one call, and the token after it."""

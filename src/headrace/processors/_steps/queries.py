@@ -38,8 +38,8 @@ def filters_of(query: str, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None
     """The condition as filters of an Arrow batch; None if only Spark can evaluate it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
-    found = [_filter(part, schema) for part in parts]
-    return None if None in found else tuple(one for one in found if one is not None)
+    filters = [_filter(part, schema) for part in parts]
+    return None if None in filters else tuple(filter_ for filter_ in filters if filter_ is not None)
 
 
 def _filter(part: exp.Expr, schema: pa.Schema) -> ColumnFilter | None:
