@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from tests.faults.planting import planted_environment
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
@@ -29,7 +30,7 @@ from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.upgrade import change_of
 from headrace.engine.replay.replay import Begun, DeadLetterReplayer
 from headrace.engine.replay.replay_plan import ReplayPlanner
-from headrace.engine.spark.session import reach
+from headrace.engine.spark.session import configure_store
 from headrace.engine.state.lease import Owner
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
@@ -97,11 +98,11 @@ class Shop:
     def state(self) -> StateDir:
         return StateDir.of(self.project.context)
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, crash: str | None = None) -> subprocess.CompletedProcess[str]:
         """A command in a process of its own."""
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         return subprocess.run(
-            [*command, *arguments], cwd=self.folder, env=os.environ | environment, capture_output=True, text=True,
+            [*command, *arguments], cwd=self.folder, env=planted_environment(crash), capture_output=True, text=True,
             timeout=400, start_new_session=True, check=False,
         )  # fmt: skip
 
@@ -121,7 +122,7 @@ def shop(tmp_path: Path, s3: S3, spark: SparkSession, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SHOP_SECRET", s3.secret_key)
     bucket = f"b{os.urandom(4).hex()}"
     s3.make_bucket(bucket)
-    reach(spark, s3.store)
+    configure_store(spark, s3.store)
     (tmp_path / "in").mkdir()
     made = Shop(tmp_path, PROJECT.replace("BUCKET", bucket).replace("ADDRESS", s3.address))
     made.write("bigint")
@@ -132,7 +133,7 @@ def test_all_that_keeps_state_works_on_an_object_store(
     shop: Shop, spark: SparkSession, run_project: RunProject
 ) -> None:
     shop.add(0, 1, 2)
-    killed = shop.run("run", "counts", "--until-caught-up", HEADRACE_CRASH="between_sinks:1:counts")
+    killed = shop.run("run", "counts", "--until-caught-up", crash="between_sinks:1:counts")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert "secret" not in killed.stderr + (shop.folder / ".headrace" / "logs" / "engine.log").read_text().lower()
     state = shop.state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from tests.faults.planting import planted_environment
 from tests.system.conftest import RunProject, consume
 
 from headrace.core.errors import ProjectError
@@ -192,18 +192,18 @@ def test_a_killed_replay_is_finished_by_the_next_while_an_engine_runs(tmp_path: 
     run_project(tmp_path)
     (tmp_path / "headrace.yaml").write_text(FILES.replace("TYPE", "double"))
 
-    def replay(**environment: str) -> tuple[int, str, str]:
+    def replay(crash: str | None = None) -> tuple[int, str, str]:
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         arguments = ["dead-letters", "replay", "--all", "--yes", "--json", "-p", str(tmp_path)]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, env=os.environ | environment, timeout=900,
+            [*command, *arguments], capture_output=True, text=True, env=planted_environment(crash), timeout=900,
             start_new_session=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
     good = [-1, *(number for number in range(RECORDS) if number not in BROKEN)]
     with StateDir(tmp_path / ".headrace").lock():
-        code, _, _ = replay(HEADRACE_CRASH="between_sinks:0")
+        code, _, _ = replay(crash="between_sinks:0")
         assert code == -signal.SIGKILL
         assert Counter(published(tmp_path / "first")) == Counter(good), "the first sink has them"
         assert Counter(published(tmp_path / "second")) == Counter(good) - Counter(FRACTIONS)

@@ -15,7 +15,6 @@ from headrace.core.records import spark_schema
 from headrace.core.rows import drain
 from headrace.core.sink import Side, StreamingSink
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, runs_of
 from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
@@ -30,6 +29,7 @@ from headrace.engine.spark.failures import from_query
 from headrace.engine.spark.functions import register_for
 from headrace.engine.spark.progress import OUTPUT, rows_out
 from headrace.engine.spark.sql_errors import from_analysis
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan, Input, LakeInput, SinkStep, StreamInput
@@ -256,7 +256,7 @@ def batch_writer(
         try:
             for number, step in enumerate(flow.sinks):
                 check()
-                crash_points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
+                milestones.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
                 if left is None:
@@ -265,7 +265,7 @@ def batch_writer(
                     tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_work(left.on(rows), batch)))
             if not whole:
                 drain(rows)
-            crash_points.reach("after_sinks", flow.name, batch_id)
+            milestones.reach("after_sinks", flow.name, batch_id)
             check()
         finally:
             if shared:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch, Context
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.flows import crash_points
 from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
 from headrace.engine.tables.table_rows import weighted_rows
@@ -67,7 +67,7 @@ class ViewWriter:
         view = self.flow.view
         assert view is not None
         self.check()
-        crash_points.reach("before_batch", self.flow.name, batch_id)
+        milestones.reach("before_batch", self.flow.name, batch_id)
         inputs = self._inputs(batch_id)
         changed = self.maintained.apply(batch_id, inputs)
         self._tell(batch_id, sum(one.rows for one in inputs.values()))
@@ -89,12 +89,12 @@ class ViewWriter:
         for number, step in enumerate(self.flow.sinks):
             self.check()
             if number:
-                crash_points.reach("between_sinks", self.flow.name, batch_id)
+                milestones.reach("between_sinks", self.flow.name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
-        crash_points.reach("after_sinks", self.flow.name, batch_id)
+        milestones.reach("after_sinks", self.flow.name, batch_id)
         self.check()
 
     def _inputs(self, batch_id: int) -> dict[str, TableDelta]:

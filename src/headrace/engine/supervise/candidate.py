@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.flow import side_of
 from headrace.engine.positions.positions import input_positions
 from headrace.engine.positions.upgrade import FlowChange, change_of, define, reason_of
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
@@ -193,9 +193,9 @@ def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSessi
     last: int = json.loads((candidate.folder / _PUBLISH).read_text(encoding="utf-8"))["batch"]
     for number, step in enumerate(flow.sinks):
         if number:
-            crash_points.reach("between_publishes", flow.name, 0)
+            milestones.reach("between_publishes", flow.name, 0)
         step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
-    crash_points.reach("published", flow.name, 0)
+    milestones.reach("published", flow.name, 0)
     generations.switch(candidate)
     tidy_after_switch(flow, state, context)
 

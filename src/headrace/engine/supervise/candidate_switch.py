@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Positions, Reached
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.backfill import is_pending
 from headrace.engine.positions.positions import PositionLog, input_positions
 from headrace.engine.spark.failures import fault_of, from_query
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.supervise.background import Notes, ask
 from headrace.engine.supervise.candidate import (
@@ -233,7 +233,7 @@ class Building:
             raise ProjectError("switch-put-off", "the last batch of the running generation could not be finished")
         self._align()
         sides(self.candidate.plan, self._candidate.id, self.new.project.context)  # once more: there is no way back
-        crash_points.reach("before_switch", self.run.plan.name, 0)
+        milestones.reach("before_switch", self.run.plan.name, 0)
         begin_publishing(self._candidate, self._current)
         self._publish()
 
