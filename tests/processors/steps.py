@@ -14,7 +14,7 @@ from headrace.core.errors import unknown_flow
 from headrace.core.processor import FlowLakeTable, Processor, StepContext
 from headrace.core.schema import from_ddl
 from headrace.engine.inputs.processing import RowLetters
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Around:
 
     def at(self, **more: Any) -> StepContext:
         """Where a step stands."""
-        box = LetterBox(self.root / "letters", "flow", "after.0", "g1-abcdef")
+        box = DeadLetterWriter(self.root / "letters", "flow", "after.0", "g1-abcdef")
         return StepContext(
             self.root, str(self.root / ".headrace"), "flow", "after.0", RowLetters(box), streaming=False, **more
         )
 
     def letters(self) -> list[dict[str, Any]]:
-        return list(read_letters(self.root / "letters").to_pylist())
+        return list(read_dead_letters(self.root / "letters").to_pylist())
 
     def run(self, spark: Any, step: Processor, rows: Sequence[Mapping[str, Any]], columns: str) -> list[dict[str, Any]]:
         """What a step makes of some rows."""

@@ -21,8 +21,8 @@ from headrace.core.errors import ProjectError
 from headrace.core.positions import Earliest, Latest, SplitScope
 from headrace.core.schema import TIMESTAMP
 from headrace.engine.inputs.backfill import histories, progress
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.positions.rewind import Rewinder
 from headrace.engine.state import milestones
 from headrace.engine.state.state import StateDir
@@ -182,7 +182,7 @@ def test_windows_over_a_seam_in_time(
     assert len(table(tmp_path / "lake/windows")) == len(found), "no window came twice"
     assert found == expected_windows(made)
     state = StateDir.of(loaded.context)
-    assert read_late(state.late).num_rows == 0
+    assert read_late_rows(state.late).num_rows == 0
     (history,) = histories(state.current("windows")).values()
     assert history.parts >= 2
     assert history.done
@@ -268,6 +268,6 @@ def test_history_without_a_time_is_a_dead_letter(
     loaded = project(tmp_path, kafka, name, f"{{files: history/a.parquet, until: '{until.isoformat()}'}}", rows=ROWS)
     run_project(tmp_path)
     assert sorted(row["id"] for row in table(tmp_path / "lake/rows")) == list(range(30))
-    (letter,) = read_letters(StateDir.of(loaded.context).dead_letters).to_pylist()
+    (letter,) = read_dead_letters(StateDir.of(loaded.context).dead_letters).to_pylist()
     assert letter["reason"] == "no-event-time"
     assert json.loads(letter["position"])["history_row"] == 20

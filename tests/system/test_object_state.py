@@ -22,8 +22,8 @@ from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.observe.housekeeping import remove_old_generations
 from headrace.engine.positions.rewind import Copy, Rewinder, stopped
 from headrace.engine.positions.savepoints import Savepoints
@@ -147,7 +147,7 @@ def test_all_that_keeps_state_works_on_an_object_store(
         with pytest.raises(ProjectError) as refused, shop.state.lock():
             pass
         assert refused.value.code == "state-in-use"
-    assert read_late(state.late).num_rows == 0
+    assert read_late_rows(state.late).num_rows == 0
     assert shop.counted() == [shop.windows(3), shop.windows(3)]
     assert sorted(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist()) == [n for n in range(60) if n != 7]
 
@@ -182,18 +182,20 @@ def _rewind(shop: Shop, run_project: RunProject) -> None:
 
 def _replay(shop: Shop, spark: SparkSession) -> None:
     """The record that no column could hold comes through once after a fix."""
-    book = LetterBook(shop.state.dead_letters)
-    assert [row["flow"] for row in book.shelf().newest(book.shelf().index, None)].count("copies") == 1
+    book = DeadLetterIndex(shop.state.dead_letters)
+    assert [row["flow"] for row in book.read().newest(book.read().index, None)].count("copies") == 1
     shop.write("double")
     project, state = shop.project, shop.state
-    with book.history.lock(), book.reading():
-        shelf = book.shelf("copies")
-        plan = ReplayPlanner(project, state, shelf).plan(LetterFilter().of(shelf.index), Begun(state.replays).flows())
+    with book.history.lock(), book.locked():
+        shelf = book.read("copies")
+        plan = ReplayPlanner(project, state, shelf).plan(
+            DeadLetterFilter().of(shelf.index), Begun(state.replays).flows()
+        )
         outcomes = [DeadLetterReplayer(project, state, spark).run(one, shelf) for one in plan.replays]
     assert [(one.replayed, one.still_bad, one.rows) for one in outcomes] == [(1, 0, 1)]
     found = Counter(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist())
     assert found == dict.fromkeys(range(80), 1)
-    assert LetterFilter().of(book.shelf("copies").index).num_rows == 0
+    assert DeadLetterFilter().of(book.read("copies").index).num_rows == 0
     assert Begun(state.replays).flows() == set()
 
 

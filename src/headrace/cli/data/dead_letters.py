@@ -31,7 +31,7 @@ from headrace.core.errors import Exit, ProjectError, ProjectErrors, unknown_flow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
+    from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
     from headrace.engine.replay.replay import ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
     from headrace.engine.state.state import StateDir
@@ -70,12 +70,12 @@ def list_(
     json: Json = False,
 ) -> None:
     """List dead letters, the newest first; on a terminal grouped by reason."""
-    from headrace.engine.letters.dead_letter_index import LetterFilter, count
+    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, count
 
     _, book, flow = _opened(names, project, profile, overrides)
-    wanted = LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
-    with book.reading(flow):
-        shelf = book.shelf(flow)
+    wanted = DeadLetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
+    with book.locked(flow):
+        shelf = book.read(flow)
         chosen = wanted.of(shelf.index)
         rows = shelf.newest(chosen, limit or None)
     if json:
@@ -104,11 +104,11 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count dead letters."""
-    from headrace.engine.letters.dead_letter_index import LetterFilter
+    from headrace.engine.letters.dead_letter_index import DeadLetterFilter
 
     _, book, flow = _opened(names, project, profile, overrides)
-    wanted = LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
-    print_counts(wanted.of(book.shelf(flow).index), by, json)
+    wanted = DeadLetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
+    print_counts(wanted.of(book.read(flow).index), by, json)
 
 
 @app.command()
@@ -124,8 +124,8 @@ def show(
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
     _, book, _ = _opened(None, project, profile, overrides)
-    with book.reading():
-        shelf = book.shelf()
+    with book.locked():
+        shelf = book.read()
         found = book.find(shelf, [letter])
         row = next(shelf.fetch(found)).to_pylist()[0] | {"status": found["status"][0].as_py()}
     if raw:
@@ -169,7 +169,7 @@ def discard(
     _check_choice(ids, all_, {"--reason": reason, "--flow": flow})
     _, book, _ = _opened(None, project, profile, overrides)
     with nullcontext() if dry_run else book.history.lock():
-        chosen = _with_status(_chosen(book, book.shelf(), ids, flow, reason), ("open",))
+        chosen = _with_status(_chosen(book, book.read(), ids, flow, reason), ("open",))
         _refuse_half_replayed(book, chosen)
         if chosen.num_rows and not dry_run:
             confirm(f"Discard {letters(chosen.num_rows)}?", yes)
@@ -202,8 +202,8 @@ def replay(
     if ids and reason:
         raise usage_error("--reason chooses among the letters of a flow, and ids were named", "leave one of them out")
     loaded, book, _ = _opened(None, project, profile, overrides)
-    with nullcontext() if dry_run else book.history.lock(), book.reading():
-        shelf = book.shelf()
+    with nullcontext() if dry_run else book.history.lock(), book.locked():
+        shelf = book.read()
         chosen = _chosen(book, shelf, ids, flow, reason)
         plan = _planned(loaded, shelf, chosen, ids, flow)
         if plan.refused and not plan.replays:
@@ -274,15 +274,15 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
 
 def _opened(
     names: list[str] | None, option: Path | None, profile: str | None, overrides: list[str] | None
-) -> tuple[Project, LetterBook, str | None]:
+) -> tuple[Project, DeadLetterIndex, str | None]:
     """The project, the book of its dead letters and the flow that was named."""
-    from headrace.engine.letters.dead_letter_index import LetterBook
+    from headrace.engine.letters.dead_letter_index import DeadLetterIndex
 
     path, flows = split(names, option)
     if len(flows) > 1:
         raise usage_error(f"one flow at most, not {len(flows)}", "leave out the others, or all of them")
     project = load_project(path, profile, overrides)
-    book = LetterBook(_state(project).dead_letters)
+    book = DeadLetterIndex(_state(project).dead_letters)
     flow = flows[0] if flows else None
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
         raise unknown_flow(flow, project.spec.flows)
@@ -305,13 +305,13 @@ def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str
 
 
 def _chosen(
-    book: LetterBook, shelf: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
+    book: DeadLetterIndex, shelf: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
 ) -> pa.Table:
-    from headrace.engine.letters.dead_letter_index import LetterFilter
+    from headrace.engine.letters.dead_letter_index import DeadLetterFilter
 
     if ids:
         return book.find(shelf, ids)
-    return LetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
+    return DeadLetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
 
 
 def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
@@ -321,7 +321,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
     return chosen.filter(pc.is_in(chosen["status"], pa.array(status)))
 
 
-def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
+def _refuse_half_replayed(book: DeadLetterIndex, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
     from headrace.engine.replay.replay import Begun
 

@@ -39,13 +39,13 @@ def list_(
     json: Json = False,
 ) -> None:
     """List late rows, the newest first, with the watermark they were too late for."""
-    from headrace.engine.letters.dead_letter_index import LetterFilter, late_rows
-    from headrace.engine.letters.dead_letters import kept_files
+    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, late_row_store
+    from headrace.engine.letters.task_rows import locked_files
 
     folder, flow = _late(names, project, profile, overrides)
-    with kept_files(folder, flow):
-        shelf = late_rows(folder, flow)
-        chosen = LetterFilter(stream=stream, since=moment(since)).of(shelf.index)
+    with locked_files(folder, flow):
+        shelf = late_row_store(folder, flow)
+        chosen = DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index)
         items = [_document(row) for row in shelf.newest(chosen, limit or None)]
     if json:
         printer.document({"items": items, "total": chosen.num_rows, "next": None})
@@ -71,10 +71,10 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count late rows."""
-    from headrace.engine.letters.dead_letter_index import LetterFilter, late_rows
+    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, late_row_store
 
-    shelf = late_rows(*_late(names, project, profile, overrides))
-    print_counts(LetterFilter(stream=stream, since=moment(since)).of(shelf.index), by, json)
+    shelf = late_row_store(*_late(names, project, profile, overrides))
+    print_counts(DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index), by, json)
 
 
 def _late(

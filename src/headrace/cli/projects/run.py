@@ -300,11 +300,11 @@ def _candidate_line(building: Building) -> str:
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
-    from headrace.engine.letters.dead_letter_index import LetterBook, count
+    from headrace.engine.letters.dead_letter_index import DeadLetterIndex, count
     from headrace.engine.state.state import StateDir
 
     # an index without the records' bytes: there may be very many
-    letters = LetterBook(StateDir.of(project.context).dead_letters).met().index
+    letters = DeadLetterIndex(StateDir.of(project.context).dead_letters).read_without_status().index
     counts = {one["flow"]: one["count"] for one in count(letters, "flow")}
     if json:
         printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})

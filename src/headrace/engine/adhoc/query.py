@@ -17,8 +17,8 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
 from headrace.engine.inputs.inputs import Reading, read_stream
 from headrace.engine.inputs.lake import is_table
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.spark.failures import from_worker
 from headrace.engine.spark.functions import register as register_functions
 from headrace.engine.spark.sql_errors import from_failure, in_question
@@ -117,7 +117,7 @@ class AdHoc:
 
     def undecoded(self) -> dict[str, int]:
         """How many records of each stream could not be decoded since the last call."""
-        counts = Counter(read_letters(self.letters)["stream"].to_pylist())
+        counts = Counter(read_dead_letters(self.letters)["stream"].to_pylist())
         shutil.rmtree(self.letters, ignore_errors=True)
         return dict(counts)
 
@@ -133,9 +133,9 @@ class AdHoc:
     def _register(self, name: str, statement: str) -> DialectInput:
         assert self.project is not None
         if name == DEAD_LETTERS:
-            self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
+            self.spark.createDataFrame(read_dead_letters(self.state.dead_letters)).createOrReplaceTempView(name)
         elif name == LATE_ROWS:
-            self.spark.createDataFrame(read_late(self.state.late)).createOrReplaceTempView(name)
+            self.spark.createDataFrame(read_late_rows(self.state.late)).createOrReplaceTempView(name)
         elif name in self.project.spec.streams:
             self._register_stream(self.project, name, statement)
             return self._known(name, self.project.spec.streams[name].event_time)

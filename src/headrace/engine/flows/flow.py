@@ -20,7 +20,7 @@ from headrace.engine.flows.reports import ReportWriter, runs_of
 from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
 from headrace.engine.inputs.inputs import Reading, register, to_last_work
-from headrace.engine.letters.dead_letters import LetterBox, forget_batch
+from headrace.engine.letters.dead_letters import DeadLetterWriter, forget_batch
 from headrace.engine.positions.rewind import finish_take_back
 from headrace.engine.positions.topics import check_topics
 from headrace.engine.positions.upgrade import began, settle
@@ -257,7 +257,7 @@ def batch_writer(
             for number, step in enumerate(flow.sinks):
                 check()
                 milestones.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
-                letters = LetterBox(folder, flow.name, step.id, generation)
+                letters = DeadLetterWriter(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
                 if left is None:
                     step.sink.write_batch(rows, batch)

@@ -12,7 +12,7 @@ from headrace.core.files.state_files import StatePath, remove_tree, spark_path
 from headrace.core.tables import WEIGHT
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.inputs.lake import newest_version
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
@@ -100,7 +100,7 @@ class ReportWriter:
             self.check()
             if number:
                 milestones.reach("between_sinks", name, batch_id)
-            letters = LetterBox(folder, name, step.id, self.generation.id)
+            letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             if step.sink.takes_reports:
                 step.sink.write_report(rows, batch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch, Context
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
@@ -90,7 +90,7 @@ class ViewWriter:
             self.check()
             if number:
                 milestones.reach("between_sinks", self.flow.name, batch_id)
-            letters = LetterBox(folder, name, step.id, self.generation.id)
+            letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)

@@ -24,7 +24,7 @@ from headrace.core.positions import AtTime, Earliest, Position, Positions, Reach
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
 from headrace.engine.inputs.event_time_filter import Gate, GateStep
 from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.state.batch_clock import BatchClock
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -240,7 +240,7 @@ def seam_filter(stream: StreamInput, history: StreamHistory | None) -> tuple[Col
 
 
 def with_history(
-    rows: DataFrame, stream: StreamInput, generation: Generation, gate: Gate | None, letters: LetterBox
+    rows: DataFrame, stream: StreamInput, generation: Generation, gate: Gate | None, letters: DeadLetterWriter
 ) -> DataFrame:
     """The rows of a stream, and before them its history."""
     history = histories(generation)[stream.name]

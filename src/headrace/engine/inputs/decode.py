@@ -15,7 +15,7 @@ from headrace.core.sizes import binary_bytes
 from headrace.core.source import PackedPosition
 from headrace.core.tallies.step_tally import BYTES_IN, StepTally
 from headrace.engine.inputs.event_time_filter import FUTURE, Gate
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.project.model import EventTime, OnError
 
 PACKED = "_position"
@@ -41,7 +41,7 @@ class DecodeStep:
     filters: Sequence[ColumnFilter]
     event_time: EventTime | None
     on_error: OnError
-    letters: LetterBox
+    letters: DeadLetterWriter
     packed: PackedPosition | None = None
     gate: Gate | None = None
     tally: StepTally | None = None

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.schema import TIMESTAMP
-from headrace.engine.letters.dead_letters import LetterBox
-from headrace.engine.letters.late_rows import LateBox, json_texts
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.letters.late_rows import LateRowWriter, json_texts
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
 from headrace.project.model import EventTime
 from headrace.sql.lateness import LateRule
@@ -43,7 +43,7 @@ class Gate:
     event_time: EventTime
     clock: BatchClock
     rule: LateRule | None = None
-    late: LateBox | None = None
+    late: LateRowWriter | None = None
     watch_future: bool = True
 
     def check(self, rows: pa.RecordBatch, position_of: PositionOf) -> tuple[pa.RecordBatch, list[Ahead]]:
@@ -120,7 +120,7 @@ class GateStep:
     """
 
     gate: Gate
-    letters: LetterBox
+    letters: DeadLetterWriter
     position: Sequence[str] = ()
     extra: Sequence[str] = ()
     _seen: int = 0

@@ -1,11 +1,14 @@
-"""Heartbeats as a Spark data source. Imported only where PySpark is: by a flow that has an input with `idle`."""
+"""Heartbeats as a Spark data source, for flows that have an input with `idle`.
+
+The time of a heartbeat is the offset of the source, so a batch that runs again has the same row.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -14,37 +17,73 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from headrace.core.files.state_files import StatePath
-from headrace.engine.inputs.heartbeat import MARK, read_heartbeat
+from headrace.core.schema import TIMESTAMP, to_ddl
+from headrace.engine.inputs.heartbeat import read_heartbeat
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.project.model import EventTime
+
+_MARK = "_heartbeat"
+"""True in heartbeats and null in rows. The column exists from the union to the filter after the watermark."""
 _REGISTRATIONS = itertools.count()
 
 
-def register_heartbeats(spark: SparkSession, file: StatePath) -> str:
-    """Make the source of one file known to a session, and return its name: a session may not use a name twice."""
+def with_heartbeats(frame: DataFrame, event_time: EventTime, file: StatePath, generation: str) -> DataFrame:
+    """The rows and the heartbeats: marked rows that have only an event time.
+
+    The event time is the heartbeat plus the watermark's delay, so that the watermark advances to the heartbeat.
+    """
+    from pyspark.sql import functions as F
+
+    delay = round(event_time.watermark.total_seconds() * 1000)
+    options = {"generation": generation, "delay_ms": str(delay)}
+    source = _register(frame.sparkSession, file.absolute())
+    schema = to_ddl(_schema(event_time.column))
+    heartbeats = frame.sparkSession.readStream.format(source).schema(schema).options(**options).load()
+    rows = frame.withColumn(_MARK, F.lit(None).cast("boolean"))
+    return rows.unionByName(heartbeats, allowMissingColumns=True)
+
+
+def without_heartbeats(frame: DataFrame, event_time: EventTime) -> DataFrame:
+    """The rows alone; to be called after the watermark.
+
+    The condition includes the event time, which is never null in a heartbeat, because Catalyst moves a condition
+    without it before the watermark.
+    """
+    return frame.where(f"{_MARK} IS NULL OR `{event_time.column}` IS NULL").drop(_MARK)
+
+
+def _schema(column: str) -> pa.Schema:
+    return pa.schema([(column, TIMESTAMP), (_MARK, pa.bool_())])
+
+
+def _register(spark: SparkSession, file: StatePath) -> str:
+    """Register the source of one file under a new name: a session cannot register a name twice."""
     name = f"headrace_heartbeats_{next(_REGISTRATIONS)}"
-    own = {"name": classmethod(lambda _source: name), "file": file}
-    spark.dataSource.register(type("Heartbeats", (Heartbeats,), own))
+    members = {"name": classmethod(lambda _source: name), "file": file}
+    spark.dataSource.register(type("Heartbeats", (Heartbeats,), members))
     return name
 
 
 class Heartbeats(DataSource):
-    """One row for every heartbeat that was seen; its options say for whom they are written."""
+    """One row for each new heartbeat in a file."""
 
-    # options are texts, which could not say how an object store is reached
+    # not an option: options are texts, and the path of an object needs the connection to its store
     file: ClassVar[StatePath]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Heartbeats as they are written."""
         return _HeartbeatReader(self.file, self.options["generation"], int(self.options["delay_ms"]), schema[0].name)
 
 
 @dataclass
-class _Beat(InputPartition):
+class _Heartbeat(InputPartition):
     time_ms: int
 
 
 class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are {"at": the newest heartbeat}, so a batch that runs again has the same row again."""
+    """Offsets are {"at": the newest heartbeat}."""
 
     def __init__(self, file: StatePath, generation: str, delay_ms: int, column: str) -> None:
         self._file = file
@@ -54,7 +93,7 @@ class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is written later belongs to the next run."""
+        """Leave later heartbeats to the next run."""
         self._last = read_heartbeat(self._file, self._generation) or 0
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -64,14 +103,14 @@ class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"at": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        seen = self._last if self._last is not None else read_heartbeat(self._file, self._generation)
-        return {"at": max(start["at"], seen or 0)}
+        newest = self._last if self._last is not None else read_heartbeat(self._file, self._generation)
+        return {"at": max(start["at"], newest or 0)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [_Beat(end["at"])] if end["at"] > start["at"] else []
+        return [_Heartbeat(end["at"])] if end["at"] > start["at"] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Beat)
+        assert isinstance(partition, _Heartbeat)
         time = (partition.time_ms + self._delay_ms) * 1000
-        columns = [pa.array([time], pa.int64()).cast(pa.timestamp("us", tz="UTC")), pa.array([True])]
-        yield pa.RecordBatch.from_arrays(columns, names=[self._column, MARK])
+        columns = [pa.array([time], pa.int64()).cast(TIMESTAMP), pa.array([True])]
+        yield pa.RecordBatch.from_arrays(columns, schema=_schema(self._column))

@@ -21,11 +21,12 @@ from headrace.core.tallies.step_tally import StepTally
 from headrace.engine.inputs.backfill import StreamHistory, seam_filter, with_history
 from headrace.engine.inputs.decode import PACKED, DecodeStep
 from headrace.engine.inputs.event_time_filter import Gate, GateStep
-from headrace.engine.inputs.heartbeat import heartbeat_file, with_heartbeats, without_heartbeats
+from headrace.engine.inputs.heartbeat import heartbeat_file
+from headrace.engine.inputs.heartbeat_source import with_heartbeats, without_heartbeats
 from headrace.engine.inputs.lake import starting_options
 from headrace.engine.inputs.processing import CheckpointClock, Processing
-from headrace.engine.letters.dead_letters import LetterBox
-from headrace.engine.letters.late_rows import LateBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.letters.late_rows import LateRowWriter
 from headrace.engine.state.batch_clock import BatchClock
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, StreamInput
@@ -230,8 +231,8 @@ def _as_timestamp(frame: DataFrame, event_time: EventTime) -> Column:
             return F.timestamp_micros((column / 1000).cast("bigint"))
 
 
-def _letters(one: TimedInput, reading: Reading, state: StateDir, *, keep_value: bool = True) -> LetterBox:
-    return LetterBox(
+def _letters(one: TimedInput, reading: Reading, state: StateDir, *, keep_value: bool = True) -> DeadLetterWriter:
+    return DeadLetterWriter(
         folder=reading.letters or state.dead_letters,
         flow=reading.flow,
         stream=one.name,
@@ -255,7 +256,7 @@ def _gate(one: TimedInput, reading: Reading, state: StateDir) -> Gate | None:
         event_time=event_time,
         clock=BatchClock(generation.checkpoint_folder.absolute()),
         rule=one.late if keeps_late else None,
-        late=LateBox(state.late.absolute(), reading.flow, one.name, generation.id) if keeps_late else None,
+        late=LateRowWriter(state.late.absolute(), reading.flow, one.name, generation.id) if keeps_late else None,
         watch_future=watches_future,
     )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.core.context import Context
 from headrace.core.files.state_files import StatePath
 from headrace.core.processor import ArrowRows, StandingClock, StepClock, StepContext
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.letters.step_rows import row_text
 from headrace.engine.state.batch_clock import BatchClock, running_batch
 from headrace.plan.model import ProcessorStep
@@ -27,7 +27,7 @@ class RowLetters:
     A batch that runs again divides its rows into the same tasks, so a letter has the same address again.
     """
 
-    box: LetterBox
+    box: DeadLetterWriter
     _kept: int = 0
 
     def keep(self, rows: pa.RecordBatch, index: int, reason: str, detail: str, *, whole: bool = True) -> None:
@@ -93,7 +93,7 @@ class Processing:
         return made
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
-        box = LetterBox(self.letters, self.flow, step.id, self.generation)
+        box = DeadLetterWriter(self.letters, self.flow, step.id, self.generation)
         return StepContext(
             root=self.context.root,
             state=self.context.state,

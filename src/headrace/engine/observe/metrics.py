@@ -201,7 +201,7 @@ _GAUGES: tuple[tuple[str, str, Any], ...] = (
 
 
 def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _memory() -> GaugeMetricFamily:

@@ -15,6 +15,7 @@ from headrace.core.files.state_files import StatePath, appearing, copy_tree, van
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
+from headrace.engine.state.utc import utc_now
 from headrace.plan.model import FlowPlan
 
 _NOTE = "savepoint.json"
@@ -35,7 +36,7 @@ class SavepointInfo:
     """Where each input was, by its name."""
     sinks: Mapping[str, str]
     """The sinks that had the batch, each with its mark there."""
-    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    created_at: str = field(default_factory=lambda: utc_now("seconds", "+00:00"))
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from headrace.core.records import spark_schema
 from headrace.engine.flows.checks import check_rows
 from headrace.engine.flows.flow import batch_writer
 from headrace.engine.letters.dead_letter_audit import keys_of
-from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.letters.step_rows import letter_of
 from headrace.engine.replay.replay_inputs import LetterInputs
 from headrace.engine.spark.failures import from_query
@@ -179,8 +179,8 @@ class DeadLetterReplayer:
     spark: SparkSession
 
     @property
-    def _book(self) -> LetterBook:
-        return LetterBook(self.state.dead_letters)
+    def _book(self) -> DeadLetterIndex:
+        return DeadLetterIndex(self.state.dead_letters)
 
     @property
     def _begun(self) -> Begun:
@@ -258,7 +258,7 @@ class DeadLetterReplayer:
 
     def _finish(self, replay: FlowReplay) -> ReplayOutcome:
         letters = read_tables([replay.folder / "letters.parquet"], None, ["flow", "generation", "id"])
-        met = read_letters(replay.folder / "bad")
+        met = read_dead_letters(replay.folder / "bad")
         pairs = zip(met["position"].to_pylist(), met["value"].to_pylist(), strict=True)
         ids = pa.array([letter_of(*pair) for pair in pairs], pa.string())
         bad = _still_bad(letters, met.filter(pc.is_valid(ids)), ids.drop_null())

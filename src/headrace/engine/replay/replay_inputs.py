@@ -21,7 +21,8 @@ from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.engine.inputs.decode import DecodeStep
 from headrace.engine.inputs.event_time_filter import Gate
 from headrace.engine.inputs.processing import Processing
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.letters.step_rows import LETTER, RowReader
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
 from headrace.engine.state.parquet_files import read_tables
@@ -30,7 +31,7 @@ from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, Stre
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS = "id string, stream string, position string, metadata string, value binary"
+_COLUMNS = to_ddl(pa.schema([LETTERS.field(name) for name in ("id", "stream", "position", "metadata", "value")]))
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class LetterInputs:
         return frozenset(pc.unique(read_tables([self.letters], None, ["stream"])["stream"]).to_pylist())
 
     def _rows_of(self, step: ProcessorStep, schema: pa.Schema) -> DataFrame:
-        box = LetterBox(self.bad, self.flow, step.id, self.replay, keep_value=False)
+        box = DeadLetterWriter(self.bad, self.flow, step.id, self.replay, keep_value=False)
         reader = RowReader(schema, box)
         letters = self.spark.read.schema(_COLUMNS).parquet(spark_path(self.letters))
         mine = letters.where(letters["stream"] == step.id).select("id", "value")
@@ -110,7 +111,7 @@ class LetterInputs:
             event_time=one.event_time,
             # whatever the stream says now: a letter that is still bad stays a letter
             on_error="dead_letter",
-            letters=LetterBox(self.bad, self.flow, one.name, self.replay, keep_value=False),
+            letters=DeadLetterWriter(self.bad, self.flow, one.name, self.replay, keep_value=False),
             gate=self._gate(one),
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.state.utc import utc_text
 from headrace.plan.model import FlowPlan, LakeInput, StreamInput
 
 if TYPE_CHECKING:
@@ -191,22 +192,22 @@ def rows_given(report: Mapping[str, Any]) -> int | None:
 
 def ended_at(report: Mapping[str, Any]) -> datetime:
     """When a batch was done."""
-    began = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
-    return began + timedelta(milliseconds=report["durationMs"].get("triggerExecution", 0))
+    return datetime.fromisoformat(report["timestamp"]) + timedelta(
+        milliseconds=report["durationMs"].get("triggerExecution", 0)
+    )
 
 
 def known_time(given: str | datetime | None) -> datetime | None:
     """A time as Spark reports it; it says 1970 for a watermark that is not known yet."""
     if given is None:
         return None
-    found = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
+    found = given if isinstance(given, datetime) else datetime.fromisoformat(given)
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
     return found if found > _EPOCH else None
 
 
 def iso(moment: datetime | None) -> str | None:
-    """A time as documents have it."""
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if moment is None else utc_text(moment)
 
 
 def _observed(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

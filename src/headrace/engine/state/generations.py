@@ -6,11 +6,11 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.core.files.state_files import StatePath, remove_tree, vanish, write_atomically
 from headrace.engine.state.checkpoints import Checkpoint
+from headrace.engine.state.utc import utc_now
 
 MANIFEST = "manifest.json"
 """The file that makes a folder a generation."""
@@ -27,7 +27,7 @@ class GenerationManifest:
     """Why it was made, in words: "first start", "rewind to earliest", "changed SQL" …"""
     parent: str | None = None
     """The generation before it."""
-    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    created_at: str = field(default_factory=lambda: utc_now("seconds", "+00:00"))
     start: Mapping[str, Any] = field(default_factory=dict)
     """Where each stream begins, by its name; a stream that is missing begins where its source says."""
     pins: Mapping[str, str] = field(default_factory=dict)

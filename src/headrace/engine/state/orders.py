@@ -12,13 +12,13 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.engine.state.state import StateDir
+from headrace.engine.state.utc import utc_now
 
 Want = Literal["stopped", "running"]
 # each look at an object store is a request per flow
@@ -36,8 +36,7 @@ class FlowOrder:
 
 def give_order(state: StateDir, flow: str, want: Want) -> FlowOrder:
     """Leave an order for the engine of this state folder."""
-    at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    order = FlowOrder(want, _who(), at)
+    order = FlowOrder(want, _who(), utc_now("microseconds"))
     try:
         write_atomically(_file(state, flow), json.dumps(asdict(order)).encode())
     except OSError as error:

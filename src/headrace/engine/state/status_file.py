@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -79,7 +79,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 def _age(document: Mapping[str, Any] | None) -> float | None:
     if document is None:
         return None
-    return time.time() - datetime.fromisoformat(document["as_of"].replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    return time.time() - datetime.fromisoformat(document["as_of"]).timestamp()
 
 
 def _ask(document: Mapping[str, Any]) -> dict[str, Any] | None:
