@@ -13,7 +13,7 @@ from headrace.core.context import Context
 from headrace.core.errors import unknown_flow
 from headrace.core.processor import FlowLakeTable, Processor, StepContext
 from headrace.core.schema import from_ddl
-from headrace.engine.inputs.processing import RowLetters
+from headrace.engine.inputs.processing import StepDeadLetters
 from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 
 
@@ -41,7 +41,7 @@ class Around:
         """Where a step stands."""
         box = DeadLetterWriter(self.root / "letters", "flow", "after.0", "g1-abcdef")
         return StepContext(
-            self.root, str(self.root / ".headrace"), "flow", "after.0", RowLetters(box), streaming=False, **more
+            self.root, str(self.root / ".headrace"), "flow", "after.0", StepDeadLetters(box), streaming=False, **more
         )
 
     def letters(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
 from headrace.engine.inputs.decode import DecodeStep
-from headrace.engine.inputs.event_time_filter import Gate, GateStep
+from headrace.engine.inputs.event_time_filter import EventTimeFilter, EventTimeFilterStep
 from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 from headrace.engine.letters.late_rows import LateRowWriter, read_late_rows
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
@@ -38,10 +38,10 @@ TIMES = BatchTimes(batch_id=7, task=3, timestamp=NOW, watermark=NOW - 10 * SECON
 FIVE = LateRule(5 * SECOND, 5 * SECOND)
 
 
-def gate(folder: Path, rule: LateRule | None = FIVE, **event_time: Any) -> Gate:
+def gate(folder: Path, rule: LateRule | None = FIVE, **event_time: Any) -> EventTimeFilter:
     clock = BatchClock(Path("unused"), TIMES)
     box = LateRowWriter(folder / "late", "flow", "stream", "g1") if rule else None
-    return Gate(EventTime(column="at", **event_time), clock, rule, box)
+    return EventTimeFilter(EventTime(column="at", **event_time), clock, rule, box)
 
 
 def rows(*micros: int | None) -> pa.RecordBatch:
@@ -50,8 +50,8 @@ def rows(*micros: int | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, times], names=["id", "at"])
 
 
-def through(folder: Path, made: Gate, *batches: pa.RecordBatch, **options: Any) -> list[dict[str, Any]]:
-    step = GateStep(made, DeadLetterWriter(folder / "letters", "flow", "stream", "g1"), **options)
+def through(folder: Path, made: EventTimeFilter, *batches: pa.RecordBatch, **options: Any) -> list[dict[str, Any]]:
+    step = EventTimeFilterStep(made, DeadLetterWriter(folder / "letters", "flow", "stream", "g1"), **options)
     return [row for batch in step(iter(batches)) for row in batch.to_pylist()]
 
 
@@ -175,7 +175,7 @@ def test_the_decode_step_has_the_same_gate(tmp_path: Path) -> None:
         event_time=made.event_time,
         on_error="fail",
         letters=DeadLetterWriter(tmp_path / "letters", "flow", "stream", "g1"),
-        gate=made,
+        time_filter=made,
     )
     moments = [NOW, 0, NOW + 2 * HOUR, NOW]
     values = [json.dumps({"id": i, "at": moment // 1000}).encode() for i, moment in enumerate(moments)]

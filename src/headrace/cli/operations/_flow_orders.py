@@ -31,9 +31,9 @@ class Clerk:
 
     def flows(self, names: Sequence[str]) -> dict[str, Flow]:
         """What the engine says about these flows; it may only just have begun to say something."""
-        from headrace.engine.state.status_file import look
+        from headrace.engine.state.status_file import read_status
 
-        while (seen := look(self.state)).freshness == "stale":
+        while (seen := read_status(self.state)).freshness == "stale":
             self._wait("the engine says nothing: it is paused, overloaded or still starting")
         if seen.freshness == "no-engine":
             raise no_engine()

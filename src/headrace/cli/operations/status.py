@@ -41,14 +41,14 @@ def status(
     document per line.
     """
     from headrace.engine.state.state import StateDir
-    from headrace.engine.state.status_file import look
+    from headrace.engine.state.status_file import read_status
 
     path, flows = split(names, project)
     place = place_of(path, profile, overrides, flows)
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        seen, beside = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
+        seen, beside = read_status(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
         if not watch:
             _print(seen, beside, flows, json)
             return

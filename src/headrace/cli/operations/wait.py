@@ -41,7 +41,7 @@ def wait(
     Conditions: state=NAME, lag<TIME or lag<RECORDS, batches>=N, rows_in>=N, dead_letters<=N, caught-up. What is not
     known fulfils no condition. Ends with 124 after the timeout, and with 1 when the flow has failed meanwhile.
     """
-    from headrace.engine.state.status_file import look
+    from headrace.engine.state.status_file import read_status
 
     path, flows = split(names, project)
     if len(flows) != 1:
@@ -50,7 +50,7 @@ def wait(
     state = state_of(path, profile, overrides, flows)
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     while True:
-        seen = look(state)
+        seen = read_status(state)
         flow = next(iter(flows_of(seen.to_json(), flows)), None)
         if flow is not None and seen.freshness == "no-engine":
             flow = _without_engine(flow)

@@ -34,7 +34,7 @@ def plan(
         raise usage_error("--dot and --json exclude each other", "leave one of them out")
 
     from headrace.cli.projects._generation_changes import changes_of, require_safe
-    from headrace.engine.state.schemas import kept_schema
+    from headrace.engine.state.schemas import stored_schema
     from headrace.engine.state.state import StateDir
     from headrace.plan.explain import to_dot, to_json, to_text
     from headrace.plan.planner import make_plan
@@ -42,7 +42,7 @@ def plan(
     path, flows = split(names, project)
     loaded = load_project(path, profile, overrides)
     state = StateDir.of(loaded.context)
-    made = make_plan(loaded, flows, lambda name, _spec: kept_schema(state, name))
+    made = make_plan(loaded, flows, lambda name, _spec: stored_schema(state, name))
     changes = changes_of(loaded, state, made)
     said = {name: change.to_json() for name, change in changes.items()}
     if json:

@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
-from headrace.engine.inputs.inputs import Reading, read_stream
+from headrace.engine.inputs.inputs import ReadOptions, read_stream
 from headrace.engine.inputs.lake import is_table
 from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.letters.late_rows import read_late_rows
@@ -153,7 +153,7 @@ class AdHoc:
     def _register_stream(self, project: Project, name: str, statement: str) -> None:
         spec = project.spec.streams[name]
         schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
-        reading = Reading("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
+        reading = ReadOptions("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
         spec.source.check(project.context)
         metadata = tuple(column for column in spec.source.metadata if column in statement.lower())
         frame = read_stream(self.spark, StreamInput(name, spec, schema, None, (), metadata), reading, self.state)

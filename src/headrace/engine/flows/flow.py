@@ -19,7 +19,7 @@ from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, runs_of
 from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
-from headrace.engine.inputs.inputs import Reading, register, to_last_work
+from headrace.engine.inputs.inputs import ReadOptions, register, to_last_work
 from headrace.engine.letters.dead_letters import DeadLetterWriter, forget_batch
 from headrace.engine.positions.rewind import finish_take_back
 from headrace.engine.positions.topics import check_topics
@@ -160,7 +160,7 @@ class FlowStarter:
         if flow.state:
             excluded = session.conf.get(_EXCLUDED, "") or ""
             session.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _EMPTY_BRANCHES))))
-        reading = Reading(
+        reading = ReadOptions(
             flow=flow.name,
             context=self.project.context,
             until_caught_up=self.until_caught_up or flow.spec.mode == "batch",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.core.files.state_files import StatePath, write_atomically
 
 if TYPE_CHECKING:
-    # the worker that plans heartbeats loads this module, and an import that it does not use would delay its start
+    # only for types: the worker that plans heartbeats loads this module and must start fast
     from headrace.engine.state.state import StateDir
 
 

@@ -1,6 +1,7 @@
 """Heartbeats as a Spark data source, for flows that have an input with `idle`.
 
-The time of a heartbeat is the offset of the source, so a batch that runs again has the same row.
+The time of a heartbeat is the offset of the source, so a batch that runs again has the same row. The worker that plans
+heartbeats loads this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,49 +18,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from headrace.core.files.state_files import StatePath
-from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.engine.inputs.heartbeat import read_heartbeat
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from headrace.project.model import EventTime
-
-_MARK = "_heartbeat"
+MARK = "_heartbeat"
 """True in heartbeats and null in rows. The column exists from the union to the filter after the watermark."""
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REGISTRATIONS = itertools.count()
 
 
-def with_heartbeats(frame: DataFrame, event_time: EventTime, file: StatePath, generation: str) -> DataFrame:
-    """The rows and the heartbeats: marked rows that have only an event time.
-
-    The event time is the heartbeat plus the watermark's delay, so that the watermark advances to the heartbeat.
-    """
-    from pyspark.sql import functions as F
-
-    delay = round(event_time.watermark.total_seconds() * 1000)
-    options = {"generation": generation, "delay_ms": str(delay)}
-    source = _register(frame.sparkSession, file.absolute())
-    schema = to_ddl(_schema(event_time.column))
-    heartbeats = frame.sparkSession.readStream.format(source).schema(schema).options(**options).load()
-    rows = frame.withColumn(_MARK, F.lit(None).cast("boolean"))
-    return rows.unionByName(heartbeats, allowMissingColumns=True)
+def heartbeat_schema(column: str) -> pa.Schema:
+    return pa.schema([(column, _TIMESTAMP), (MARK, pa.bool_())])
 
 
-def without_heartbeats(frame: DataFrame, event_time: EventTime) -> DataFrame:
-    """The rows alone; to be called after the watermark.
-
-    The condition includes the event time, which is never null in a heartbeat, because Catalyst moves a condition
-    without it before the watermark.
-    """
-    return frame.where(f"{_MARK} IS NULL OR `{event_time.column}` IS NULL").drop(_MARK)
-
-
-def _schema(column: str) -> pa.Schema:
-    return pa.schema([(column, TIMESTAMP), (_MARK, pa.bool_())])
-
-
-def _register(spark: SparkSession, file: StatePath) -> str:
+def register_heartbeats(spark: SparkSession, file: StatePath) -> str:
     """Register the source of one file under a new name: a session cannot register a name twice."""
     name = f"headrace_heartbeats_{next(_REGISTRATIONS)}"
     members = {"name": classmethod(lambda _source: name), "file": file}
@@ -112,5 +83,5 @@ class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Heartbeat)
         time = (partition.time_ms + self._delay_ms) * 1000
-        columns = [pa.array([time], pa.int64()).cast(TIMESTAMP), pa.array([True])]
-        yield pa.RecordBatch.from_arrays(columns, schema=_schema(self._column))
+        columns = [pa.array([time], pa.int64()).cast(_TIMESTAMP), pa.array([True])]
+        yield pa.RecordBatch.from_arrays(columns, schema=heartbeat_schema(self._column))

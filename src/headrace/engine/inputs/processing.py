@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class RowLetters:
-    """The dead letters of one step in one task: rows as JSON, addressed by where they stood in their task.
+class StepDeadLetters:
+    """The dead letters of one step in one task: rows as JSON, with their number in the task as position.
 
-    A batch that runs again divides its rows into the same tasks, so a letter has the same address again.
+    A batch that runs again divides its rows into the same tasks, so a dead letter has the same position again.
     """
 
-    box: DeadLetterWriter
-    _kept: int = 0
+    writer: DeadLetterWriter
+    _count: int = 0
 
     def keep(self, rows: pa.RecordBatch, index: int, reason: str, detail: str, *, whole: bool = True) -> None:
-        """Keep one row, or only that there was one."""
-        position = {"generation": self.box.generation, "batch": running_batch(), "task": _task(), "number": self._kept}
-        self._kept += 1
-        self.box.add(reason, detail, position, row_text(rows, index) if whole else None)
+        """Add a dead letter; without `whole` it has no row."""
+        generation = self.writer.generation
+        position = {"generation": generation, "batch": running_batch(), "task": _task(), "number": self._count}
+        self._count += 1
+        self.writer.add(reason, detail, position, row_text(rows, index) if whole else None)
 
     def flush(self) -> None:
-        """Make the letters durable. Must have happened before the task ends."""
-        self.box.flush()
+        """Must be called before the task ends."""
+        self.writer.flush()
 
 
 def _task() -> int | None:
@@ -50,26 +51,23 @@ def _task() -> int | None:
 
 @dataclass(frozen=True)
 class CheckpointClock:
-    """The times of a batch as Spark wrote them down."""
+    """The times of a batch as Spark recorded them."""
 
     of: BatchClock
 
     def number(self) -> int:
-        """The batch."""
         return self.of.times().batch_id
 
     def planned(self) -> int:
-        """When it was planned."""
         return self.of.times().timestamp
 
     def watermark(self) -> int:
-        """The bound for late rows."""
         return self.of.times().watermark
 
 
 @dataclass(frozen=True)
 class Processing:
-    """Where the steps of one flow run."""
+    """The context in which the steps of one flow run."""
 
     context: Context
     flow: str
@@ -80,27 +78,26 @@ class Processing:
     clock: StepClock = field(default_factory=StandingClock)
 
     def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
-        """The rows after these steps."""
         return self.run_to_last_work(rows, steps, event_time).done()
 
     def run_to_last_work(
         self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None
     ) -> ArrowRows:
-        """The rows, with what the last steps do in Arrow still to be done. Neighbours share one way through Python."""
-        made = ArrowRows.of(rows)
+        """The rows, with the Arrow work of the last steps still pending. Adjacent steps share one Python stage."""
+        pending = ArrowRows.of(rows)
         for step in steps:
-            made = step.processor.apply_behind(made, self._at(step, event_time))
-        return made
+            pending = step.processor.apply_behind(pending, self._at(step, event_time))
+        return pending
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
-        box = DeadLetterWriter(self.letters, self.flow, step.id, self.generation)
+        writer = DeadLetterWriter(self.letters, self.flow, step.id, self.generation)
         return StepContext(
             root=self.context.root,
             state=self.context.state,
             store=self.context.store,
             flow=self.flow,
             step=step.id,
-            letters=RowLetters(box),
+            letters=StepDeadLetters(writer),
             clock=self.clock,
             generation=self.generation,
             streaming=self.streaming,

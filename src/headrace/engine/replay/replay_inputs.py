@@ -19,7 +19,7 @@ from headrace.core.records import spark_schema
 from headrace.core.rows import structured
 from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.engine.inputs.decode import DecodeStep
-from headrace.engine.inputs.event_time_filter import Gate
+from headrace.engine.inputs.event_time_filter import EventTimeFilter
 from headrace.engine.inputs.processing import Processing
 from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
 from headrace.engine.letters.dead_letters import DeadLetterWriter
@@ -112,15 +112,17 @@ class LetterInputs:
             # whatever the stream says now: a letter that is still bad stays a letter
             on_error="dead_letter",
             letters=DeadLetterWriter(self.bad, self.flow, one.name, self.replay, keep_value=False),
-            gate=self._gate(one),
+            time_filter=self._gate(one),
         )
 
-    def _gate(self, one: StreamInput) -> Gate | None:
+    def _gate(self, one: StreamInput) -> EventTimeFilter | None:
         event_time = one.event_time
         if event_time is None or event_time.max_future is None or one.spec.source.simulated:
             return None
         microseconds = round(self.begun_at.timestamp() * 1_000_000)
-        return Gate(event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0)))
+        return EventTimeFilter(
+            event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0))
+        )
 
     @staticmethod
     def _ddl(one: StreamInput, schema: pa.Schema) -> str:

@@ -1,5 +1,7 @@
-"""Locks of a state folder: of a local one the operating system releases them even after kill -9, on an object store
-they are leases."""
+"""Locks of a state folder: file locks in a local folder, leases on an object store.
+
+The operating system releases a file lock even after `kill -9`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
 from headrace.engine.state.lease import Lease, Owner, owner_of
 
-_ASKING_SECONDS = 0.3
+_WAIT_SECONDS = 0.3
 
 
 @contextmanager
 def reading(folder: StatePath) -> Iterator[None]:
-    """While its files are listed and read: nobody merges or removes them meanwhile. Any number may read at once."""
+    """Prevent that files of the folder are merged or removed while they are read. Readers do not exclude each other."""
     if isinstance(folder, ObjectPath):
-        yield  # where nobody can be asked to wait, files are never merged
+        yield  # files on an object store are never merged, as readers cannot be locked out
         return
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -40,7 +42,7 @@ def reading(folder: StatePath) -> Iterator[None]:
 
 @contextmanager
 def changing(folder: StatePath) -> Iterator[bool]:
-    """Whether the files of a folder may be merged or removed now: false while somebody reads or may read them."""
+    """Yields whether the files of a folder may be merged or removed now: false while they are being read."""
     if isinstance(folder, ObjectPath):
         yield False
         return
@@ -58,7 +60,7 @@ def changing(folder: StatePath) -> Iterator[bool]:
 
 
 class HeldError(Exception):
-    """A lock belongs to another process, which is the argument."""
+    """A lock is held by another process."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__(str(owner))
@@ -67,43 +69,40 @@ class HeldError(Exception):
 
 @dataclass
 class Fence:
-    """Whether the locks of this process still hold: a lease may be lost, then nothing may be written any more."""
+    """Knows whether this process still holds its leases. Once a lease is lost, nothing may be written."""
 
     _leases: list[Lease] = field(default_factory=list)
 
     def add(self, lease: Lease) -> None:
-        """Look after one more."""
         self._leases.append(lease)
 
     def remove(self, lease: Lease) -> None:
-        """It is no longer needed."""
         self._leases.remove(lease)
 
     def problem(self) -> ProjectError | None:
-        """What was lost."""
-        return next((found for lease in self._leases if (found := lease.problem())), None)
+        """The problem of the first lease that is lost."""
+        return next((problem for lease in self._leases if (problem := lease.problem())), None)
 
     def check(self) -> None:
-        """Raise it."""
-        found = self.problem()
-        if found is not None:
-            raise found
+        problem = self.problem()
+        if problem is not None:
+            raise problem
 
 
 @contextmanager
 def holding(file: StatePath, fence: Fence) -> Iterator[None]:
-    """Hold a lock, which then has this process's id in it; HeldError when another process does."""
+    """Hold a lock, whose file then has the pid of this process. Raises HeldError if another process holds it."""
     if isinstance(file, ObjectPath):
         lease = Lease(file)
-        other = lease.take()
-        if other is not None:
-            raise HeldError(other)
+        holder = lease.take()
+        if holder is not None:
+            raise HeldError(holder)
         fence.add(lease)
         try:
             yield
         finally:
             fence.remove(lease)
-            lease.give_back()
+            lease.release()
         return
     with _flocked(file):
         yield
@@ -112,26 +111,26 @@ def holding(file: StatePath, fence: Fence) -> Iterator[None]:
 @contextmanager
 def _flocked(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="utf-8") as held:
-        until = time.monotonic() + _ASKING_SECONDS
-        while (holder := _locked_by_other(held, fcntl.LOCK_EX)) is not None:
-            # somebody who only asks who holds it lets go at once; another holder may not do so for weeks
+    with file.open("a+", encoding="utf-8") as lock_file:
+        until = time.monotonic() + _WAIT_SECONDS
+        while (holder := _locked_by_other(lock_file, fcntl.LOCK_EX)) is not None:
+            # a process that only queries the holder releases the lock at once; a real holder may keep it for weeks
             if time.monotonic() > until:
                 raise HeldError(Owner(holder))
             time.sleep(0.02)
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+        lock_file.truncate(0)
+        lock_file.write(str(os.getpid()))
+        lock_file.flush()
         yield
 
 
 def holder_of(file: StatePath) -> Owner | None:
-    """The process that holds a lock; None when nobody does."""
+    """The process that holds a lock; None if it is free."""
     if isinstance(file, ObjectPath):
         return owner_of(file)
     try:
-        with file.open(encoding="utf-8") as held:
-            pid = _locked_by_other(held, fcntl.LOCK_SH)
+        with file.open(encoding="utf-8") as lock_file:
+            pid = _locked_by_other(lock_file, fcntl.LOCK_SH)
     except OSError:
         return None
     return None if pid is None else Owner(pid)

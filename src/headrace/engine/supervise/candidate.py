@@ -86,7 +86,7 @@ def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> FlowC
     candidate, current = generations.candidate(), generations.current()
     if candidate is None or current is None:
         return None
-    change = change_of(project, state.beside(flow.name), flow)
+    change = change_of(project, state.with_candidate(flow.name), flow)
     if change.generation != candidate:  # the file is what the running one was begun with
         change = replace(change, verdict=ChangeVerdict("new_generation", change.verdict.reasons), generation=candidate)
     return replace(change, beside=current.id)
@@ -149,7 +149,7 @@ def begin_beside(project: Project, state: StateDir, change: FlowChange) -> Gener
     generations = state.generations(change.flow.name)
     made = generations.make(reason_of(change), shape=change.shape, pins=change.pins)
     define(made, project)
-    generations.put_beside(made)
+    generations.set_candidate(made)
     return made
 
 
@@ -206,7 +206,7 @@ def tidy_after_switch(flow: FlowPlan, state: StateDir, context: Context) -> None
     current = generations.current()
     if current is None or not is_publishing(current):
         return
-    generations.put_beside(None)
+    generations.set_candidate(None)
     _forget(flow, current, context)
     (current.folder / _PUBLISH).unlink()
 
@@ -235,7 +235,7 @@ def abandon(project: Project, state: StateDir, flow: str) -> None:
     """Give up the candidate of a flow: what it wrote beside goes, and so does it."""
     candidate = require_abandonable(state, flow)
     made = defined(project, state, flow, candidate)
-    state.generations(flow).put_beside(None)  # first: what goes on without its tables would have lost their rows
+    state.generations(flow).set_candidate(None)  # first: what goes on without its tables would have lost their rows
     _forget(made.flow, candidate, project.context)
     state.generations(flow).remove(candidate)
 

@@ -313,7 +313,7 @@ def _run_of(starter: FlowStarter, plan: Plan, number: int, notes: Notes) -> Flow
     candidate = state.generations(flow.name).candidate()
     if candidate is None:
         return FlowRun(flow)
-    new = replace(starter, state=state.beside(flow.name), beside=True)
+    new = replace(starter, state=state.with_candidate(flow.name), beside=True)
     if is_publishing(candidate):  # what was before will not run again, so it need not be fit to
         run = FlowRun(flow)
         run.building = Building(run, _candidate_run(flow, new), starter, new, notes)
