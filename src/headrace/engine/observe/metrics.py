@@ -17,7 +17,7 @@ from headrace.engine.observe.status import Board
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.observe.table_metrics import table_families
 from headrace.engine.observe.volumes import bytes_in, bytes_out
-from headrace.engine.spark.progress import rows_given
+from headrace.engine.spark.progress import output_rows
 from headrace.engine.state.status_file import STATES
 from headrace.plan.model import FlowPlan
 
@@ -59,7 +59,7 @@ class Metrics:
         """Count one batch."""
         self._batches.labels(flow.name).inc()
         self._rows_in.labels(flow.name).inc(progress["numInputRows"] or 0)
-        rows_out = rows_given(progress)
+        rows_out = output_rows(progress)
         if rows_out is not None:
             self._rows_out.labels(flow.name).inc(rows_out)
         for name, milliseconds in progress["durationMs"].items():
