@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+DOCS_VENV := .venv-docs
 ARGS   ?=
 # A good deal of the tests wait for servers they start: a third worker fills two cores (and takes some 3 GB).
 WORKERS ?= 3
@@ -9,7 +10,7 @@ WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup jars run check static fast whole test bench bench-serve docs lock clean
+.PHONY: help setup jars run check static fast whole test bench bench-serve docs docs-site lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +40,7 @@ static:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m headrace.project.reference --check
+	$(BIN)/python -m headrace.reference --check
 
 fast:
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not spark and not service and not cluster" $(ARGS)
@@ -61,11 +62,21 @@ bench-serve: $(VENV)/.installed ## what endpoints answer, beside a Go server and
 	$(BIN)/headrace services install redis
 	$(BIN)/python -m benchmarks.serving $(ARGS)
 
-docs: $(VENV)/.installed ## regenerate the reference pages and the JSON schema
-	$(BIN)/python -m headrace.project.reference
+docs: $(VENV)/.installed ## regenerate docs/reference, the JSON schema and the generated blocks of other pages
+	$(BIN)/python -m headrace.reference
+
+# the tools of the site are in an environment of their own, so that `make setup` stays quick
+$(DOCS_VENV)/.installed: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.txt
+	@touch $@
+
+docs-site: $(DOCS_VENV)/.installed ## build docs/ into site/; a broken link is an error
+	$(DOCS_VENV)/bin/mkdocs build
 
 lock: ## pin the dependencies again
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --generate-hashes --group dev pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --generate-hashes --group pyproject.toml:docs -o requirements-docs.txt
 
 clean: ## remove what was built
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

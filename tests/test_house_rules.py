@@ -15,7 +15,8 @@ import pytest
 from headrace.core.component import Component
 from headrace.core.kinds import FAMILIES, kinds
 from headrace.project.model import ProjectSpec
-from headrace.project.reference import nested_models, stale
+from headrace.reference.files import stale
+from headrace.reference.models import nested_models
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headrace"
@@ -86,7 +87,7 @@ def tracked_files() -> list[Path]:
 
 @pytest.mark.parametrize(("family", "name", "kind"), KINDS, ids=KIND_IDS)
 def test_every_kind_has_a_page_a_test_and_words_for_all_its_keys(family: str, name: str, kind: type[Component]) -> None:
-    assert (ROOT / "docs" / "reference" / family / f"{name}.md").is_file(), "run: python -m headrace.project.reference"
+    assert (ROOT / "docs" / "reference" / family / f"{name}.md").is_file(), "run: make docs"
     assert (ROOT / "tests" / family / f"test_{name}.py").is_file()
     assert "\n" in (kind.__doc__ or ""), "the docstring states delivery, order and scale after its first line"
     assert kind.family == family
@@ -101,19 +102,23 @@ def test_every_key_of_the_project_file_is_described() -> None:
         assert [key for key, field in model.model_fields.items() if not field.description] == [], model.__name__
 
 
-def test_the_reference_is_what_the_models_say() -> None:
-    assert stale(ROOT / "docs" / "reference") == [], "run: python -m headrace.project.reference"
+def test_generated_documentation_is_what_the_code_says() -> None:
+    assert stale(ROOT) == [], "run: make docs"
 
 
 def test_every_error_code_is_documented() -> None:
-    documented = set(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")))
+    documented = set(
+        re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8"))
+    )
     codes = error_codes()
     assert len(codes) > 50
     assert {code: file for code, file in codes.items() if code not in documented} == {}
 
 
 def test_no_documented_error_code_is_gone() -> None:
-    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`[^|]*) \|", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     documented = {code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)}
     made_elsewhere = {"wrong-type"}
     assert documented - set(error_codes()) - made_elsewhere == set()

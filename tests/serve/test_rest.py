@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 import pytest
+from tests.reference.metrics import documented
 from tests.serve.kit import FILMS, NOTES, Served, api_key, film, ids
 
 from headrace.core.endpoints import Endpoint, Op
@@ -312,6 +314,9 @@ def test_metrics_count_what_was_asked(own: Api) -> None:
         assert count % labels in text
     assert 'headrace_serve_request_seconds_count{route="get",surface="rest"} 3.0' in text
     assert 'headrace_endpoint_state{endpoint="films",state="ready"} 1.0' in text
+    series = set(re.findall(r"^(headrace_\w+)", text, re.MULTILINE))
+    assert len(series) >= 8
+    assert [name for name in series if not documented(name)] == []
 
 
 def test_all_processes_of_a_node_are_in_the_metrics(served: Served, own: Api) -> None:

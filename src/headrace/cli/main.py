@@ -1,17 +1,20 @@
-"""The `headrace` command: which commands there are, and what becomes of their errors.
+"""The `headrace` command: finds the commands and turns their errors into output.
 
-Each command's module is imported when it is called, so `--help` needs neither Spark nor a project.
+A command's module is imported when the command is called, so `--help` needs neither Spark nor a project.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
+import pkgutil
 import select
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -24,96 +27,76 @@ from headrace.core.files.objects import StoreError
 
 _PROGRAM = "headrace"
 _STDOUT, _STDERR = 1, 2
-_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+
+
+SECTIONS = {"Projects": "projects", "Operations": "operations", "Data": "data", "Environment": "environment"}
+"""The sections of the help. A section is a package, and a command is a module in it: see `Command`."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """Where a command is, and its line in the help."""
+    """A module of a section. Its name is the command's, the first line of its docstring is the line in the help.
 
+    It has a function of the command's name, or a Typer `app` with subcommands. Modules with a leading underscore are
+    helpers.
+    """
+
+    name: str
     module: str
-    help: str
-    attribute: str = ""
 
-    def load(self, name: str) -> Any:
-        """The command itself: a function of its module, or a Typer app with commands of its own."""
-        found = getattr(importlib.import_module(f"headrace.cli.{self.module}"), self.attribute or name)
-        if isinstance(found, typer.Typer):
-            group = typer.main.get_group(found)
+    @property
+    def help(self) -> str:
+        """The line in the help, read without importing the module."""
+        loader: Any = importlib.util.find_spec(self.module).loader  # type: ignore[union-attr]
+        return str(loader.get_source(self.module)).partition("\n")[0].strip('"')
+
+    def load(self) -> Any:
+        """The command itself, for Click."""
+        module = importlib.import_module(self.module)
+        if hasattr(module, "app"):
+            group = typer.main.get_group(module.app)
             group.no_args_is_help = False  # a missing subcommand is a usage error like any other
             return group
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name)(found)
+        single.command(self.name)(getattr(module, self.name))
         return typer.main.get_command(single)
 
 
-SECTIONS: dict[str, dict[str, Command]] = {
-    "Projects": {
-        "init": Command("projects.init", "Make a project that runs as it is."),
-        "lint": Command("projects.lint", "Check a project without starting anything."),
-        "plan": Command("projects.plan", "Show what a project's flows read, keep, write and guarantee."),
-        "run": Command("projects.run", "Run a project's flows."),
-        "serve": Command("projects.serve", "Serve a project's endpoints over REST, gRPC and live events."),
-        "sql": Command("projects.sql", "Ask a project's streams and lake tables, or just Spark."),
-        "test": Command("projects.test", "Run a project's own tests."),
-        "migrate": Command("projects.migrate", "Make a project from the configuration of another system.", "app"),
-        "schema": Command("projects.schema", "Print the JSON schema of headrace.yaml, for editors."),
-    },
-    "Operations": {
-        "status": Command("operations.status", "Show what the flows of a running engine do."),
-        "wait": Command("operations.wait", "Wait until a flow fulfils a condition."),
-        "stop": Command("operations.stop", "Stop a project's engine, or some of its flows, after the running batches."),
-        "start": Command("operations.start", "Let flows go on that were stopped or have failed."),
-        "restart": Command("operations.start", "Stop flows and start them again."),
-        "offsets": Command("operations.offsets", "Where flows are, how far behind, and moving them.", "app"),
-        "rewind": Command("operations.rewind", "Let a flow go back to an earlier position or savepoint."),
-        "generations": Command(
-            "operations.generations", "The lives of flows' checkpoints; giving up or dropping some.", "app"
-        ),
-        "savepoint": Command("operations.savepoint", "Copies of a stopped flow's place and state.", "app"),
-        "token": Command("data.token", "Tokens and API keys for callers of endpoints.", "app"),
-        "dead-letters": Command(
-            "data.dead_letters", "Look at records that could not be processed; replay them.", "app"
-        ),
-        "endpoints": Command(
-            "data.endpoints", "What is served, in which versions; switching and dropping them.", "app"
-        ),
-        "tables": Command("data.tables", "The tables of a project: columns, rows, and how far they are.", "app"),
-        "archive": Command("data.archive", "What archives have, and replay of their days into a topic.", "app"),
-        "late": Command("data.late", "Look at rows that came too late for their windows.", "app"),
-    },
-    "Environment": {
-        "doctor": Command("environment.doctor", "Find what is wrong here and say how to mend it."),
-        "jars": Command("environment.jars", "Fetch the jars that Spark needs."),
-        "services": Command("environment.services", "Real local servers for development.", "app"),
-        "version": Command("environment.version", "Print the versions of headrace and what it stands on."),
-    },
-}
-COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+@cache
+def commands(section: str) -> dict[str, Command]:
+    """The commands of a section by name."""
+    package = f"headrace.cli.{SECTIONS[section]}"
+    names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    found = [Command(name.replace("_", "-"), f"{package}.{name}") for name in names if not name.startswith("_")]
+    return {command.name: command for command in found}
+
+
+def all_commands() -> dict[str, Command]:
+    """All commands by name, in the order of the help."""
+    return {name: command for section in SECTIONS for name, command in commands(section).items()}
 
 
 class CommandGroup(TyperGroup):
-    """A group that lists its commands from the table above and imports only the one that is called."""
+    """The commands of all sections. Only the one that is called is imported."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All commands, in the order of the help."""
-        return list(COMMANDS)
+        return list(all_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name."""
-        if cmd_name in COMMANDS:
-            return COMMANDS[cmd_name].load(cmd_name)
-        if ctx.resilient_parsing:  # the shell is completing a line that is not finished
+        known = all_commands()
+        if cmd_name in known:
+            return known[cmd_name].load()
+        if ctx.resilient_parsing:  # the shell completes an unfinished line
             return None
-        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, COMMANDS, "commands"))
+        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, known, "commands"))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands by section."""
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, command.help) for name, command in commands.items()], col_max=12)
+        for section in SECTIONS:
+            with formatter.section(section):
+                formatter.write_dl([(name, one.help) for name, one in commands(section).items()], col_max=12)
 
 
 app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
@@ -141,13 +124,13 @@ def _headrace(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The only place where errors are turned into output."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    printer.begin(json_errors="--json" in given)
-    _open_what_is_closed()
+    """Run one command and return its exit code. The only place that turns errors into output."""
+    arguments_ = list(sys.argv[1:] if arguments is None else arguments)
+    printer.begin(json_errors="--json" in arguments_)
+    _reopen_closed_streams()
     never_fail_on_a_character()
     try:
-        _run(given)
+        _run(arguments_)
         sys.stdout.flush()
         return Exit.OK
     except typer.Exit as request:
@@ -163,13 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except Exception as error:  # the last resort: whatever it is, the user must learn that it is not their fault
-        if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
+    except Exception as error:  # the last resort: the user must learn that the fault is ours
+        if isinstance(error, BrokenPipeError) and _stdout_has_no_reader():
             return Exit.FAILED
-        mendable = _as_mendable(error)
-        if mendable is not None:
-            printer.error(mendable)
-            return mendable.exit_code
+        fixable = _as_fixable(error)
+        if fixable is not None:
+            printer.error(fixable)
+            return fixable.exit_code
         printer.crash(error, __version__)
         return Exit.FAILED
 
@@ -183,17 +166,17 @@ def _as_unreachable(error: StoreError) -> ProjectError:
     )
 
 
-def _as_mendable(error: Exception) -> ProjectError | None:
-    """What the system refused because of rights or room, wherever that was: the user can mend it."""
+def _as_fixable(error: Exception) -> ProjectError | None:
+    """An error of the operating system that the user can fix: permissions, disk space, a path that is too long."""
     if not isinstance(error, OSError):
         return None
     message = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    if error.errno in _NO_RIGHT:
-        return ProjectError("not-permitted", message, hint="check the rights of it and of the folders above it")
-    if error.errno in _NO_ROOM:
-        return ProjectError("disk-full", message, hint="make room there", exit_code=Exit.TRANSIENT)
+    if error.errno in _NO_PERMISSION:
+        return ProjectError("not-permitted", message, hint="check the permissions of the file and its folders")
+    if error.errno in _NO_SPACE:
+        return ProjectError("disk-full", message, hint="free some disk space", exit_code=Exit.TRANSIENT)
     if error.errno in _NO_PATH:
-        return ProjectError("bad-path", message, hint="choose another name, which is shorter or no link to itself")
+        return ProjectError("bad-path", message, hint="choose a shorter name, or one that is not a link to itself")
     return None
 
 
@@ -201,11 +184,11 @@ def _run(arguments: list[str]) -> None:
     command = typer.main.get_command(app)
     if f"_{_PROGRAM.upper()}_COMPLETE" in os.environ:
         command.main(arguments, prog_name=_PROGRAM)
-    # not command.main(): it takes every broken pipe, also one of a socket, for the end of stdout
+    # not command.main(): it treats every broken pipe, also that of a socket, as a closed stdout
     with command.make_context(_PROGRAM, arguments) as context:
         result = command.invoke(context)
     if result is not None:
-        raise TypeError(f"a command gave back {result!r}, which no shell sees; raise typer.Exit(code) instead")
+        raise TypeError(f"a command returned {result!r}, which the shell cannot see; raise typer.Exit(code) instead")
 
 
 def _as_usage_error(error: typer.TyperException) -> ProjectError:
@@ -215,8 +198,8 @@ def _as_usage_error(error: typer.TyperException) -> ProjectError:
     return usage_error(message[:1].lower() + message[1:], hint)
 
 
-def _open_what_is_closed() -> None:
-    """Called with `>&-` there is no stdout: Python has None for it, and the next file to be opened takes its place."""
+def _reopen_closed_streams() -> None:
+    """With `>&-` there is no stdout: Python sets it to None, and the next opened file would take its descriptor."""
     if sys.stdout is not None and sys.stderr is not None:
         return
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
@@ -226,11 +209,11 @@ def _open_what_is_closed() -> None:
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", closefd=False)
 
 
-def _nobody_reads_stdout() -> bool:
+def _stdout_has_no_reader() -> bool:
     pipe = select.poll()
     pipe.register(_STDOUT, 0)
     closed = any(event & select.POLLERR for _, event in pipe.poll(0))
     if closed:
-        # Python flushes once more at its end and would complain then
+        # Python flushes stdout at exit and would report an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     return closed

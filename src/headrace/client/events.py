@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import urllib3
 
 from headrace.client.errors import ApiError, ClientError, UnreachableError, refused, told
-from headrace.client.transport import AGAIN, Patience, Transport, retry_after
+from headrace.client.transport import AGAIN, Transport, retry_after
 
 # the server says something at least every 15 seconds
 _QUIET = 45.0
@@ -46,7 +46,7 @@ class Events(Iterator[Event]):
         self._path = path
         self._query = query
         self._in_snapshot = query.get("snapshot") == "true"
-        self._patience = Patience(transport.patience)
+        self._retries = transport.retries()
         self._response: urllib3.BaseHTTPResponse | None = None
         self._closed = False
         self._events = self._follow()
@@ -80,7 +80,8 @@ class Events(Iterator[Event]):
             if self._closed:
                 return
             self._disconnect()
-            self._patience.wait(lost)
+            if not self._retries.wait():
+                raise lost
             if self._in_snapshot:
                 yield Event("restart", None)
 
@@ -97,9 +98,8 @@ class Events(Iterator[Event]):
                 return
             problem = refused(response.status, response.headers, response.read())
             self._disconnect()
-            if response.status not in AGAIN:
+            if response.status not in AGAIN or not self._retries.wait(at_least=retry_after(response.headers)):
                 raise problem
-            self._patience.wait(problem, at_least=retry_after(response.headers))
 
     def _disconnect(self) -> None:
         if self._response is not None:
@@ -109,7 +109,7 @@ class Events(Iterator[Event]):
     def _read(self) -> Iterator[Event]:
         """The events of one connection, until the server ends it."""
         for name, place, data in messages(self._chunks()):
-            self._patience.renew()
+            self._retries.renew()
             event = self._event(name, place, data)
             if event is not None:
                 yield event

@@ -1,10 +1,8 @@
-"""Requests with patience: a server that is busy or not ready is asked again, as it says."""
+"""Requests to one server, which are retried while it is busy or not ready."""
 
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -12,32 +10,11 @@ from urllib.parse import urlencode
 import urllib3
 
 from headrace.client.errors import ClientError, UnreachableError, refused
+from headrace.core.backoff import Backoff, Retries
 
 AGAIN = (429, 502, 503, 504)
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_BACKOFF = Backoff(first=0.1, longest=10.0, jitter=(0.5, 1.0))
 _CONNECT = 10.0
-
-
-class Patience:
-    """How long an outage may last: waits longer from try to try, and raises when it is used up."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.renew()
-
-    def renew(self) -> None:
-        """Begin again: there was an answer."""
-        self._until = time.monotonic() + self._seconds
-        self._pause = _FIRST_PAUSE
-
-    def wait(self, error: ClientError, at_least: float = 0.0) -> None:
-        """Before the next try."""
-        # spread, so that clients that were refused together do not come back together
-        pause = max(at_least, self._pause * random.uniform(0.5, 1.0))  # noqa: S311
-        if time.monotonic() + pause > self._until:
-            raise error
-        time.sleep(pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
 class Transport:
@@ -62,19 +39,20 @@ class Transport:
         self, method: str, path: str, document: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, Mapping[str, str]]:
         """The answer as JSON values, and its headers."""
-        patience = Patience(self.patience)
+        retries = self.retries()
         while True:
             try:
                 response = self._request(method, path, document, headers or {})
             except urllib3.exceptions.HTTPError as error:
-                patience.wait(self.unreachable(error))
+                problem: ClientError = self.unreachable(error)
+                if not retries.wait():
+                    raise problem from error
                 continue
             if response.status < 400:
                 return _decoded(response.data, self.url), response.headers
             problem = refused(response.status, response.headers, response.data)
-            if response.status not in AGAIN:
+            if response.status not in AGAIN or not retries.wait(at_least=retry_after(response.headers)):
                 raise problem
-            patience.wait(problem, at_least=retry_after(response.headers))
 
     def _request(self, method: str, path: str, document: Any, further: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         headers, body = {**self._headers, **further}, None
@@ -93,6 +71,10 @@ class Transport:
         return self._pool.request(
             "GET", address, headers={**self._headers, **headers}, timeout=limit, preload_content=False
         )
+
+    def retries(self) -> Retries:
+        """The attempts of one call, for as long as an outage may last."""
+        return _BACKOFF.within(self.patience)
 
     def unreachable(self, error: Exception) -> UnreachableError:
         """What a failed connection is to the caller."""

@@ -9,19 +9,28 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
 
 class Exit(IntEnum):
-    """What the command's exit code says to a script."""
+    """The exit codes of the command, for scripts."""
 
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    TRANSIENT = 3
-    NOT_FOUND = 4
-    CONFLICT = 5
-    TIMEOUT = 124
-    INTERRUPTED = 130
+    meaning: str
+
+    OK = 0, "The command succeeded."
+    FAILED = 1, "The command failed, or what it checked is wrong."
+    USAGE = 2, "The command line is wrong: an unknown command or option, or a missing argument."
+    TRANSIENT = 3, "Something outside is unavailable, such as a broker, a disk or a store; try again later."
+    NOT_FOUND = 4, "What the command names does not exist: a project, a flow, an endpoint, a running engine."
+    CONFLICT = 5, "The current state does not allow it, such as a flow that runs or needs a new generation."
+    TIMEOUT = 124, "The condition was not met in time."
+    INTERRUPTED = 130, "The command was interrupted, for example with Ctrl-C."
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
 
 @dataclass(frozen=True)

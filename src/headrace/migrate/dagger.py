@@ -40,7 +40,7 @@ _NOT_CARRIED = {
     "PROCESSOR_LONGBOW_": "write a `history` step: what is remembered is kept with the flow, without Bigtable",
     "PYTHON_UDF_": "put functions into functions/*.py, with type hints instead of @udf(result_type=…)",
     "SINK_BIGQUERY_": "there is no BigQuery sink",
-    "SINK_METRICS_APPLICATION_PREFIX": "metrics have the names in the guide",
+    "SINK_METRICS_APPLICATION_PREFIX": "metrics have the names in docs/reference/metrics.md",
     "UDF_DART_GCS_PROJECT_ID": "the machine's own credentials are used",
 }
 _LONGBOW = re.compile(r"\blongbow\w*", re.IGNORECASE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from headrace.core.capabilities import ServesEndpoint
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.plan.model import FlowPlan
 from headrace.plan.sinkids import endpoints
@@ -32,7 +33,7 @@ def wrong_charts(project: Project, flows: Iterable[FlowPlan | None]) -> Iterator
 def _served(flow: FlowPlan) -> Iterator[tuple[str, list[str]]]:
     """The endpoints of a flow with their columns, if those can be told without Spark."""
     for step in flow.sinks if flow.names_known else ():
-        if step.sink.endpoint is not None:
+        if isinstance(step.sink, ServesEndpoint) and step.sink.endpoint is not None:
             heads = dict.fromkeys(column.partition(".")[0] for column in flow.output_columns)
             yield step.sink.endpoint, [one for one in heads if one not in step.sink.unserved]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sqlglot import exp
 
+from headrace.core.capabilities import ReadableAsStream
 from headrace.core.context import Context
 from headrace.core.places import Location
 from headrace.core.processor import Processor
@@ -51,7 +52,8 @@ def _written(flow: FlowPlan, context: Context) -> Iterator[Location]:
     for step in flow.after:
         _take(known, step.processor)
     for sink_step in flow.sinks:
-        yield from sink_step.sink.places(context, known)
+        if isinstance(sink_step.sink, ReadableAsStream):
+            yield from sink_step.sink.places(context, known)
 
 
 def _known(inputs: tuple[Input, ...], sql: str) -> Known:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.core.capabilities import ServesEndpoint
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.plan.model import (
@@ -33,6 +34,7 @@ from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
 from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
 from headrace.sql.query import Query, cte_of, parse
+from headrace.views.algebra.fingerprint import view_text
 from headrace.views.algebra.operators import scans
 
 # a shape of another version cannot be compared
@@ -65,12 +67,13 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
 
 def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
     """The shape of a view: it goes on as long as it keeps the same of the same tables, however its SQL is written."""
+    assert flow.view is not None, "only a view has this shape"
     tables = sorted(flow.tables(), key=lambda one: one.name)
     return {
         "version": VERSION,
         "view": True,
         "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
-        "operators": [{"operator": "query", "keeps": _digest(repr(flow.view))}],
+        "operators": [{"operator": "query", "keeps": _digest(view_text(flow.view))}],
         "types": _view_types(flow),
         "output": flow.spec.output,
         "settings": meaningful(settings),
@@ -100,8 +103,8 @@ def _view_types(flow: FlowPlan) -> dict[str, str]:
 
 def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
     said: dict[str, Any] = {"id": step.id, "label": step.sink.label}
-    if step.sink.fills is not None:
-        said["fills"] = {**step.sink.fills, "columns": list(columns)}
+    if isinstance(step.sink, ServesEndpoint):
+        said["fills"] = {**step.sink.layout, "columns": list(columns)}
     return said
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from headrace.core.context import Batch, Letters
 from headrace.core.errors import ProjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    TaskWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 OnRefusal = Literal["dead_letter", "fail"]
 ON_ERROR_DESCRIPTION = (
@@ -18,7 +25,6 @@ ON_ERROR_DESCRIPTION = (
     "server's reason, `fail` stops the flow."
 )
 
-SUMMARY = "outcome string, rows bigint"
 _BYTES = "bytes"
 _SUMMARY_SCHEMA = pa.schema([("outcome", pa.string()), ("rows", pa.int64())])
 
@@ -73,8 +79,17 @@ def task_number() -> int:
     return 0 if task is None else task.partitionId()
 
 
+def write_counted(rows: DataFrame, work: TaskWork, batch: Batch) -> dict[str, int]:
+    """Run tasks that end with the batches of their `Report`, and add up the outcomes for the metrics."""
+    # the workers do without the SQL parser that this module needs
+    from headrace.core.schema import to_ddl
+
+    outcomes = rows.mapInArrow(work, to_ddl(_SUMMARY_SCHEMA)).collect()
+    return count_up(batch, [(row["outcome"], row["rows"]) for row in outcomes])
+
+
 def count_up(batch: Batch, summaries: list[tuple[str, int]]) -> dict[str, int]:
-    """Add up what the tasks told, for the metrics."""
+    """Add up the outcomes that the tasks report, for the metrics."""
     totals: Counter[str] = Counter()
     for outcome, rows in summaries:
         totals[outcome] += rows

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pydantic import Field
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,16 +27,13 @@ _ROW_NUMBER_IN_PARTITION = (1 << 33) - 1
 """The lower bits of Spark's `monotonically_increasing_id`; the upper ones are the partition."""
 
 
-class ConsoleSink(Sink):
+class ConsoleSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Prints each batch: a table on a terminal, one JSON document per row when piped.
 
     Of a view it prints the changes: `+` inserted, `~` updated, `-` deleted; in JSON as `change`, with the `old` row.
-    Delivery: best effort; a batch that is replayed is printed again. Order: as the rows come, partition by partition.
+    Delivery: best effort; a repeated batch is printed again. Order: as the rows come, partition by partition.
     Scale: every row is computed and counted, `limit` rows per partition reach the driver.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["console"] = "console"
     format: Literal["auto", "table", "json"] = Field(
@@ -64,11 +62,7 @@ class ConsoleSink(Sink):
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What is on the screen stays there."""
-        return f"{rewind.words}: their rows are printed again"
-
-    def beside_effect(self, side: Side) -> str:
-        """What was printed is printed."""
-        return APPENDS
+        return f"{rewind.read_again}: their rows are printed again"
 
     def _print(self, rows: DataFrame, columns: Sequence[str], document: Mapping[str, Column], batch: Batch) -> None:
         """`columns` make the table; the `document` of a row is what JSON has of it."""

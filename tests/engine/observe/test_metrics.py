@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.reference.metrics import documented
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Split
@@ -173,6 +174,12 @@ def test_metrics_say_what_is_known_and_leave_out_what_is_not(server: StatusServe
     assert unknown == []
     phases = {dict(labels)["phase"] for name, labels in found if name == "headrace_batch_duration_seconds_sum"}
     assert "somethingNew" not in phases, "the set of labels is bounded"
+
+
+def test_the_reference_has_every_series(server: StatusServer) -> None:
+    names = {name for name, _ in samples(get(server, "/metrics")[1])} | known_names(server)
+    assert len(names) > 40
+    assert [name for name in names if not documented(name)] == []
 
 
 def test_status_has_null_for_the_unknown_and_names_who_holds_the_watermark(server: StatusServer) -> None:

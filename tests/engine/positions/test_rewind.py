@@ -14,10 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.engine.state.test_checkpoints import write_batch
 
+from headrace.core.capabilities import Rewind, Rewindable
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import AtOffset, Earliest, Latest, Position, Positions, Split, SplitScope, Target
-from headrace.core.sink import Rewind, Sink
+from headrace.core.sink import Sink
 from headrace.core.source import RowSource
 from headrace.engine.positions.lag import LagProbe, pace
 from headrace.engine.positions.positions import Moment, PositionLog, lag_of, log_file, read_log, thinned
@@ -221,7 +222,7 @@ def test_files_of_later_batches_are_deleted(tmp_path: Path) -> None:
     assert list(workshop.rglob("*reads*")) == []
 
 
-class Stubborn(NoopSink):
+class Stubborn(NoopSink, Rewindable):
     """Fails the first time it is to take something back."""
 
     def take_back(self, rewind: Rewind) -> None:

@@ -14,10 +14,11 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from tests.engine.state.test_checkpoints import write_batch
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, Rewind, candidate_effect
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.sink import Rewind, Side, Sink
+from headrace.core.sink import Sink
 from headrace.engine.flows.flow import FlowStarter, with_side_sinks
 from headrace.engine.observe.housekeeping import remove_old_generations
 from headrace.engine.positions.rewind import stopped
@@ -174,7 +175,7 @@ def test_the_file_must_be_what_the_candidate_is_built_for(shop: Shop) -> None:
 
 def test_what_cannot_be_built_beside_is_refused(shop: Shop) -> None:
     shop.write(NEW)
-    assert [effect[:24] for _sink, effect in shop.effects()] == ["lake/sums__NEW is filled", "what is there stays; it "]
+    assert [effect[:24] for _sink, effect in shop.effects()] == ["lake/sums__NEW is filled", "existing rows stay; rows"]
     shop.write(NEW, keys="mode: batch")
     assert code_of(shop.effects) == "beside-unsupported"
     shop.write(NEW, project=PROJECT.replace("watermark: 10s", "watermark: 10s, idle: 1min"))
@@ -214,24 +215,24 @@ SINKS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(kinds("sinks").keys() - {"list"}))
+@pytest.mark.parametrize("name", sorted(SINKS))
 def test_every_sink_says_where_a_candidate_writes(name: str, tmp_path: Path) -> None:
     options, expected = SINKS[name]
     sink = kinds("sinks")[name](**options)
     assert isinstance(sink, Sink)
-    side = Side("f", "s", "g2-abc", Context(tmp_path, str(tmp_path)))
+    side = Candidate("f", "s", "g2-abc", Context(tmp_path, str(tmp_path)))
     if expected == "refused":
-        assert code_of(lambda: sink.beside_effect(side)) == "beside-unsupported"
+        assert code_of(lambda: candidate_effect(sink, side)) == "beside-unsupported"
         return
-    target = sink.beside(side)
-    assert (target.target if target is not None else "nothing") == expected
+    target = sink.candidate_sink(side).target if isinstance(sink, BuildsCandidate) else "nothing"
+    assert target == expected
     if name != "postgres":  # which asks its server
-        assert sink.beside_effect(side)
+        assert candidate_effect(sink, side)
 
 
 def test_a_table_that_others_write_to_is_not_replaced(tmp_path: Path) -> None:
     sink, rows = LakeSink(path="sums"), pa.table({"n": [1]})
-    side = Side("f", "lake-1", "g2-abc", Context(tmp_path, str(tmp_path)))
+    side = Candidate("f", "lake-1", "g2-abc", Context(tmp_path, str(tmp_path)))
 
     def write(app: str | None) -> None:
         mark = None if app is None else CommitProperties(app_transactions=[Transaction(app, 0)])
@@ -239,9 +240,9 @@ def test_a_table_that_others_write_to_is_not_replaced(tmp_path: Path) -> None:
 
     write("headrace.f.g1-abc.lake-1")
     write("headrace.f.replay-77.lake-1")
-    assert "sums__g2-abc" in sink.beside_effect(side)
+    assert "sums__g2-abc" in sink.candidate_effect(side)
     write("headrace.ff.g1-abc.lake-1")
-    assert code_of(lambda: sink.beside_effect(side)) == "beside-others-wrote"
+    assert code_of(lambda: sink.candidate_effect(side)) == "beside-others-wrote"
 
 
 def test_a_candidate_writes_beside_or_nothing(shop: Shop) -> None:

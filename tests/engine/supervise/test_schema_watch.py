@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message_factory import GetMessageClass
 from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 
+from headrace.core.backoff import Backoff
 from headrace.core.encoding.descriptors import find_message
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
@@ -70,7 +71,7 @@ state: state
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorServer]:
-    monkeypatch.setattr(descriptor_registry, "_BACKOFF", 0.001)
+    monkeypatch.setattr(descriptor_registry, "_BACKOFF", Backoff(0.001, 0.001))
     with descriptor_server(FIRST) as running:
         yield running
 

@@ -1,27 +1,39 @@
-"""`headrace archive`: what an archive has, whether each record is there once, and replay of some of its days."""
+"""Show and check archives; replay their days into a topic."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.positions_output import DryRun, aligned, opened, shown
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.cli.terminal.positions_output import DryRun, aligned, shown
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
+from headrace.systems.kafka.cluster import Cluster
+from headrace.systems.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.core.files.state_files import StatePath
+    from headrace.engine.replay import archive_replay
+    from headrace.plan import planner
     from headrace.project.loader import Project
-    from headrace.sinks.archive import ArchiveSink
+    from headrace.sinks import archive as sink_archive
+    from headrace.sinks.archive import ArchiveSink, files
+    from headrace.sinks.archive import read as archive_read
     from headrace.systems.kafka.connection import KafkaConnection
+else:
+    archive_replay, planner, sink_archive, files, archive_read = lazy_modules(
+        "headrace.engine.replay.archive_replay",
+        "headrace.plan.planner",
+        "headrace.sinks.archive",
+        "headrace.sinks.archive.files",
+        "headrace.sinks.archive.read",
+    )
 
-app = typer.Typer(help="Archives: what is there, and replay of days.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")]
 _From = Annotated[str | None, typer.Option("--from", metavar="DAY", help="The first day, e.g. 2026-01-30.")]
@@ -29,21 +41,17 @@ _To = Annotated[str | None, typer.Option("--to", metavar="DAY", help="The last d
 
 
 @app.command("show")
+@project_options(Names)
 def show_(
-    names: Names = None,
+    target: ProjectTarget,
     topic: _Topics = None,
     first: _From = None,
     last: _To = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Show the folders of an archive: how many records and files, whether finished, how many came late."""
-    from headrace.sinks.archive.read import folders
-
-    root = _Archive.named(names, project, profile, overrides).root
-    found = [_folder(root, name) for name in folders(root, topic or [], _day(first), _day(last))]
+    """Show the folders of an archive: records, files, state, and how many records arrived late."""
+    root = _Archive.named(target).root
+    found = [_folder(root, name) for name in archive_read.folders(root, topic or [], _day(first), _day(last))]
     if json:
         printer.document({"folders": found, "records": sum(one["records"] for one in found)})
         return
@@ -54,11 +62,8 @@ def show_(
 
 
 def _folder(root: StatePath, name: str) -> dict[str, Any]:
-    from headrace.sinks.archive.files import LATE, MARK, read_note
-    from headrace.sinks.archive.read import located
-
-    parts = list(located(root / name).values())
-    late, mark = read_note(root / name, LATE), read_note(root / name, MARK)
+    parts = list(archive_read.located(root / name).values())
+    late, mark = files.read_note(root / name, files.LATE), files.read_note(root / name, files.MARK)
     return {
         "folder": name,
         "state": "late" if late else "finished" if mark else "open",
@@ -70,27 +75,25 @@ def _folder(root: StatePath, name: str) -> dict[str, Any]:
 
 
 @app.command("check")
+@project_options(Names)
 def check_(
-    names: Names = None,
+    target: ProjectTarget,
     topic: _Topics = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Count, by partition, the records whose positions were kept: which are there more than once, which offsets are
-    not. Every line is read and counted against what stands beside its file. Exit code 1 when something is wrong."""
-    from headrace.sinks.archive.read import coverage, folders, located, read_parts
+    """Check by partition that each record is in the archive once, and list missing offsets.
 
-    root = _Archive.named(names, project, profile, overrides).root
+    Reads every line and compares the counts with those in the manifests. Exits with 1 when something is wrong.
+    """
+    root = _Archive.named(target).root
     by_topic: dict[str, list[Any]] = {}
     wrong = 0
-    for name in folders(root, topic or [], None, None):
-        parts = [one.part for one in located(root / name).values()]
+    for name in archive_read.folders(root, topic or [], None, None):
+        parts = [one.part for one in archive_read.located(root / name).values()]
         by_topic.setdefault(name.partition("/")[0], []).extend(parts)
-        read = read_parts(root / name, [part.name for part in parts])
+        read = archive_read.read_parts(root / name, [part.name for part in parts])
         wrong += sum(len(lines) != part.records for part, lines in read)
-    found = [{"topic": name, **vars(one)} for name, parts in by_topic.items() for one in coverage(parts)]
+    found = [{"topic": name, **vars(one)} for name, parts in by_topic.items() for one in archive_read.coverage(parts)]
     well = not wrong and not any(one["repeated"] for one in found)
     if json:
         printer.document({"partitions": found, "wrong_files": wrong, "ok": well})
@@ -98,18 +101,19 @@ def check_(
         columns = ("topic", "partition", "records", "first", "last", "repeated", "absent")
         for line in aligned([list(columns), *([shown(one[name]) for name in columns] for one in found)]):
             printer.data(line)
-        printer.note(f"{wrong:,} files do not have the lines they should have" if wrong else "every line is there")
+        printer.note(f"{wrong:,} files have too few or too many lines" if wrong else "all lines are present")
     if not well:
         raise typer.Exit(Exit.FAILED)
 
 
 @app.command("replay")
+@project_options(Names)
 def replay_(
+    target: ProjectTarget,
     topic: Annotated[str, typer.Option("--topic", metavar="T", help="The topic whose records are replayed.")],
     first: Annotated[str, typer.Option("--from", metavar="DAY", help="The first day, e.g. 2026-01-30.")],
     last: Annotated[str, typer.Option("--to", metavar="DAY", help="The last day, which is included.")],
     into: Annotated[str, typer.Option("--into", metavar="T", help="The Kafka topic they are written to.")],
-    names: Names = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="A.B", help="Where a record's key is in its JSON; none otherwise.")
     ] = None,
@@ -118,31 +122,26 @@ def replay_(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Replay what was replayed already.")] = False,
     dry_run: DryRun = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Write the records of some days into a topic, each once: cut off, it goes on where it was; done, it does nothing.
+    """Write the records of some days into a topic, each once. Interrupted, it resumes; repeated, it does nothing.
 
-    Those who read the topic must read committed records only. Records have the order they had in each file.
+    Consumers of the topic must use read_committed. Records keep the order they have in each file.
     """
-    from headrace.engine.replay.archive_replay import ArchiveReplayer, ReplayOrder
-
     begin, end = _day(first), _day(last)
     if begin is None or end is None or end < begin:
         raise usage_error(f"--to {last} is before --from {first}", "the last day is included")
-    archive = _Archive.named(names, project, profile, overrides)
+    archive = _Archive.named(target)
     context = archive.project.context
     cluster = archive.cluster(stream)
     properties = cluster.librdkafka_properties(context)
     _require_topic(properties, into)
-    order = ReplayOrder(archive.sink.path, topic, str(begin), str(end), into, key)
-    who = ArchiveReplayer(order, archive.root, context, properties)
+    order = archive_replay.ReplayOrder(archive.sink.path, topic, str(begin), str(end), into, key)
+    who = archive_replay.ArchiveReplayer(order, archive.root, context, properties)
     plan = who.plan(again=again)
     said = {"id": order.id, "run": plan.run, **_said(order), "records": plan.records, "already": plan.done}
     if plan.done:
-        printer.note(f"{plan.records:,} records were replayed already; --again does it once more")
+        printer.note(f"{plan.records:,} records were replayed already; --again replays them once more")
     sent = 0 if dry_run or plan.done else who.execute(plan, lambda seen, all_: printer.note(f"{seen:,} of {all_:,}"))
     if json:
         printer.document({**said, "sent": sent, "done": plan.done or not dry_run})
@@ -155,8 +154,6 @@ def _said(order: Any) -> dict[str, str]:
 
 
 def _require_topic(properties: dict[str, str], topic: str) -> None:
-    from headrace.systems.kafka.cluster import Cluster
-
     Cluster(properties).partitions([topic])
 
 
@@ -171,24 +168,18 @@ class _Archive:
     """The archive of the flow that was named, or the only one of the project."""
 
     def __init__(self, project: Project, flow: str, sink: ArchiveSink) -> None:
-        from headrace.sinks.archive.files import archive_root
-
         self.project, self.flow, self.sink = project, flow, sink
-        self.root = archive_root(project.context.path(sink.path), project.context.store)
+        self.root = files.archive_root(project.context.path(sink.path), project.context.store)
 
     @staticmethod
-    def named(
-        names: Sequence[str] | None, option: Path | None, profile: str | None, overrides: Sequence[str] | None
-    ) -> _Archive:
-        """The one that these arguments mean."""
-        from headrace.sinks.archive import ArchiveSink
-
-        project, _state, flows = opened(names, option, profile, overrides)
+    def named(target: ProjectTarget) -> _Archive:
+        """The archive that the arguments name."""
+        project, flows = target.load(), target.flows
         found = [
             (name, sink)
             for name, flow in project.spec.flows.items()
             for sink in flow.sinks
-            if isinstance(sink, ArchiveSink) and (not flows or name in flows)
+            if isinstance(sink, sink_archive.ArchiveSink) and (not flows or name in flows)
         ]
         if len(found) != 1:
             raise ProjectError(
@@ -201,15 +192,12 @@ class _Archive:
         return _Archive(project, *found[0])
 
     def cluster(self, stream: str | None) -> KafkaConnection:
-        """How the Kafka cluster is reached: as the flow's own stream does, or another."""
-        from headrace.plan.planner import make_plan
-        from headrace.systems.kafka.connection import KafkaConnection
-
+        """The connection to the Kafka cluster: that of the flow's own stream, or of another stream."""
         streams = self.project.spec.streams
         if stream is not None and stream not in streams:
             hint = did_you_mean(stream, streams, "streams")
             raise ProjectError("unknown-stream", f"there is no stream '{stream}'", hint=hint, exit_code=Exit.NOT_FOUND)
-        read = [one.name for one in make_plan(self.project, (self.flow,)).flow(self.flow).streams()]
+        read = [one.name for one in planner.make_plan(self.project, (self.flow,)).flow(self.flow).streams()]
         for name in [stream] if stream is not None else read:
             source = streams[name].source
             if isinstance(source, KafkaConnection):

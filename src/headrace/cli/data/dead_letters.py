@@ -1,11 +1,10 @@
-"""`headrace dead-letters`: look at records that could not be processed, bring them through after a fix, or let go."""
+"""List, show, replay and discard records that could not be processed."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -25,19 +24,32 @@ from headrace.cli.data._letters_output import (
 )
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, ProjectErrors, unknown_flow
+from headrace.core.lazy import lazy_modules
+from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
+    from headrace.engine.replay import replay as engine_replay
+    from headrace.engine.replay import replay_plan
     from headrace.engine.replay.replay import ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
+    from headrace.engine.spark import session
     from headrace.engine.state.state import StateDir
     from headrace.project.loader import Project
+else:
+    dead_letter_index, engine_replay, replay_plan, session = lazy_modules(
+        "headrace.engine.letters.dead_letter_index",
+        "headrace.engine.replay.replay",
+        "headrace.engine.replay.replay_plan",
+        "headrace.engine.spark.session",
+    )
 
-app = typer.Typer(help="Records that could not be processed.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Reason = Annotated[str | None, typer.Option("--reason", metavar="R", help="Only those with this reason.")]
 _Stream = Annotated[str | None, typer.Option("--stream", metavar="S", help="Only those of this stream.")]
@@ -57,23 +69,21 @@ _NONE = "nothing to replay"
 
 
 @app.command("list")
+@project_options(Names)
 def list_(
-    names: Names = None,
+    target: ProjectTarget,
     reason: _Reason = None,
     stream: _Stream = None,
     since: _Since = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 50,
     status: _Status = "open",
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """List dead letters, the newest first; on a terminal grouped by reason."""
-    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, count
-
-    _, book, flow = _opened(names, project, profile, overrides)
-    wanted = DeadLetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
+    _, book, flow = _opened(target)
+    wanted = dead_letter_index.DeadLetterFilter(
+        flow, stream, reason, moment(since), None if status == "all" else status
+    )
     with book.locked(flow):
         shelf = book.read(flow)
         chosen = wanted.of(shelf.index)
@@ -81,7 +91,7 @@ def list_(
     if json:
         printer.document({"items": [letter_document(row) for row in rows], "total": chosen.num_rows, "next": None})
         return
-    print_letters(rows, count(chosen, "reason"))
+    print_letters(rows, dead_letter_index.count(chosen, "reason"))
     if len(rows) < chosen.num_rows:
         printer.note(f"the newest {len(rows):,} of {chosen.num_rows:,}; --limit 0 shows all")
     elif not rows:
@@ -89,8 +99,9 @@ def list_(
 
 
 @app.command("count")
+@project_options(Names)
 def count_(
-    names: Names = None,
+    target: ProjectTarget,
     by: Annotated[
         Literal["reason", "stream", "flow", "day"], typer.Option("--by", help="What to count by.")
     ] = "reason",
@@ -98,32 +109,28 @@ def count_(
     stream: _Stream = None,
     since: _Since = None,
     status: _Status = "open",
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Count dead letters."""
-    from headrace.engine.letters.dead_letter_index import DeadLetterFilter
-
-    _, book, flow = _opened(names, project, profile, overrides)
-    wanted = DeadLetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
+    _, book, flow = _opened(target)
+    wanted = dead_letter_index.DeadLetterFilter(
+        flow, stream, reason, moment(since), None if status == "all" else status
+    )
     print_counts(wanted.of(book.read(flow).index), by, json)
 
 
 @app.command()
+@project_options()
 def show(
+    target: ProjectTarget,
     letter: Annotated[str, typer.Argument(metavar="ID", help="Its id, or as much of it as tells it apart.")],
     raw: Annotated[bool, typer.Option("--raw", help="Write the record's bytes to stdout, and nothing else.")] = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Show one dead letter: all that is known, the record itself, and what became of it."""
+    """Show one dead letter: its metadata, the record itself, and its history."""
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
-    _, book, _ = _opened(None, project, profile, overrides)
+    _, book, _ = _opened(target)
     with book.locked():
         shelf = book.read()
         found = book.find(shelf, [letter])
@@ -153,21 +160,20 @@ def _write_raw(value: bytes | None, letter: str) -> None:
 
 
 @app.command()
+@project_options()
 def discard(
+    target: ProjectTarget,
     ids: _Ids = None,
     reason: _Reason = None,
     flow: _Flow = None,
     all_: _All = False,
     dry_run: _DryRun = False,
     yes: _Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Mark dead letters as dealt with. Nothing is deleted; `list --status discarded` still shows them."""
     _check_choice(ids, all_, {"--reason": reason, "--flow": flow})
-    _, book, _ = _opened(None, project, profile, overrides)
+    _, book, _ = _opened(target)
     with nullcontext() if dry_run else book.history.lock():
         chosen = _with_status(_chosen(book, book.read(), ids, flow, reason), ("open",))
         _refuse_half_replayed(book, chosen)
@@ -181,16 +187,15 @@ def discard(
 
 
 @app.command()
+@project_options()
 def replay(
+    target: ProjectTarget,
     ids: _Ids = None,
     flow: _Flow = None,
     reason: _Reason = None,
     all_: _All = False,
     dry_run: _DryRun = False,
     yes: _Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Bring dead letters through their flows again, after a fix of the project.
@@ -201,7 +206,7 @@ def replay(
     _check_choice(ids, all_, {"--flow": flow})
     if ids and reason:
         raise usage_error("--reason chooses among the letters of a flow, and ids were named", "leave one of them out")
-    loaded, book, _ = _opened(None, project, profile, overrides)
+    loaded, book, _ = _opened(target)
     with nullcontext() if dry_run else book.history.lock(), book.locked():
         shelf = book.read()
         chosen = _chosen(book, shelf, ids, flow, reason)
@@ -217,32 +222,26 @@ def replay(
 def _planned(
     project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
-    from headrace.engine.replay.replay import Begun
-    from headrace.engine.replay.replay_plan import ReplayPlanner
-
     state = _state(project)
-    begun = Begun(state.replays).flows()
+    begun = engine_replay.Begun(state.replays).flows()
     if ids or flow:
         begun &= {flow, *chosen["flow"].unique().to_pylist()}
     # a letter that was discarded can still be replayed, by its name
     wanted = _with_status(chosen, ("open", "discarded") if ids else ("open",))
-    return ReplayPlanner(project, state, shelf).plan(wanted, begun)
+    return replay_plan.ReplayPlanner(project, state, shelf).plan(wanted, begun)
 
 
 def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
-    from headrace.engine.replay.replay import DeadLetterReplayer, alone
-    from headrace.engine.spark.session import start_session
-
     confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
     state = _state(project)
-    with alone(state, plan.replays):
+    with engine_replay.alone(state, plan.replays):
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
-        # a log of its own: an engine may be writing to the other
+        # a separate log file: an engine may be writing to the other
         name, store = f"{project.spec.project} replay", project.context.state_store
-        spark = start_session(project.spec.spark, name, state.logs / "replay", store)
+        spark = session.start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
-            replayer = DeadLetterReplayer(project, state, spark)
+            replayer = engine_replay.DeadLetterReplayer(project, state, spark)
             return [replayer.run(one, shelf) for one in plan.replays]
         finally:
             for one in plan.replays:
@@ -272,31 +271,21 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _opened(
-    names: list[str] | None, option: Path | None, profile: str | None, overrides: list[str] | None
-) -> tuple[Project, DeadLetterIndex, str | None]:
-    """The project, the book of its dead letters and the flow that was named."""
-    from headrace.engine.letters.dead_letter_index import DeadLetterIndex
-
-    path, flows = split(names, option)
-    if len(flows) > 1:
-        raise usage_error(f"one flow at most, not {len(flows)}", "leave out the others, or all of them")
-    project = load_project(path, profile, overrides)
-    book = DeadLetterIndex(_state(project).dead_letters)
-    flow = flows[0] if flows else None
+def _opened(target: ProjectTarget) -> tuple[Project, DeadLetterIndex, str | None]:
+    """The project, the index of its dead letters and the flow that was named."""
+    flow, (project, state) = target.flow(), target.open()
+    book = dead_letter_index.DeadLetterIndex(state.dead_letters)
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
         raise unknown_flow(flow, project.spec.flows)
     return project, book, flow
 
 
 def _state(project: Project) -> StateDir:
-    from headrace.engine.state.state import StateDir
-
     return StateDir.of(project.context)
 
 
 def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str | None]) -> None:
-    """Which letters are meant must be said, and in one way."""
+    """Refuse no selection, and two kinds of selection at once."""
     given = [name for name, value in others.items() if value is not None]
     if not (ids or everything or given):
         raise usage_error("no dead letters were named", f"name ids, {', '.join(others)} or --all")
@@ -307,11 +296,9 @@ def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str
 def _chosen(
     book: DeadLetterIndex, shelf: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
 ) -> pa.Table:
-    from headrace.engine.letters.dead_letter_index import DeadLetterFilter
-
     if ids:
         return book.find(shelf, ids)
-    return DeadLetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
+    return dead_letter_index.DeadLetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
 
 
 def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
@@ -323,9 +310,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 def _refuse_half_replayed(book: DeadLetterIndex, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
-    from headrace.engine.replay.replay import Begun
-
-    begun = Begun(book.folder.parent / "replays")
+    begun = engine_replay.Begun(book.folder.parent / "replays")
     for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
         if begun.holds(flow, chosen):
             raise ProjectError(

@@ -1,8 +1,7 @@
-"""`headrace endpoints`: what is served, in which versions, and changing that."""
+"""List endpoints and their versions; switch and drop versions."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,15 +10,24 @@ from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.positions_output import Yes, aligned
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.files.state_files import remove_tree
+from headrace.core.lazy import lazy_modules
+from headrace.serve.base.status import read_node, read_status
 
 if TYPE_CHECKING:
     from headrace.core.endpoints import Endpoint
     from headrace.log.folder import LogFolder
+    from headrace.serve.base import settings as base_settings
     from headrace.serve.base.settings import Settings
+    from headrace.serve.replica import restore, snapshots
+else:
+    base_settings, restore, snapshots = lazy_modules(
+        "headrace.serve.base.settings", "headrace.serve.replica.restore", "headrace.serve.replica.snapshots"
+    )
 
-app = typer.Typer(help="Endpoints, their versions and snapshots.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Endpoint = Annotated[str, typer.Argument(metavar="NAME", help="The endpoint.")]
 _Version = Annotated[int, typer.Option("--version", metavar="N", min=1, help="Which version of it.")]
@@ -27,15 +35,13 @@ _UNKNOWN = "–"
 
 
 @app.command("list")
+@project_options(Name)
 def list_(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
     """List the endpoints: what this machine's copies of them are like, and which version is served."""
-    settings, logs = _opened(only_project(name, project), profile, overrides)
+    settings, logs = _opened(target)
     found = [_described(settings, logs, one) for one in _names(settings, logs)]
     if json:
         printer.document(found)
@@ -47,15 +53,14 @@ def list_(
 
 
 @app.command()
+@project_options()
 def show(
+    target: ProjectTarget,
     endpoint: _Endpoint,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Show one endpoint: its columns, key, indexes and conflict policies, per version, and how its copies are."""
-    settings, logs = _opened(project or Path("."), profile, overrides)
+    settings, logs = _opened(target)
     found = _described(settings, logs, _known(settings, logs, endpoint))
     if json:
         printer.document(found)
@@ -69,16 +74,15 @@ def show(
 
 
 @app.command()
+@project_options()
 def use(
+    target: ProjectTarget,
     endpoint: _Endpoint,
     version: _Version,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Serve this version to those who name none. A node switches as soon as its copy of it has caught up."""
-    settings, logs = _opened(project or Path("."), profile, overrides)
+    settings, logs = _opened(target)
     before = logs.served(_known(settings, logs, endpoint))
     logs.serve(endpoint, version)
     if json:
@@ -88,20 +92,16 @@ def use(
 
 
 @app.command()
+@project_options()
 def drop(
+    target: ProjectTarget,
     endpoint: _Endpoint,
     version: _Version,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Delete a version that is no longer served, with its log and snapshots; nodes remove their copies of it."""
-    from headrace.core.files.state_files import remove_tree
-    from headrace.serve.replica.restore import snapshots_root
-
-    settings, logs = _opened(project or Path("."), profile, overrides)
+    settings, logs = _opened(target)
     log = logs.open(_known(settings, logs, endpoint), version)
     if logs.served(endpoint) == version and len(logs.versions(endpoint)) > 1:
         raise ProjectError(
@@ -119,7 +119,7 @@ def drop(
         )
     confirm(f"Delete version {version} of endpoint '{endpoint}' with all its rows?", yes)
     logs.drop(endpoint, version)
-    remove_tree(snapshots_root(settings, log))
+    remove_tree(restore.snapshots_root(settings, log))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "done": True})
     else:
@@ -127,38 +127,32 @@ def drop(
 
 
 @app.command()
+@project_options()
 def snapshot(
+    target: ProjectTarget,
     endpoint: _Endpoint,
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for it.")] = "5m",
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Have this machine's node make a snapshot of an endpoint now: what a new node begins with."""
-    from headrace.serve.base.status import read_node
-    from headrace.serve.replica.snapshots import ask_for_snapshot
-
-    settings, logs = _opened(project or Path("."), profile, overrides)
+    settings, logs = _opened(target)
     version = logs.served(_known(settings, logs, endpoint)) or 1
     if read_node(settings.store) is None:
         raise ProjectError(
             "no-node",
             f"no node keeps the store in {settings.store}",
-            hint="start one: headrace serve; snapshots are made by a node",
+            hint="start a serve node, which makes snapshots: headrace serve",
             exit_code=Exit.NOT_FOUND,
         )
-    position = ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
+    position = snapshots.ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "position": position})
     else:
         printer.note(f"the newest snapshot of endpoint '{endpoint}' v{version} is at position {position:,}")
 
 
-def _opened(path: Path, profile: str | None, overrides: list[str] | None) -> tuple[Settings, LogFolder]:
-    from headrace.serve.base.settings import Settings
-
-    settings = Settings.of(load_project(path, profile, overrides))
+def _opened(target: ProjectTarget) -> tuple[Settings, LogFolder]:
+    settings = base_settings.Settings.of(target.load())
     return settings, settings.logs
 
 
@@ -176,8 +170,6 @@ def _known(settings: Settings, logs: LogFolder, name: str) -> str:
 
 def _described(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
     """The endpoint as its logs define it, with what this machine's node says of its copies."""
-    from headrace.serve.base.status import read_node, read_status
-
     status, node = read_status(settings.store), read_node(settings.store)
     said = status.endpoints.get(name, {}) if node is not None and not status.stale else {}
     versions = logs.versions(name)

@@ -1,4 +1,4 @@
-"""`headrace late`: rows that came after their windows had been closed."""
+"""List and count rows that arrived after their window closed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli.data._letters_output import moment, print_counts, timestamp
-from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.cli.terminal.output import printer
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import unknown_flow
+from headrace.core.lazy import lazy_modules
+from headrace.engine.letters.task_rows import locked_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.core.files.state_files import StatePath
+    from headrace.engine.letters import dead_letter_index
+else:
+    dead_letter_index = lazy_modules("headrace.engine.letters.dead_letter_index")
 
-app = typer.Typer(help="Rows that came too late for their windows.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Stream = Annotated[str | None, typer.Option("--stream", metavar="S", help="Only those of this stream.")]
 _Since = Annotated[
@@ -28,24 +31,19 @@ _PLAIN = ("id", "flow", "stream", "event_time", "watermark", "met_at", "row")
 
 
 @app.command("list")
+@project_options(Names)
 def list_(
-    names: Names = None,
+    target: ProjectTarget,
     stream: _Stream = None,
     since: _Since = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 50,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """List late rows, the newest first, with the watermark they were too late for."""
-    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, late_row_store
-    from headrace.engine.letters.task_rows import locked_files
-
-    folder, flow = _late(names, project, profile, overrides)
+    folder, flow = _late(target)
     with locked_files(folder, flow):
-        shelf = late_row_store(folder, flow)
-        chosen = DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index)
+        shelf = dead_letter_index.late_row_store(folder, flow)
+        chosen = dead_letter_index.DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index)
         items = [_document(row) for row in shelf.newest(chosen, limit or None)]
     if json:
         printer.document({"items": items, "total": chosen.num_rows, "next": None})
@@ -60,34 +58,23 @@ def list_(
 
 
 @app.command("count")
+@project_options(Names)
 def count_(
-    names: Names = None,
+    target: ProjectTarget,
     by: Annotated[Literal["stream", "flow", "day"], typer.Option("--by", help="What to count by.")] = "flow",
     stream: _Stream = None,
     since: _Since = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Count late rows."""
-    from headrace.engine.letters.dead_letter_index import DeadLetterFilter, late_row_store
-
-    shelf = late_row_store(*_late(names, project, profile, overrides))
-    print_counts(DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index), by, json)
+    shelf = dead_letter_index.late_row_store(*_late(target))
+    print_counts(dead_letter_index.DeadLetterFilter(stream=stream, since=moment(since)).of(shelf.index), by, json)
 
 
-def _late(
-    names: list[str] | None, option: Path | None, profile: str | None, overrides: list[str] | None
-) -> tuple[StatePath, str | None]:
+def _late(target: ProjectTarget) -> tuple[StatePath, str | None]:
     """The folder of late rows and the flow that was named."""
-    from headrace.engine.state.state import StateDir
-
-    path, flows = split(names, option)
-    if len(flows) > 1:
-        raise usage_error(f"one flow at most, not {len(flows)}", "leave out the others, or all of them")
-    loaded = load_project(path, profile, overrides)
-    folder, flow = StateDir.of(loaded.context).late, flows[0] if flows else None
+    flow, (loaded, state) = target.flow(), target.open()
+    folder = state.late
     if flow is not None and flow not in loaded.spec.flows and not (folder / flow).is_dir():
         raise unknown_flow(flow, loaded.spec.flows)
     return folder, flow

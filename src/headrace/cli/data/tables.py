@@ -1,41 +1,44 @@
-"""`headrace tables`: what tables a project has, what is in them and how far they are."""
+"""Show the tables of a project: columns, rows and lag."""
 
 from __future__ import annotations
 
 import json as jsonlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.positions_output import aligned
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
+from headrace.log.tablestatus import read_group, tables_folder
 
 if TYPE_CHECKING:
+    from headrace.core import schema
     from headrace.core.tables import TableShape
+    from headrace.log import tables
     from headrace.project.loader import Project
+else:
+    schema, tables = lazy_modules("headrace.core.schema", "headrace.log.tables")
 
-app = typer.Typer(help="Tables of a project.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Table = Annotated[str, typer.Argument(metavar="NAME", help="The table.")]
 _UNKNOWN = "–"
 
 
 @app.command("list")
+@project_options(Name)
 def list_(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """List the tables: where their rows come from, how many there are, and how far they are behind.
+    """List the tables: their sources, row counts and lag.
 
     Reads the log and what the capture writes down every second; asks no source.
     """
-    loaded = load_project(only_project(name, project), profile, overrides)
+    loaded = target.load()
     found = [printer.clean(_described(loaded, one)) for one in loaded.spec.tables]
     if json:
         printer.document(found)
@@ -46,18 +49,17 @@ def list_(
 
 
 @app.command()
+@project_options()
 def show(
+    target: ProjectTarget,
     table: _Table,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Show one table: its columns and key, its source, how many rows it has, where it is read and how far behind.
 
     The columns are those of its log; when nothing was read yet, the source is asked.
     """
-    loaded = load_project(project or Path("."), profile, overrides)
+    loaded = target.load()
     if table not in loaded.spec.tables:
         raise ProjectError(
             "unknown-table",
@@ -75,12 +77,8 @@ def show(
 
 def _described(project: Project, name: str, *, ask: bool = False) -> dict[str, Any]:
     """A table as its log has it, with what the capture of this machine says of it."""
-    from headrace.core.schema import to_ddl
-    from headrace.log.tables import table_log
-    from headrace.log.tablestatus import read_group, tables_folder
-
     spec, context = project.spec.tables[name], project.context
-    log = table_log(context, spec.source.group)
+    log = tables.table_log(context, spec.source.group)
     shape: TableShape | None = log.shapes().get(name)
     if shape is None and ask:
         shape = spec.shape(name, context)
@@ -92,7 +90,7 @@ def _described(project: Project, name: str, *, ask: bool = False) -> dict[str, A
         "description": spec.description,
         "source": spec.source.label,
         "group": spec.source.group,
-        "columns": None if shape is None else to_ddl(shape.columns),
+        "columns": None if shape is None else schema.to_ddl(shape.columns),
         "key": spec.key if shape is None else list(shape.key),
         "state": said["state"] if said is not None and live else "not followed" if log.end() else "nothing read yet",
         "reason": said["reason"] if said is not None and live else None,

@@ -1,4 +1,4 @@
-"""`headrace token`: tokens and API keys for callers of endpoints."""
+"""Create and inspect tokens and API keys for endpoints."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, RequestError, did_you_mean
+from headrace.core.lazy import lazy_modules
+from headrace.serve.access.auth import Tokens, grant_of
+from headrace.serve.access.grants import SCOPES
+from headrace.serve.access.issue import claims_of, new_api_key, signed
 
 if TYPE_CHECKING:
     from headrace.project.loader import Project
+    from headrace.serve.base import settings as base_settings
+    from headrace.store.query import filters as query_filters
+else:
+    base_settings, query_filters = lazy_modules("headrace.serve.base.settings", "headrace.store.query.filters")
 
-app = typer.Typer(help="Tokens and API keys for callers of endpoints.", rich_markup_mode=None)
+app = typer.Typer(help=__doc__, rich_markup_mode=None)
 
 _STDIN = "-"
 _Endpoints = Annotated[
@@ -44,11 +52,9 @@ _Scopes = Annotated[
 
 
 @app.command()
+@project_options(Name)
 def create(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     endpoint: _Endpoints = None,
     field: _Fields = None,
     row_filter: _Filters = None,
@@ -67,7 +73,7 @@ def create(
 
     A token is signed and expires; an API key holds until its hash is taken out of the project file.
     """
-    loaded = load_project(only_project(name, project), profile, overrides)
+    loaded = target.load()
     access = _access(endpoint, field, row_filter)
     for unknown in _unknown(loaded, access):
         printer.note(f"note: {unknown}")
@@ -86,19 +92,16 @@ def create(
 
 
 @app.command()
+@project_options()
 def show(
+    target: ProjectTarget,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="The token; - reads it from stdin.")],
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Say what is in a token, and whether the project's servers would take it. Exits with 1 if not."""
-    from headrace.serve.access.issue import claims_of
-
     given = sys.stdin.readline().strip() if token == _STDIN else token
     header, claims = claims_of(given)
-    loaded = load_project(project or Path("."), profile, overrides)
+    loaded = target.load()
     reasons = list(_reasons(loaded, given))
     if json:
         printer.document({"holds": not reasons, "reasons": reasons, "header": header, "claims": claims})
@@ -111,8 +114,6 @@ def show(
 
 
 def _print_token(loaded: Project, claims: dict[str, Any], expires: str, private_key: Path | None, json: bool) -> None:
-    from headrace.serve.access.issue import signed
-
     try:
         lasts = parse_duration(expires)
     except ValueError as error:
@@ -138,8 +139,6 @@ def _print_token(loaded: Project, claims: dict[str, Any], expires: str, private_
 def _print_key(
     holder: str, scopes: list[str], access: dict[str, Any], tables: list[str] | None, rate: float | None, json: bool
 ) -> None:
-    from headrace.serve.access.issue import new_api_key
-
     key, digest = new_api_key()
     entry: dict[str, Any] = {"name": holder, "sha256": digest, "scopes": scopes}
     entry |= {"endpoints": access} if access else {}
@@ -154,8 +153,6 @@ def _print_key(
 
 
 def _scopes(given: Sequence[str] | None) -> list[str]:
-    from headrace.serve.access.grants import SCOPES
-
     for scope in given or ():
         if scope not in SCOPES:
             raise usage_error(f"there is no scope '{scope}'", did_you_mean(scope, SCOPES, "scopes"))
@@ -195,10 +192,7 @@ def _filter(given: str, text: str) -> dict[str, Any]:
 
 def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
     """What does not fit the endpoints as they are; they may be others when the token is used."""
-    from headrace.serve.base.settings import Settings
-    from headrace.store.query.filters import parse_filter
-
-    settings = Settings.of(loaded)
+    settings = base_settings.Settings.of(loaded)
     logs = settings.logs
     try:
         written = logs.names()
@@ -217,15 +211,13 @@ def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
                 yield f"'{name}' has no column '{column}'; {did_you_mean(column, endpoint.columns.names, 'columns')}"
         try:
             if entry.get("filter") is not None:
-                parse_filter(entry["filter"], endpoint)
+                query_filters.parse_filter(entry["filter"], endpoint)
         except RequestError as error:
             yield f"the filter of '{name}' does not fit it, so nothing is shown: {error.message}"
 
 
 def _reasons(loaded: Project, token: str) -> Iterator[str]:
     """Why a server would refuse a token, or show less than is meant."""
-    from headrace.serve.access.auth import Tokens, grant_of
-
     spec = loaded.spec.serve.auth.jwt
     if spec is None:
         yield "the project takes no signed tokens: serve.auth.jwt is not set"

@@ -1,4 +1,4 @@
-"""`headrace doctor`: what is wrong with this machine or this project's surroundings, and how to mend it."""
+"""Check this machine and project, and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ import typer
 
 from headrace.cli.environment._checks import Result, environment, failed
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import (
-    PROJECT_FILE,
-    Json,
-    Name,
-    Overrides,
-    Profile,
-    ProjectOption,
-    load_project,
-    only_project,
-)
+from headrace.cli.terminal.project_args import PROJECT_FILE, Json, Name, ProjectTarget, project_options
+from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
 
 if TYPE_CHECKING:
@@ -38,21 +30,19 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _STATE = ".headrace"
 
 
+@project_options(Name)
 def doctor(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long a source or sink may take.")] = "15s",
     json: Json = False,
 ) -> None:
-    """Find what is wrong here and say how to mend it.
+    """Check this machine and project, and say how to fix what is wrong.
 
     Looks at Python, Java, jars, libraries, memory, disk and ports. With a project (named, or in the current folder) its
-    sources and sinks are asked too: broker, topics, files. Exits 1 when a check fails.
+    sources and sinks are checked too: brokers, topics, files. Exits 1 when a check fails.
     """
     results: list[Result] = []
-    for result in _results(_project_path(name, project), profile, overrides, timeout):
+    for result in _results(target, timeout):
         results.append(result)
         if not json:
             _show(result)
@@ -63,19 +53,12 @@ def doctor(
         raise typer.Exit(Exit.FAILED)
 
 
-def _project_path(name: str | None, option: Path | None) -> Path | None:
-    """The project asked about; without one, that of the current folder if it has one."""
-    if name is None and option is None and not Path(PROJECT_FILE).is_file():
-        return None
-    return only_project(name, option)
-
-
-def _results(path: Path | None, profile: str | None, overrides: list[str] | None, timeout: str) -> Iterator[Result]:
-    if path is None:
+def _results(target: ProjectTarget, timeout: str) -> Iterator[Result]:
+    if not target.is_named and not Path(PROJECT_FILE).is_file():
         yield from environment(Path(_STATE).absolute())
         return
     deadline = _duration(timeout)
-    loaded, problems = _load(path, profile, overrides)
+    loaded, problems = _load(target)
     state = loaded.context.state if loaded else _STATE
     yield from environment(Path(state if "://" not in state else _STATE).absolute())
     yield from problems
@@ -83,10 +66,10 @@ def _results(path: Path | None, profile: str | None, overrides: list[str] | None
         yield from component_checks(loaded, deadline)
 
 
-def _load(path: Path, profile: str | None, overrides: list[str] | None) -> tuple[Project | None, list[Result]]:
-    """The project, or why it cannot be read. One that is not there is no finding: the command was called wrongly."""
+def _load(target: ProjectTarget) -> tuple[Project | None, list[Result]]:
+    """The project, or why it cannot be read. A project that does not exist is a usage error, not a result."""
     try:
-        return load_project(path, profile, overrides), []
+        return target.load(), []
     except ProjectErrors as errors:
         return None, [_unreadable(error) for error in errors.errors]
     except ProjectError as error:
@@ -100,7 +83,7 @@ def _unreadable(error: ProjectError) -> Result:
 
 
 def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
-    """What each source, table and sink says about the system behind it, all asked at once."""
+    """Each source, table and sink checks the system behind it, all at the same time."""
     asked: dict[str, Source | TableSource | Sink] = {}
     asked |= {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
     asked |= {f"table {name}": table.source for name, table in project.spec.tables.items()}
@@ -108,7 +91,7 @@ def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
         asked |= {f"flow {name}, sink {index} ({sink.kind()})": sink for index, sink in enumerate(flow.sinks)}
     answers: Queue[Result] = Queue()
     for check, component in asked.items():
-        # daemons: a client that hangs must not keep the command from ending
+        # daemon threads: a client that hangs must not keep the command from ending
         threading.Thread(target=_ask, args=(check, component, project.context, answers), daemon=True).start()
     found = _collect(answers, len(asked), monotonic() + deadline.total_seconds())
     fix = "is it reachable from here? try again with a longer --timeout"
@@ -153,8 +136,6 @@ def _show(result: Result) -> None:
 
 
 def _duration(text: str) -> timedelta:
-    from headrace.core.durations import parse_duration
-
     try:
         return parse_duration(text)
     except ValueError as error:

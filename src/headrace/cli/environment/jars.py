@@ -1,4 +1,4 @@
-"""`headrace jars`: fetch the jars that Spark needs."""
+"""Download the jars that Spark needs."""
 
 from __future__ import annotations
 

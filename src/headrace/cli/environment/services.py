@@ -1,4 +1,4 @@
-"""`headrace services`: real servers for development, kept under `.headrace/services` of the current folder."""
+"""Start and stop real local services for development."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from headrace.core.errors import Exit, ProjectErrors
 from headrace.testing import services
 
-app = typer.Typer(help="Real local servers for development.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _NAMES = ", ".join(services.KINDS)
 _Kinds = Annotated[list[str] | None, typer.Argument(metavar="KIND", help=f"Which: {_NAMES}.")]
@@ -53,7 +53,7 @@ def up(kinds: _Kinds = None, json: _Json = False) -> None:
 
 @app.command()
 def down(kinds: _Kinds = None, json: _Json = False) -> None:
-    """Stop services (all by default); their data stays, `up` goes on with it."""
+    """Stop services (all by default). Their data stays; `up` uses it again."""
     chosen = _known_here(kinds)
     for service in chosen:
         if service.is_running():

@@ -1,4 +1,4 @@
-"""`headrace version`: what this is and what it stands on."""
+"""Print the versions of Headrace and its main dependencies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headrace import __version__
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json
 from headrace.core.errors import ProjectError
+from headrace.engine.spark.jars import java_version
 
 
 def version(json: Json = False) -> None:
@@ -34,8 +35,6 @@ def _installed(package: str) -> str | None:
 
 
 def _java() -> str | None:
-    from headrace.engine.spark.jars import java_version
-
     try:
         return str(java_version())
     except ProjectError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headrace.serve.base.status import read_node, read_status
+
 
 def serving_of(store: Path) -> dict[str, Any]:
     """The node that keeps a store, None when none runs, and what is known of its endpoints."""
-    from headrace.serve.base.status import read_node, read_status
-
     node, status = read_node(store), read_status(store)
     return {"node": node, "stale": node is None or status.stale, "note": status.note, "endpoints": status.endpoints}
 
@@ -20,8 +20,8 @@ def serving_lines(served: dict[str, Any]) -> list[str]:
     if node is None:
         return [f"endpoints: no node serves them here: {', '.join(endpoints)}"] if endpoints else []
     where = node["http"] or "starting"
-    said = ", its applier says nothing" if served["stale"] else ""
-    lines = [f"serve node {node['pid']}, {where}{said}", *([served["note"]] if served["note"] else [])]
+    silence = ", its applier does not report" if served["stale"] else ""
+    lines = [f"serve node {node['pid']}, {where}{silence}", *([served["note"]] if served["note"] else [])]
     return [*lines, *(_line(name, one, served["stale"]) for name, one in endpoints.items())]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.log.tablestatus import read_groups, tables_folder
+
 if TYPE_CHECKING:
     from headrace.core.context import Context
 
 
 def tables_of(context: Context) -> list[dict[str, Any]]:
-    """What the capture last said of each group of tables."""
-    from headrace.log.tablestatus import read_groups, tables_folder
-
+    """The last report of the capture process about each table group."""
     return read_groups(tables_folder(context))
 
 

@@ -1,4 +1,4 @@
-"""`headrace generations`: the lives of a flow's checkpoint, and what becomes of those that nobody needs."""
+"""List, delete and abandon generations of flows."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import typer
 
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow, opened
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.engine.positions import rewind
     from headrace.engine.state.generations import Generation, Generations
+    from headrace.engine.supervise import candidate as supervise_candidate
+else:
+    rewind, supervise_candidate = lazy_modules(
+        "headrace.engine.positions.rewind", "headrace.engine.supervise.candidate"
+    )
 
-app = typer.Typer(help="The lives of flows' checkpoints.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
+@project_options(Names)
 def list_(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """List the generations of all flows, or of those named: which runs, which is built beside it, which are kept."""
-    loaded, state, flows = opened(names, project, profile, overrides)
+    """List the generations of all flows, or of those named: the current one, the candidate, and those that are kept."""
+    (loaded, state), flows = target.open(), target.flows
     chosen = known_flows(loaded, flows)
     found = [
         _described(flow, generations, one)
@@ -68,19 +73,15 @@ def _role(generations: Generations, one: Generation) -> str:
 
 
 @app.command()
+@project_options(Names)
 def drop(
-    names: Names = None,
+    target: ProjectTarget,
     dry_run: DryRun = False,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Delete a generation that is kept: FLOW, then GENERATION. There is no way back to it then."""
-    from headrace.engine.supervise.candidate import drop as drop_generation
-
-    loaded, state, named = opened(names, project, profile, overrides)
+    """Delete an old generation: FLOW, then GENERATION. The flow can no longer return to it."""
+    (loaded, state), named = target.open(), target.flows
     if len(named) != 2:
         raise usage_error("generations drop takes a flow and a generation", "headrace generations drop FLOW GENERATION")
     flow, wanted = known_flow(loaded, named[0]), named[1]
@@ -96,7 +97,7 @@ def drop(
     _require_unused(flow, generations, found)
     if not dry_run:
         confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
-        drop_generation(loaded, state, flow, found)
+        supervise_candidate.drop(loaded, state, flow, found)
     if json:
         printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
     else:
@@ -105,11 +106,11 @@ def drop(
 
 def _require_unused(flow: str, generations: Generations, one: Generation) -> None:
     if one == generations.candidate():
-        why, hint = "it is being built", f"give it up: headrace generations abandon {flow}"
+        why, hint = "it is being built", f"abandon it: headrace generations abandon {flow}"
     elif one == generations.current():
-        why, hint = "it is the current one", f"begin anew first: headrace run --new-generation {flow}"
+        why, hint = "it is the current one", f"start a new generation first: headrace run --new-generation {flow}"
     elif one in [before for before, _last in generations.lineage()]:
-        why, hint = "the current one goes on from it", "it goes by itself when nothing needs it any more"
+        why, hint = "the current one continues from it", "it is deleted when nothing needs it any more"
     else:
         return
     raise ProjectError(
@@ -121,28 +122,22 @@ def _require_unused(flow: str, generations: Generations, one: Generation) -> Non
 
 
 @app.command()
+@project_options(Names)
 def abandon(
-    names: Names = None,
+    target: ProjectTarget,
     dry_run: DryRun = False,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Give up the generation that is built beside the current one: FLOW. What it wrote beside is removed."""
-    from headrace.engine.positions.rewind import stopped
-    from headrace.engine.supervise.candidate import abandon as abandon_candidate
-    from headrace.engine.supervise.candidate import require_abandonable
-
-    loaded, state, named = opened(names, project, profile, overrides)
+    """Abandon the candidate generation of a FLOW. Its output is removed."""
+    (loaded, state), named = target.open(), target.flows
     flow = known_flow(loaded, one_flow(named, "generations abandon"))
-    with stopped(state, flow, building=True):
-        candidate = require_abandonable(state, flow)
+    with rewind.stopped(state, flow, building=True):
+        candidate = supervise_candidate.require_abandonable(state, flow)
         if not dry_run:
-            confirm(f"Give up generation {candidate.id} of flow '{flow}' and what it has written beside?", yes)
-            abandon_candidate(loaded, state, flow)
+            confirm(f"Abandon candidate {candidate.id} of flow '{flow}' and remove its output?", yes)
+            supervise_candidate.abandon(loaded, state, flow)
     if json:
         printer.document({"flow": flow, "generation": candidate.id, "done": not dry_run})
     else:
-        printer.note(f"generation {candidate.id} of flow '{flow}' {'would be' if dry_run else 'is'} given up")
+        printer.note(f"generation {candidate.id} of flow '{flow}' {'would be' if dry_run else 'is'} abandoned")

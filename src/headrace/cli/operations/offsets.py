@@ -1,4 +1,4 @@
-"""`headrace offsets`: where flows are in their sources, how far behind, and moving them as Kafka's own tool does."""
+"""Show positions and lag of flows; move flows to other offsets."""
 
 from __future__ import annotations
 
@@ -9,33 +9,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, carry_out, one_flow, opened, rewinder, shown
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, carry_out, one_flow, rewinder, shown
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.core.positions import (
+    AtOffset,
+    AtTime,
+    Current,
+    Earliest,
+    Explicit,
+    Latest,
+    ShiftBy,
+    SplitScope,
+    parse_offsets,
+    parse_scope,
+    parse_time,
+)
 
 if TYPE_CHECKING:
     from headrace.core.positions import Target
+    from headrace.engine.positions import lag as position_lag
+    from headrace.engine.positions import rewind
     from headrace.engine.positions.lag import FlowLag
+    from headrace.plan import planner
+else:
+    position_lag, rewind, planner = lazy_modules(
+        "headrace.engine.positions.lag", "headrace.engine.positions.rewind", "headrace.plan.planner"
+    )
 
-app = typer.Typer(help="Where flows are, how far behind, and moving them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
+@project_options(Names)
 def show(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
     """Show position, end and lag of each partition, in records and seconds, whether the flow runs or not."""
-    from headrace.engine.positions.lag import LagProbe
-    from headrace.plan.planner import make_plan
-
-    loaded, state, flows = opened(names, project, profile, overrides)
+    (loaded, state), flows = target.open(), target.flows
     found = []
-    for flow in make_plan(loaded, flows).flows:
-        probe = LagProbe(loaded.spec.project, flow, loaded.context)
+    for flow in planner.make_plan(loaded, flows).flows:
+        probe = position_lag.LagProbe(loaded.spec.project, flow, loaded.context)
         try:
             found.append(probe.measure(state.generations(flow.name).current()))
         finally:
@@ -49,20 +66,21 @@ def show(
             printer.data(line)
 
 
-def _lines(said: dict[str, Any], lag: FlowLag) -> list[str]:
-    behind = f"lag {shown(said['lag'])} records, {shown(said['lag_s'])} s, {said['trend'] or '–'}"
-    pace = f"{shown(said['rate_per_s'])} records/s, caught up in {shown(said['catch_up_s'])} s"
+def _lines(document: dict[str, Any], lag: FlowLag) -> list[str]:
+    behind = f"lag {shown(document['lag'])} records, {shown(document['lag_s'])} s, {document['trend'] or '–'}"
+    pace = f"{shown(document['rate_per_s'])} records/s, caught up in {shown(document['catch_up_s'])} s"
     lines = [f"flow {lag.flow} ({lag.generation or 'never run'}): {behind}; {pace}"]
     columns = ("topic", "partition", "start", "committed", "end", "lag", "lag_s")
     rows = [["stream", *columns]]
-    rows += [[row["stream"], *(shown(row[name]) for name in columns)] for row in said["partitions"]]
-    lines += [f"  {line}" for line in aligned(rows)] if said["partitions"] else []
-    return lines + [f"  {name}: its source does not tell positions" for name in said["untold"]]
+    rows += [[row["stream"], *(shown(row[name]) for name in columns)] for row in document["partitions"]]
+    lines += [f"  {line}" for line in aligned(rows)] if document["partitions"] else []
+    return lines + [f"  {name}: its source has no positions" for name in document["untold"]]
 
 
 @app.command()
+@project_options(Names)
 def reset(
-    names: Names = None,
+    target: ProjectTarget,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To where the flow is.")] = False,
@@ -75,7 +93,7 @@ def reset(
         str | None, typer.Option("--by-duration", metavar="D", help="To the first record of the last e.g. 2h.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="So many records on, or back when negative.")
+        int | None, typer.Option("--shift-by", metavar="N", help="Forward by this many records, or back when negative.")
     ] = None,
     from_file: Annotated[
         Path | None,
@@ -86,20 +104,14 @@ def reset(
         typer.Option("--topic", metavar="T[:P,…]", help="Only these topics or partitions; may be repeated."),
     ] = None,
     dry_run: DryRun = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it without asking.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Execute without confirmation.")] = False,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Move a stopped flow to other offsets, with the semantics of kafka-consumer-groups --reset-offsets.
 
-    The flow gets a new generation that begins there, without state; the old one is kept and can be gone back to.
+    The flow gets a new generation that starts there, without state. The old one is kept, so the flow can return to it.
     """
-    from headrace.core.positions import AtOffset, Current, Earliest, Latest, ShiftBy, SplitScope, parse_scope
-    from headrace.engine.positions.rewind import stopped
-
     if dry_run and execute:
         raise usage_error("--dry-run and --execute exclude each other", "leave one of them out")
     given: list[Target] = [
@@ -122,16 +134,14 @@ def reset(
         scope = parse_scope(topic or []) if topic else SplitScope()
     except ValueError as error:
         raise usage_error(f"--topic: {error}") from None
-    loaded, state, named = opened(names, project, profile, overrides)
+    (loaded, state), named = target.open(), target.flows
     who = rewinder(loaded, state, one_flow(named, "offsets reset"))
-    with stopped(state, who.flow.name):
+    with rewind.stopped(state, who.flow.name):
         plan = who.to_position(given[0], scope)
         carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
 
 
 def _time(text: str) -> Target:
-    from headrace.core.positions import AtTime, parse_time
-
     try:
         return AtTime(parse_time(text))
     except ValueError:
@@ -139,9 +149,6 @@ def _time(text: str) -> Target:
 
 
 def _ago(text: str) -> Target:
-    from headrace.core.durations import parse_duration
-    from headrace.core.positions import AtTime
-
     try:
         return AtTime(datetime.now(UTC) - parse_duration(text))
     except ValueError as error:
@@ -150,8 +157,6 @@ def _ago(text: str) -> Target:
 
 def offsets_in(file: Path) -> Target:
     """The offsets that a file names."""
-    from headrace.core.positions import Explicit, parse_offsets
-
     try:
         return Explicit(parse_offsets(file.read_text(encoding="utf-8")))
     except OSError as error:

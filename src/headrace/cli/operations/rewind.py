@@ -1,4 +1,4 @@
-"""`headrace rewind`: let a flow go back, after saying what that does to each of its sinks."""
+"""Rewind a flow to an earlier position or savepoint."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.operations.offsets import offsets_in
-from headrace.cli.terminal.positions_output import DryRun, Yes, carry_out, one_flow, opened, rewinder
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.cli.terminal.positions_output import DryRun, Yes, carry_out, one_flow, rewinder
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
+from headrace.core.positions import AtTime, Earliest, Latest, SplitScope, parse_time
 
 if TYPE_CHECKING:
     from headrace.core.positions import Target
+    from headrace.engine.positions import rewind as position_rewind
+    from headrace.engine.positions import savepoints as position_savepoints
     from headrace.engine.positions.rewind import Copy, Rewinder
+else:
+    position_rewind, position_savepoints = lazy_modules(
+        "headrace.engine.positions.rewind", "headrace.engine.positions.savepoints"
+    )
 
 
+@project_options(Names)
 def rewind(
+    target: ProjectTarget,
     to: Annotated[
         str,
         typer.Option(
@@ -26,60 +36,51 @@ def rewind(
             help="earliest, latest, a time, a file with offsets (.json, .csv), a savepoint or an earlier generation.",
         ),
     ],
-    names: Names = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take back the rows written since, from sinks that can.")
+        bool, typer.Option("--replace", help="Remove the rows written since, from sinks that can.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Let a stopped flow go back to an earlier position, as a new generation; the old one is kept.
+    """Rewind a stopped flow to an earlier position, as a new generation; the old one is kept.
 
-    A position brings records again, with empty state; a savepoint or a generation brings the state back too.
+    A position replays records with empty state; a savepoint or a generation restores the state too.
     """
-    from headrace.core.positions import SplitScope
-    from headrace.engine.positions.rewind import Copy, finish_take_back, stopped
-
-    loaded, state, named = opened(names, project, profile, overrides)
-    who = rewinder(loaded, state, one_flow(named, "rewind"))
-    with stopped(state, who.flow.name):
-        current = who.generations.current()
+    (loaded, state), named = target.open(), target.flows
+    mover = rewinder(loaded, state, one_flow(named, "rewind"))
+    with position_rewind.stopped(state, mover.flow.name):
+        current = mover.generations.current()
         if current is not None and not dry_run:
-            finish_take_back(who.flow, current, who.context)
-        target = parse_target(to, who)
+            position_rewind.finish_take_back(mover.flow, current, mover.context)
+        goal = parse_target(to, mover)
         plan = (
-            who.to_copy(target, replace) if isinstance(target, Copy) else who.to_position(target, SplitScope(), replace)
+            mover.to_copy(goal, replace)
+            if isinstance(goal, position_rewind.Copy)
+            else mover.to_position(goal, SplitScope(), replace)
         )
-        carry_out(who, plan, dry_run=dry_run, yes=yes, json=json)
+        carry_out(mover, plan, dry_run=dry_run, yes=yes, json=json)
 
 
-def parse_target(text: str, who: Rewinder) -> Target | Copy:
-    """What `--to` means: words first, then names, then files, then times."""
-    from headrace.core.positions import AtTime, Earliest, Latest, parse_time
-    from headrace.engine.positions.rewind import Copy
-    from headrace.engine.positions.savepoints import Savepoints
-
+def parse_target(text: str, mover: Rewinder) -> Target | Copy:
+    """The target of `--to`: a keyword, a savepoint or generation, a file of offsets, or a time."""
     if text in ("earliest", "latest"):
         return Earliest() if text == "earliest" else Latest()
-    savepoints = Savepoints(who.state, who.flow.name)
-    savepoint, generation = savepoints.find(text), who.generations.find(text)
+    savepoints = position_savepoints.Savepoints(mover.state, mover.flow.name)
+    savepoint, generation = savepoints.find(text), mover.generations.find(text)
     if savepoint is not None:
-        return Copy(f"savepoint {text}", savepoint.generation)
+        return position_rewind.Copy(f"savepoint {text}", savepoint.generation)
     if generation is not None:
-        return Copy(f"generation {text}", generation)
+        return position_rewind.Copy(f"generation {text}", generation)
     if text.endswith((".json", ".csv")):
         return offsets_in(Path(text))
     try:
         return AtTime(parse_time(text))
     except ValueError:
-        known = [one.note.name for one in savepoints.all()] + [one.id for one in who.generations.all()]
+        known = [one.note.name for one in savepoints.all()] + [one.id for one in mover.generations.all()]
         raise ProjectError(
             "unknown-target",
             f"'{text}' is neither earliest nor latest, a time, a file with offsets, a savepoint or a generation",
-            hint=did_you_mean(text, ["earliest", "latest", *known], f"for flow '{who.flow.name}'"),
+            hint=did_you_mean(text, ["earliest", "latest", *known], f"for flow '{mover.flow.name}'"),
             exit_code=Exit.NOT_FOUND,
         ) from None

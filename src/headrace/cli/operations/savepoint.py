@@ -1,60 +1,61 @@
-"""`headrace savepoint`: copies of a stopped flow's place and state, to go back to."""
+"""Create, list and delete savepoints of stopped flows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow, opened
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption
+from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.core.lazy import lazy_modules
 
-app = typer.Typer(help="Copies of a stopped flow's place and state.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from headrace.engine.positions import rewind
+    from headrace.engine.positions import savepoints as position_savepoints
+    from headrace.plan import planner
+else:
+    rewind, position_savepoints, planner = lazy_modules(
+        "headrace.engine.positions.rewind", "headrace.engine.positions.savepoints", "headrace.plan.planner"
+    )
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
+@project_options(Names)
 def create(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """Make a savepoint of a flow that is not running: FLOW, then a NAME (made from the time otherwise)."""
-    from headrace.engine.positions.rewind import stopped
-    from headrace.engine.positions.savepoints import Savepoints
-    from headrace.plan.planner import make_plan
-
-    loaded, state, named = opened(names, project, profile, overrides)
+    """Create a savepoint of a stopped flow: FLOW, then an optional NAME (the time otherwise)."""
+    (loaded, state), named = target.open(), target.flows
     name = named[1] if len(named) == 2 else None
-    asked = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
-    flow = make_plan(loaded, (asked,)).flow(asked)
-    with stopped(state, flow.name):
-        made = Savepoints(state, flow.name).create(flow, loaded.context, name)
+    flow_name = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
+    flow = planner.make_plan(loaded, (flow_name,)).flow(flow_name)
+    with rewind.stopped(state, flow.name):
+        savepoint = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
     if json:
-        printer.document(asdict(made.note))
+        printer.document(asdict(savepoint.note))
     else:
-        printer.data(made.note.name)
-        printer.note(f"go back to it with: headrace rewind {flow.name} --to {made.note.name}")
+        printer.data(savepoint.note.name)
+        printer.note(f"return to it with: headrace rewind {flow.name} --to {savepoint.note.name}")
 
 
 @app.command("list")
+@project_options(Names)
 def list_(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
     """List the savepoints of all flows, or of those named."""
-    from headrace.engine.positions.savepoints import Savepoints
-
-    loaded, state, flows = opened(names, project, profile, overrides)
+    (loaded, state), flows = target.open(), target.flows
     chosen = known_flows(loaded, flows)
-    notes = [savepoint.note for flow in chosen for savepoint in Savepoints(state, flow).all()]
+    notes = [savepoint.note for flow in chosen for savepoint in position_savepoints.Savepoints(state, flow).all()]
     if json:
         printer.document([asdict(note) for note in notes])
         return
@@ -65,22 +66,18 @@ def list_(
 
 
 @app.command()
+@project_options(Names)
 def delete(
-    names: Names = None,
+    target: ProjectTarget,
     dry_run: DryRun = False,
     yes: Yes = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Delete a savepoint: FLOW, then NAME."""
-    from headrace.engine.positions.savepoints import Savepoints
-
-    loaded, state, named = opened(names, project, profile, overrides)
+    (loaded, state), named = target.open(), target.flows
     flow, name = _two(named)
     known_flow(loaded, flow)
-    savepoints = Savepoints(state, flow)
+    savepoints = position_savepoints.Savepoints(state, flow)
     savepoints.require(name)
     if not dry_run:
         confirm(f"Delete savepoint '{name}' of flow '{flow}'?", yes)

@@ -1,4 +1,4 @@
-"""`headrace stop`: let a running engine, or some of its flows, finish the running batch and end."""
+"""Stop an engine, or some of its flows, after the running batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.operations._flow_orders import Clerk, say
-from headrace.cli.terminal.engines import seconds_of, state_of
+from headrace.cli.operations._flow_orders import OrderDesk, print_states
+from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, split
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError
 
 if TYPE_CHECKING:
@@ -21,24 +21,21 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.05
 
 
+@project_options(Names)
 def stop(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for its end.")] = "60s",
     json: Json = False,
 ) -> None:
     """Stop the engine that runs a project, or only the flows that are named, and wait until that is done.
 
-    Running batches are finished first (see `run --stop-timeout`). No engine to stop is fine. A flow that is stopped
-    stays so, also in engines that are started later, until `headrace start FLOW`; the other flows go on.
+    Running batches are finished first (see `run --stop-timeout`). Without an engine it does nothing. A stopped flow
+    stays stopped, also in later engines, until `headrace start FLOW`; the other flows continue.
     """
-    path, flows = split(names, project)
-    state = state_of(path, profile, overrides, flows)
+    state, flows = target.state(), target.flows
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     if flows:
-        say(Clerk(state, deadline, timeout).stop(flows), json)
+        print_states(OrderDesk(state, deadline, timeout).stop(flows), json)
         return
     _stop_engine(state, deadline, timeout, json)
 

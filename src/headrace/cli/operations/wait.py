@@ -1,4 +1,4 @@
-"""`headrace wait`: go on in a script when a flow is where it should be."""
+"""Wait until a flow meets a condition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.terminal.completion import complete_flows
-from headrace.cli.terminal.engines import flows_of, seconds_of, state_of
+from headrace.cli.terminal.engines import flows_of, seconds_of
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import Json, Overrides, Profile, ProjectOption, split
+from headrace.cli.terminal.project_args import Json, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.engine.state.status_file import STATES, read_status
 
 Holds = Callable[[dict[str, Any]], bool]
 
@@ -22,18 +23,17 @@ _LOOK_SECONDS = 0.2
 _COMPARISON = re.compile(r"(lag|batches|rows_in|dead_letters)\s*(<=|>=|<|>|=)\s*(.+)")
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 _EXAMPLES = "e.g. state=running, lag<5s, lag<=100, batches>=3, caught-up"
+_Flow = Annotated[
+    list[str],
+    typer.Argument(metavar="[PROJECT] FLOW", help="The flow, after its project.", autocompletion=complete_flows),
+]
 
 
+@project_options(_Flow)
 def wait(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="[PROJECT] FLOW", help="The flow, after its project.", autocompletion=complete_flows),
-    ],
+    target: ProjectTarget,
     for_: Annotated[str, typer.Option("--for", metavar="CONDITION", help=f"What to wait for, {_EXAMPLES}.")],
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long at the most.")] = "2m",
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Wait until a flow of a running engine fulfils a condition; at once when it already does.
@@ -41,13 +41,11 @@ def wait(
     Conditions: state=NAME, lag<TIME or lag<RECORDS, batches>=N, rows_in>=N, dead_letters<=N, caught-up. What is not
     known fulfils no condition. Ends with 124 after the timeout, and with 1 when the flow has failed meanwhile.
     """
-    from headrace.engine.state.status_file import read_status
-
-    path, flows = split(names, project)
+    flows = target.flows
     if len(flows) != 1:
         raise usage_error("name exactly one flow to wait for")
     holds = condition(for_)
-    state = state_of(path, profile, overrides, flows)
+    state = target.state()
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     while True:
         seen = read_status(state)
@@ -110,8 +108,6 @@ def condition(text: str) -> Holds:
 
 
 def _state(name: str) -> Holds:
-    from headrace.engine.state.status_file import STATES
-
     if name not in STATES:
         raise usage_error(f"--for: there is no state '{name}'", did_you_mean(name, STATES, "states"))
     return lambda flow: flow["state"] == name

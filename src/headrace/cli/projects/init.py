@@ -1,4 +1,4 @@
-"""`headrace init`: a project that runs as it is."""
+"""Create a project that runs as it is."""
 
 from __future__ import annotations
 

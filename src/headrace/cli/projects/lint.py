@@ -1,40 +1,39 @@
-"""`headrace lint`: everything that can be known about a project without starting anything."""
+"""Check a project without starting anything."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.sql.query import parse
 
 if TYPE_CHECKING:
+    from headrace.plan import planner
     from headrace.project.loader import Project
+else:
+    planner = lazy_modules("headrace.plan.planner")
 
 
+@project_options(Name)
 def lint(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
     """Check a project without starting anything.
 
     Reads its files, SQL and schemas; asks no service. All errors are listed, each with its place and a hint.
     """
-    checked = load_project(only_project(name, project), profile, overrides)
+    checked = target.load()
 
-    from headrace.plan.planner import make_plan
-
-    make_plan(checked)
+    planner.make_plan(checked)
     _report(checked, warnings_of(checked), json)
 
 
 def warnings_of(project: Project) -> list[ProjectError]:
     """What is allowed but probably not meant."""
-    from headrace.sql.query import parse
-
     read = {table.lower() for flow in project.spec.flows for table in parse(project.sql_of(flow)).tables}
     unread = [
         ProjectError(

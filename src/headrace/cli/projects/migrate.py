@@ -1,4 +1,4 @@
-"""`headrace migrate`: a project from the configuration of another system."""
+"""Create a project from the configuration of another system."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import typer
 from headrace.cli.terminal.folders import refuse_occupied, write_files
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.migrate import dagger as migrate_dagger
     from headrace.migrate.draft import Draft
+else:
+    migrate_dagger = lazy_modules("headrace.migrate.dagger")
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -42,9 +46,7 @@ def dagger(
     Its SQL stays as it is. What could not be carried over is listed, and written into MIGRATION.md; secrets become
     references to the environment.
     """
-    from headrace.migrate.dagger import migrate
-
-    draft = migrate(file, descriptors)
+    draft = migrate_dagger.migrate(file, descriptors)
     folder = output or Path(str(draft.document["project"]))
     refuse_occupied(folder, force)
     if not dry_run:

@@ -1,4 +1,4 @@
-"""`headrace plan`: the graph, the guarantees and the state of a project's flows."""
+"""Show what each flow reads, keeps, writes and guarantees."""
 
 from __future__ import annotations
 
@@ -6,54 +6,55 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.projects._generation_changes import changes_of, require_safe
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.cli.terminal.project_args import Json, Names, Overrides, Profile, ProjectOption, load_project, split
+from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.core.lazy import lazy_modules
+from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+    from headrace.engine.state import schemas
+    from headrace.plan import explain, planner
+else:
+    schemas, explain, planner = lazy_modules(
+        "headrace.engine.state.schemas", "headrace.plan.explain", "headrace.plan.planner"
+    )
+
 _PACE = {"batch": "once", "realtime": "in real time"}
 
 
+@project_options(Names)
 def plan(
-    names: Names = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     dot: Annotated[bool, typer.Option("--dot", help="Print a Graphviz graph.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 5 when a flow cannot go on from where it is.")
+        bool, typer.Option("--check", help="Exit with 5 when a flow cannot continue from its position.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show what a project's flows read, keep, write and guarantee, and whether they can go on after a change.
+    """Show what each flow reads, keeps, writes and guarantees, and whether it can continue after a change.
 
     What is printed here is what `run` does: both read the same plan. Nothing is started, no service is asked.
     """
     if dot and json:
         raise usage_error("--dot and --json exclude each other", "leave one of them out")
 
-    from headrace.cli.projects._generation_changes import changes_of, require_safe
-    from headrace.engine.state.schemas import stored_schema
-    from headrace.engine.state.state import StateDir
-    from headrace.plan.explain import to_dot, to_json, to_text
-    from headrace.plan.planner import make_plan
-
-    path, flows = split(names, project)
-    loaded = load_project(path, profile, overrides)
+    loaded, flows = target.load(), target.flows
     state = StateDir.of(loaded.context)
-    made = make_plan(loaded, flows, lambda name, _spec: stored_schema(state, name))
+    made = planner.make_plan(loaded, flows, lambda name, _spec: schemas.stored_schema(state, name))
     changes = changes_of(loaded, state, made)
     said = {name: change.to_json() for name, change in changes.items()}
     if json:
-        printer.document(to_json(made, said))
+        printer.document(explain.to_json(made, said))
     elif dot:
-        printer.data(to_dot(made))
+        printer.data(explain.to_dot(made))
     elif printer.on_terminal():
-        for flow in printer.clean(to_json(made, said))["flows"]:
+        for flow in printer.clean(explain.to_json(made, said))["flows"]:
             printer.render(flow_tree(flow))
     else:
-        printer.data("\n".join(to_text(made, said)))
+        printer.data("\n".join(explain.to_text(made, said)))
     if check:
         require_safe(loaded, list(changes.values()))
 
@@ -86,9 +87,7 @@ _STYLES = {"new_generation": "yellow", "refused": "red"}
 def _add_change(tree: Tree, change: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from headrace.plan.explain import words_of
-
-    branch = tree.add(Text(words_of(change), style=_STYLES.get(change["verdict"], "green")))
+    branch = tree.add(Text(explain.words_of(change), style=_STYLES.get(change["verdict"], "green")))
     for reason in change["reasons"]:
         branch.add(Text(reason))
 

@@ -1,12 +1,18 @@
-"""`headrace schema`: the JSON schema of headrace.yaml."""
+"""Print the JSON schema of headrace.yaml, for editors."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.terminal.output import printer
+from headrace.core.lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from headrace.project import json_schema
+else:
+    json_schema = lazy_modules("headrace.project.json_schema")
 
 
 def schema(
@@ -17,6 +23,4 @@ def schema(
     Write it to a file and name it in the first line of headrace.yaml:
     # yaml-language-server: $schema=headrace.schema.json
     """
-    from headrace.project.json_schema import project_schema
-
-    printer.document(project_schema())
+    printer.document(json_schema.project_schema())

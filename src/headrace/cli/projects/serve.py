@@ -1,25 +1,29 @@
-"""`headrace serve`: answer requests for a project's endpoints, from this machine."""
+"""Serve a project's endpoints over REST, gRPC and live events."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.cli.terminal.signals import stop_on_signal
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.serve import node as serve_node
+    from headrace.serve.base import settings as base_settings
     from headrace.serve.node import Node
+else:
+    base_settings, serve_node = lazy_modules("headrace.serve.base.settings", "headrace.serve.node")
 
 
+@project_options(Name)
 def serve(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     port: Annotated[
         int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Instead of 'serve.port'.")
     ] = None,
@@ -28,31 +32,25 @@ def serve(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Serve a project's endpoints over REST, gRPC and live events: a node of its own, beside any number of others.
+    """Serve a project's endpoints over REST, gRPC and live events: one node, next to any number of others.
 
     It follows the endpoints' logs into a local store and answers from that; a new node begins with the newest
     snapshot. It needs no Spark and no engine. Ctrl-C lets requests under way finish. With --json, the addresses are
     printed as one line when it answers.
     """
-    from headrace.serve.base.settings import ServeProjectRef, Settings
-    from headrace.serve.node import Node
-
-    path = only_project(name, project)
     seconds = None if for_ is None else seconds_of("--for", for_)
-    given = ServeProjectRef(path, profile, tuple(overrides or ()))
+    given = base_settings.ServeProjectRef(target.path, target.profile, target.overrides)
     if port is not None:
         given = given.over(port=port)
-    settings = Settings.of(load_project(path, profile, given.overrides))
+    settings = base_settings.Settings.of(replace(target, overrides=tuple(given.overrides)).load())
     with stop_on_signal() as stopping:
-        Node(given, settings, printer.note, lambda node: _say(node, json)).run(stopping, seconds)
+        serve_node.Node(given, settings, printer.note, lambda node: _say(node, json)).run(stopping, seconds)
     printer.note("stopped")
 
 
 def _say(node: Node, json: bool) -> None:
-    from headrace.serve.node import welcome
-
     if json:
         printer.line({"project": node.settings.project, **node.urls})
         return
-    for line in welcome(node.settings, node.urls["http"], node.urls["grpc"]):
+    for line in serve_node.welcome(node.settings, node.urls["http"], node.urls["grpc"]):
         printer.note(line)

@@ -1,4 +1,4 @@
-"""`headrace sql`: ask a project's streams, lake tables and dead letters; or just Spark."""
+"""Query a project's streams, lake tables and dead letters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli.terminal.output import error_document, printer, usage_error
-from headrace.cli.terminal.project_args import Json, Overrides, Profile, ProjectOption, load_project
+from headrace.cli.terminal.project_args import PROJECT_FILE, Json, ProjectTarget, project_options
 from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import Exit, Origin, ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.engine.adhoc.answers import in_one_cell, to_document
+from headrace.engine.state.state import StateDir
 from headrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.engine.adhoc import query
+    from headrace.engine.spark import session as spark_session
     from headrace.engine.state.state import StateDir
+    from headrace.project import model
     from headrace.project.loader import Project
+else:
+    query, spark_session, model = lazy_modules(
+        "headrace.engine.adhoc.query", "headrace.engine.spark.session", "headrace.project.model"
+    )
 
 
+@project_options()
 def sql(
+    target: ProjectTarget,
     statements: Annotated[
         list[str] | None, typer.Argument(metavar="SQL", help="One or more statements; from stdin otherwise.")
     ] = None,
@@ -35,21 +47,18 @@ def sql(
         str, typer.Option("--format", help="table, json or csv; table on a terminal, else json.")
     ] = "auto",
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after an error; exit 1 at the end.")] = False,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Run SQL over a project's streams as they stand now, its flows' lake tables and its dead letters.
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # that it cannot read SHOW TABLES is nobody's concern
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns that it cannot parse SHOW TABLES, which Spark can
     form = _format("json" if json else format)
     script = _script(*_text(statements, file))
     if not script:
         raise usage_error("there is no statement to run", 'for example: headrace sql "SELECT 1"')
-    failed = _run_all(script, form, keep_going, _project(project, profile, overrides))
+    failed = _run_all(script, form, keep_going, _project(target))
     if failed:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -63,7 +72,7 @@ def _format(given: str) -> Literal["table", "json", "csv"]:
 
 
 def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
-    """The statements, and what errors call the place that they come from."""
+    """The statements, and the name of their source for error messages."""
     if file is not None and statements:
         raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
     if statements:
@@ -98,36 +107,26 @@ class _Statement:
 
 
 def _script(text: str, shown: str) -> list[_Statement]:
-    from headrace.engine.adhoc.query import split_statements
-
     found, position = [], 0
-    for statement in split_statements(text):
+    for statement in query.split_statements(text):
         position = text.index(statement, position)
         found.append(_Statement(statement, Origin(shown, text.count("\n", 0, position) + 1)))
         position += len(statement)
     return found
 
 
-def _project(option: Path | None, profile: str | None, overrides: list[str] | None) -> Project | None:
-    path = option or Path(".")
-    if option is None and not (path / "headrace.yaml").is_file():
-        return None
-    return load_project(path, profile, overrides)
+def _project(target: ProjectTarget) -> Project | None:
+    return target.load() if target.is_named or Path(PROJECT_FILE).is_file() else None
 
 
 def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Project | None) -> bool:
-    from headrace.engine.adhoc.query import AdHoc
-    from headrace.engine.spark.session import is_lost, start_session, stop_session
-    from headrace.engine.state.state import StateDir
-    from headrace.project.model import SparkSpec
-
     with tempfile.TemporaryDirectory() as scratch:
         state = StateDir.of(project.context) if project else StateDir(Path(scratch))
-        spec = project.spec.spark if project else SparkSpec()
+        spec = project.spec.spark if project else model.SparkSpec()
         logs = _logs(state, Path(scratch))
-        spark = start_session(spec, "sql", logs)
+        spark = spark_session.start_session(spec, "sql", logs)
         try:
-            session = AdHoc(spark, project, state, Path(scratch) / "dead_letters")
+            session = query.AdHoc(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
             with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
                 for statement in script:
@@ -136,14 +135,14 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
                         break
             return failed
         except Exception as error:
-            if not is_lost(error):
+            if not spark_session.is_lost(error):
                 raise
             hint = f"see {logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
             raise ProjectError(
                 "spark-lost", "Spark's process has ended", hint=hint, exit_code=Exit.TRANSIENT
             ) from error
         finally:
-            stop_session(spark)
+            spark_session.stop_session(spark)
 
 
 def _logs(state: StateDir, scratch: Path) -> Path:
@@ -175,8 +174,6 @@ def _one(session: Any, statement: _Statement, form: str, interrupted: threading.
 
 
 def _print(table: pa.Table, form: str) -> None:
-    from headrace.engine.adhoc.answers import in_one_cell, to_document
-
     document = to_document(table)
     if form == "json":
         printer.line(document)

@@ -1,4 +1,4 @@
-"""`headrace test`: run a project's own tests, rows in, rows out."""
+"""Run a project's own tests."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING
 import typer
 
 from headrace.cli.terminal.output import printer
-from headrace.cli.terminal.project_args import Json, Name, Overrides, Profile, ProjectOption, load_project, only_project
+from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.engine.spark import session
     from headrace.project.loader import Project
+    from headrace.testing import cases as testing_cases
     from headrace.testing.cases import CaseOutcome
+else:
+    session, testing_cases = lazy_modules("headrace.engine.spark.session", "headrace.testing.cases")
 
 
+@project_options(Name)
 def test(
-    name: Name = None,
-    project: ProjectOption = None,
-    profile: Profile = None,
-    overrides: Overrides = None,
+    target: ProjectTarget,
     json: Json = False,
 ) -> None:
     """Run the tests in a project's tests/*.yaml, on its own SQL and formats but without its services."""
-    loaded = load_project(only_project(name, project), profile, overrides)
+    loaded = target.load()
     outcomes = _run(loaded, json)
     passed = sum(outcome.passed for outcome in outcomes)
     if json:
@@ -38,16 +41,15 @@ def test(
 
 
 def _run(project: Project, json: bool) -> list[CaseOutcome]:
-    from headrace.engine.spark.session import start_session
-    from headrace.testing.cases import find_cases, load_case, run_case
-
-    cases = [(file.stem, load_case(file, project.root)) for file in find_cases(project.root)]
+    cases = [
+        (file.stem, testing_cases.load_case(file, project.root)) for file in testing_cases.find_cases(project.root)
+    ]
     with tempfile.TemporaryDirectory() as scratch:
-        spark = start_session(project.spec.spark, project.spec.project, Path(scratch))
+        spark = session.start_session(project.spec.spark, project.spec.project, Path(scratch))
         try:
             outcomes = []
             for name, case in cases:
-                outcome = run_case(name, case, project, spark)
+                outcome = testing_cases.run_case(name, case, project, spark)
                 outcomes.append(outcome)
                 if not json:
                     printer.data(f"{'ok  ' if outcome.passed else 'FAIL'} {name}")

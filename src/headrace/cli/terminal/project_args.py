@@ -1,19 +1,43 @@
-"""Arguments that name a project and its flows: the same words for every command that takes a project."""
+"""Arguments that name a project and its flows: the same for every command that takes a project.
+
+    @project_options(Names)
+    def late(target: ProjectTarget, json: Json = False) -> None:
+        project = target.load()
+
+gives the command `PROJECT|FLOW…`, `--project`, `--profile` and `--set`, and packs them into `target`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from headrace.cli.terminal.completion import complete_flows, complete_profiles
 from headrace.cli.terminal.output import printer, usage_error
+from headrace.core.errors import unknown_flow
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
+    from headrace.engine.state import state
+    from headrace.engine.state.state import StateDir
+    from headrace.project import loader, place, project_ref
     from headrace.project.loader import Project
+    from headrace.project.place import ProjectOutline
+    from headrace.project.project_ref import ProjectRef
+else:
+    loader, place, project_ref, state = lazy_modules(
+        "headrace.project.loader",
+        "headrace.project.place",
+        "headrace.project.project_ref",
+        "headrace.engine.state.state",
+    )
 
 PROJECT_FILE = "headrace.yaml"
 _CAN_BE_A_FLOW = re.compile(r"[a-z][a-z0-9_]*")
@@ -42,14 +66,113 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, also errors (on stderr).")]
 
 
+@dataclass(frozen=True)
+class ProjectTarget:
+    """The project that a command works on, and the flows that were named."""
+
+    path: Path
+    flows: tuple[str, ...] = ()
+    profile: str | None = None
+    overrides: tuple[str, ...] = ()
+    is_named: bool = True
+    """False: no project was named, so that of the current folder is meant."""
+
+    def load(self) -> Project:
+        """The checked project. The output hides its secrets from here on."""
+        project = loader.load(self.path, profile=self.profile, overrides=self.overrides)
+        printer.hide(project.secrets.redact)
+        return project
+
+    def outline(self) -> ProjectOutline:
+        """The project's state folder and flow names, without checking the rest. Refuses flows that do not exist."""
+        outline = place.locate(self.path, profile=self.profile, overrides=self.overrides)
+        for name in self.flows:
+            if name not in outline.flows:
+                raise unknown_flow(name, outline.flows)
+        return outline
+
+    def state(self) -> StateDir:
+        """The project's state folder. Refuses flows that do not exist."""
+        return state.StateDir.of(self.outline().context)
+
+    def open(self) -> tuple[Project, StateDir]:
+        """The checked project and its state folder."""
+        project = self.load()
+        return project, state.StateDir.of(project.context)
+
+    def flow(self) -> str | None:
+        """The flow that was named, None for all."""
+        if len(self.flows) > 1:
+            raise usage_error(f"one flow at most, not {len(self.flows)}", "leave out the others, or all of them")
+        return self.flows[0] if self.flows else None
+
+    def ref(self) -> ProjectRef:
+        """How another process finds the same project."""
+        return project_ref.ProjectRef(self.path, self.profile, self.overrides)
+
+
+def project_options(positional: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command that takes a `target` the arguments that name it.
+
+    `positional` is the argument beside the options: `Name` (a project), `Names` (a project, then flows), another
+    annotation of a list, or None.
+    """
+    shared: dict[str, Any] = {"project": ProjectOption, "profile": Profile, "overrides": Overrides}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        own = {
+            name: one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, one in inspect.signature(command).parameters.items()
+            if name != "target"
+        }
+        naming = {} if positional is None else {"names": _parameter("names", positional)}
+        naming |= {name: _parameter(name, annotation) for name, annotation in shared.items()}
+        # in the order of the help: the argument, the command's own options, those that name the project, --json
+        order = sorted({**own, **naming}.values(), key=_in_help)
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            command(_target(positional, **{name: values.pop(name) for name in naming}), **values)
+
+        run.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in order}
+        return run
+
+    return decorate
+
+
+def _in_help(parameter: inspect.Parameter) -> tuple[bool, bool, bool]:
+    name = parameter.name
+    return name != "names", name == "json", name in ("project", "profile", "overrides")
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    required = annotation not in (Name, Names, ProjectOption, Profile, Overrides)
+    default = inspect.Parameter.empty if required else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _target(
+    positional: Any,
+    project: Path | None,
+    profile: str | None,
+    overrides: Sequence[str] | None,
+    names: Any = None,
+) -> ProjectTarget:
+    path, flows = (_only_project(names, project), ()) if positional is Name else split(names, project)
+    is_named = project is not None or path != Path(".") or names == "."
+    return ProjectTarget(path, flows, profile, tuple(overrides or ()), is_named)
+
+
 def split(names: Sequence[str] | None, option: Path | None) -> tuple[Path, tuple[str, ...]]:
     """The project and the flows that these arguments mean."""
-    given = tuple(names or ())
+    arguments = tuple(names or ())
     if option is not None:
-        return option, given
-    if given and _is_project(given[0]):
-        return Path(given[0]), given[1:]
-    return Path("."), given
+        return option, arguments
+    if arguments and _is_project(arguments[0]):
+        return Path(arguments[0]), arguments[1:]
+    return Path("."), arguments
 
 
 def _is_project(name: str) -> bool:
@@ -59,16 +182,7 @@ def _is_project(name: str) -> bool:
     return (Path(name) / PROJECT_FILE).is_file() or (Path(name).is_dir() and not Path(PROJECT_FILE).is_file())
 
 
-def load_project(path: Path, profile: str | None, overrides: Sequence[str] | None) -> Project:
-    """The checked project, whose secrets are hidden from here on."""
-    from headrace.project.loader import load
-
-    project = load(path, profile=profile, overrides=tuple(overrides or ()))
-    printer.hide(project.secrets.redact)
-    return project
-
-
-def only_project(name: str | None, option: Path | None) -> Path:
+def _only_project(name: str | None, option: Path | None) -> Path:
     """The project of a command that takes no flows."""
     if name is not None and option is not None:
         raise usage_error(f"two projects were named: '{name}' and '{option}'", "leave one of them out")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import sqlglot
 from sqlglot import exp
 
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
 from headrace.engine.inputs.inputs import ReadOptions, read_stream
@@ -160,7 +161,7 @@ class AdHoc:
         frame.createOrReplaceTempView(name)
 
     def _register_flow(self, project: Project, name: str) -> None:
-        path = next((sink.lake_path for sink in project.spec.flows[name].sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(project.spec.flows[name].sinks)), None)
         if path is None:
             raise ProjectError(
                 "flow-without-table",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
@@ -13,7 +14,6 @@ from headrace.core.files.state_files import spark_path
 from headrace.core.processor import ArrowRows
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
-from headrace.core.sink import Side, StreamingSink
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, runs_of
@@ -185,7 +185,7 @@ class FlowStarter:
     def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
-            assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
+            assert isinstance(sink, RealTimeSink), "the planner refuses other sinks"
             # Spark asks for it; without state every row is new, so it is the same as append
             return sink.writer(rows.done(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
@@ -211,15 +211,21 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
+def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Candidate:
     """A candidate as one of its sinks sees it."""
-    return Side(flow.name, step.id, generation, context, batch)
+    return Candidate(flow.name, step.id, generation, context, batch)
 
 
 def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
     """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
-    found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
-    return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
+    return replace(
+        flow,
+        sinks=tuple(
+            replace(step, sink=step.sink.candidate_sink(side_of(flow, step, generation, context)))
+            for step in flow.sinks
+            if isinstance(step.sink, BuildsCandidate)
+        ),
+    )
 
 
 def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
@@ -227,7 +233,7 @@ def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
     if not rows.works or len(flow.sinks) != 1:
         return False
     sink = flow.sinks[0].sink
-    return sink.reads_all and sink.takes_work(rows.schema)
+    return isinstance(sink, ReadsAllRows) and sink.takes_work(rows.schema)
 
 
 def batch_writer(
@@ -246,7 +252,7 @@ def batch_writer(
     """
 
     # a candidate may have no sinks at all
-    whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
+    whole = bool(flow.sinks) and all(isinstance(step.sink, ReadsAllRows) for step in flow.sinks)
     folder = context.state_path / "dead_letters"
 
     def write(rows: DataFrame, batch_id: int) -> None:

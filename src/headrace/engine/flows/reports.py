@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.capabilities import HoldsReport, HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.files.state_files import StatePath, remove_tree, spark_path
 from headrace.core.tables import WEIGHT
@@ -102,9 +103,10 @@ class ReportWriter:
                 milestones.reach("between_sinks", name, batch_id)
             letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            if step.sink.takes_reports:
+            if isinstance(step.sink, HoldsReport):
                 step.sink.write_report(rows, batch)
             else:
+                assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
                 step.sink.write_changes(self._changes(rows, batch_id), self.flow.spec.keys, batch)
         milestones.reach("after_sinks", name, batch_id)
         self.check()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
@@ -92,6 +93,7 @@ class ViewWriter:
                 milestones.reach("between_sinks", self.flow.name, batch_id)
             letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
+            assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
             if changes.few is None or not step.sink.write_few(changes.few, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         milestones.reach("after_sinks", self.flow.name, batch_id)

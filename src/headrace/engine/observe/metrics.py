@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace import __version__
+from headrace.core.tallies.metrics import MetricSpec
 from headrace.core.tallies.tally import ENGINE
+from headrace.engine.observe import metric_specs as specs
 from headrace.engine.observe.status import Board
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.observe.table_metrics import table_families
@@ -41,19 +43,20 @@ class Metrics:
 
     def __init__(self, board: Board) -> None:
         self._registry = CollectorRegistry()
-        self._rows_in = Counter("headrace_rows_in", "Rows read from the inputs.", ["flow"], registry=self._registry)
-        self._rows_out = Counter(
-            "headrace_rows_out", "Rows given to the sinks, where that is counted.", ["flow"], registry=self._registry
-        )
-        self._batches = Counter("headrace_batches", "Batches done.", ["flow"], registry=self._registry)
+        self._rows_in = self._counter(specs.ROWS_IN)
+        self._rows_out = self._counter(specs.ROWS_OUT)
+        self._batches = self._counter(specs.BATCHES)
+        duration = specs.BATCH_DURATION
         self._duration = Histogram(
-            "headrace_batch_duration_seconds", "Time a batch took, by phase; 'total' is all of it.",
-            ["flow", "phase"], buckets=_BUCKETS, registry=self._registry,
-        )  # fmt: skip
+            duration.name, duration.help, duration.labels, buckets=_BUCKETS, registry=self._registry
+        )
         for run in board.runs:  # a counter that begins at its first value hides that value from rate()
             self._rows_in.labels(run.plan.name)
             self._batches.labels(run.plan.name)
         self._registry.register(_Snapshot(board))
+
+    def _counter(self, spec: MetricSpec[CounterMetricFamily]) -> Counter:
+        return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
         """Count one batch."""
@@ -84,8 +87,10 @@ class _Snapshot(Collector):
         """One family after the other."""
         board = self._board
         document = board.document()
-        yield InfoMetricFamily("headrace_engine", "The engine.", {"version": __version__, "project": board.project})
-        ready = GaugeMetricFamily("headrace_ready", "1 when every required flow runs.")
+        engine = specs.ENGINE_INFO.family()
+        engine.add_metric([__version__, board.project], {})
+        yield engine
+        ready = specs.READY.family()
         ready.add_metric([], float(document["ready"]))
         yield ready
         yield _memory()
@@ -93,8 +98,8 @@ class _Snapshot(Collector):
         yield self._restarts()
         yield self._letters()
         yield self._schemas()
-        for name, help_text, value in _GAUGES:
-            family = GaugeMetricFamily(name, help_text, labels=["flow"])
+        for spec, value in _GAUGES:
+            family = spec.family()
             for flow in document["flow_list"]:
                 found = value(flow)
                 if found is not None:
@@ -106,55 +111,43 @@ class _Snapshot(Collector):
         yield from table_families(board.tables())
         yield from step_families({run.plan.name for run in self._board.runs})
 
-    def _states(self) -> GaugeMetricFamily:
-        family = GaugeMetricFamily("headrace_flow_state", "1 for the state a flow is in.", labels=["flow", "state"])
+    def _states(self) -> Metric:
+        family = specs.FLOW_STATE.family()
         for run in self._board.runs:
             for state in STATES:
                 family.add_metric([run.plan.name, state], float(run.state == state))
         return family
 
-    def _restarts(self) -> CounterMetricFamily:
-        family = CounterMetricFamily("headrace_restarts", "Restarts of a flow after a failure.", labels=["flow"])
+    def _restarts(self) -> Metric:
+        family = specs.RESTARTS.family()
         for run in self._board.runs:
             family.add_metric([run.plan.name], run.restarts)
         return family
 
-    def _letters(self) -> CounterMetricFamily:
-        family = CounterMetricFamily(
-            "headrace_dead_letters", "Records kept as dead letters.", labels=["flow", "reason"]
-        )
+    def _letters(self) -> Metric:
+        family = specs.DEAD_LETTERS.family()
         for run in self._board.runs:
             for reason, count in sorted(self._board.letters.counts.get(run.plan.name, {}).items()):
                 family.add_metric([run.plan.name, reason], count)
         return family
 
-    def _schemas(self) -> CounterMetricFamily:
-        family = CounterMetricFamily(
-            "headrace_schemas",
-            "Newer schemas of streams: accepted, refused, or the registry was unreachable.",
-            labels=["stream", "outcome"],
-        )
+    def _schemas(self) -> Metric:
+        family = specs.SCHEMAS.family()
         for (stream, outcome), count in sorted(dict(self._board.schemas).items()):
             family.add_metric([stream, outcome], count)
         return family
 
-    def _sink_rows(self) -> CounterMetricFamily:
-        family = CounterMetricFamily(
-            "headrace_sink_rows", "What became of rows, for sinks that count them.", labels=["flow", "sink", "outcome"]
-        )
+    def _sink_rows(self) -> Metric:
+        family = specs.SINK_ROWS.family()
         flows = {run.plan.name for run in self._board.runs}
         for (flow, sink, outcome), rows in sorted(ENGINE.counts().items()):
             if flow in flows:
                 family.add_metric([flow, sink, outcome], rows)
         return family
 
-    def _bytes(self) -> Iterator[CounterMetricFamily]:
-        read = CounterMetricFamily(
-            "headrace_bytes_in", "Bytes of the records given to a stream's decoder.", labels=["flow", "stream"]
-        )
-        written = CounterMetricFamily(
-            "headrace_bytes_out", "Bytes written, for sinks that count them.", labels=["flow", "sink"]
-        )
+    def _bytes(self) -> Iterator[Metric]:
+        read = specs.BYTES_IN.family()
+        written = specs.BYTES_OUT.family()
         for run in self._board.runs:
             for stream, size in bytes_in(run.plan).items():
                 read.add_metric([run.plan.name, stream], size)
@@ -163,40 +156,24 @@ class _Snapshot(Collector):
         yield read
         yield written
 
-    def _counters(self, document: Mapping[str, Any]) -> Iterator[CounterMetricFamily]:
-        late = CounterMetricFamily("headrace_late_rows", "Rows too late for their window.", labels=["flow"])
+    def _counters(self, document: Mapping[str, Any]) -> Iterator[Metric]:
+        late = specs.LATE_ROWS.family()
         for flow in document["flow_list"]:
             if flow["late_rows"] is not None:
                 late.add_metric([flow["name"]], flow["late_rows"])
         yield late
 
 
-_GAUGES: tuple[tuple[str, str, Any], ...] = (
-    ("headrace_lag_records", "Records not read yet.", lambda flow: flow["lag"] and flow["lag"]["records"]),
-    (
-        "headrace_lag_seconds",
-        "How long the oldest record that is not read yet has been waiting.",
-        lambda flow: flow["lag"] and flow["lag"]["s"],
-    ),
-    ("headrace_watermark_gap_seconds", "How far the watermark is behind now.", lambda flow: flow["watermark_gap_s"]),
-    (
-        "headrace_watermark_timestamp_seconds",
-        "The watermark, in seconds since 1970.",
-        lambda flow: flow["watermark"] and _seconds(flow["watermark"]),
-    ),
-    ("headrace_state_rows", "Rows of state.", lambda flow: flow["state_rows"]),
-    ("headrace_state_bytes", "Memory used by state.", lambda flow: flow["state_bytes"]),
-    ("headrace_load_ratio", "Duration of the last batch / time between triggers.", lambda flow: flow["load"]),
-    (
-        "headrace_end_to_end_latency_seconds",
-        "From the newest event of the last batch to the end of that batch.",
-        lambda flow: flow["latency_s"],
-    ),
-    (
-        "headrace_last_batch_timestamp_seconds",
-        "When the last batch ended, in seconds since 1970.",
-        lambda flow: flow["last_batch"] and _seconds(flow["last_batch"]["ended_at"]),
-    ),
+_GAUGES: tuple[tuple[MetricSpec[GaugeMetricFamily], Callable[[Mapping[str, Any]], float | None]], ...] = (
+    (specs.LAG_RECORDS, lambda flow: flow["lag"] and flow["lag"]["records"]),
+    (specs.LAG_SECONDS, lambda flow: flow["lag"] and flow["lag"]["s"]),
+    (specs.WATERMARK_GAP, lambda flow: flow["watermark_gap_s"]),
+    (specs.WATERMARK, lambda flow: flow["watermark"] and _seconds(flow["watermark"])),
+    (specs.STATE_ROWS, lambda flow: flow["state_rows"]),
+    (specs.STATE_BYTES, lambda flow: flow["state_bytes"]),
+    (specs.LOAD_RATIO, lambda flow: flow["load"]),
+    (specs.LATENCY, lambda flow: flow["latency_s"]),
+    (specs.LAST_BATCH, lambda flow: flow["last_batch"] and _seconds(flow["last_batch"]["ended_at"])),
 )
 
 
@@ -204,9 +181,9 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _memory() -> GaugeMetricFamily:
+def _memory() -> Metric:
     """Resident memory of this process and of all that it started: the JVM and the Python workers."""
-    family = GaugeMetricFamily("headrace_memory_bytes", "Resident memory of the engine.", labels=["process"])
+    family = specs.MEMORY_BYTES.family()
     mine = psutil.Process()
     sizes = {"engine": mine.memory_info().rss, "jvm": 0, "workers": 0}
     for child in mine.children(recursive=True):

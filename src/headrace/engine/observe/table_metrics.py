@@ -6,27 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from headrace.core.tallies.metrics import MetricSpec
+from headrace.engine.observe import metric_specs as specs
 
 _STATES = ("starting", "snapshot", "running", "degraded", "stopped")
 _Value = Callable[[Mapping[str, Any]], float | None]
-_GAUGES: tuple[tuple[str, str, _Value], ...] = (
-    ("headrace_table_lag", "How far a group of tables is behind, in its source's own unit.", lambda one: one["lag"]),
-    ("headrace_table_sequence", "The newest commit of a group's log.", lambda one: one["sequence"]),
-    (
-        "headrace_table_newest_timestamp_seconds",
-        "When the newest change of a group happened at its source.",
-        lambda one: one["newest"] and datetime.fromisoformat(one["newest"]).timestamp(),
-    ),
+_GAUGES: tuple[tuple[MetricSpec[GaugeMetricFamily], _Value], ...] = (
+    (specs.TABLE_LAG, lambda one: one["lag"]),
+    (specs.TABLE_SEQUENCE, lambda one: one["sequence"]),
+    (specs.TABLE_NEWEST, lambda one: one["newest"] and datetime.fromisoformat(one["newest"]).timestamp()),
 )
 
 
-def table_families(groups: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+def table_families(groups: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     """The families of metrics; of groups that nobody follows only their state."""
-    states = GaugeMetricFamily("headrace_table_state", "1 for the state of a group.", labels=["group", "state"])
-    rows = GaugeMetricFamily("headrace_table_rows", "Rows of a table.", labels=["table"])
-    changes = CounterMetricFamily("headrace_table_changes", "Weighted rows logged.", labels=["group"])
-    restarts = CounterMetricFamily("headrace_table_restarts", "Failures of a group's reader.", labels=["group"])
+    states, rows = specs.TABLE_STATE.family(), specs.TABLE_ROWS.family()
+    changes, restarts = specs.TABLE_CHANGES.family(), specs.TABLE_RESTARTS.family()
     for one in groups:
         now = one["state"] if one["live"] else "stopped"
         for state in _STATES:
@@ -38,12 +35,12 @@ def table_families(groups: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
             if table["rows"] is not None:
                 rows.add_metric([name], table["rows"])
     yield from (states, rows, changes, restarts)
-    for name, words, value in _GAUGES:
-        yield _gauge(name, words, value, [one for one in groups if one["live"]])
+    for spec, value in _GAUGES:
+        yield _gauge(spec, value, [one for one in groups if one["live"]])
 
 
-def _gauge(name: str, words: str, value: _Value, groups: Sequence[Mapping[str, Any]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, words, labels=["group"])
+def _gauge(spec: MetricSpec[GaugeMetricFamily], value: _Value, groups: Sequence[Mapping[str, Any]]) -> Metric:
+    family = spec.family()
     for one in groups:
         found = value(one)
         if found is not None:

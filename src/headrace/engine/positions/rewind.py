@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core.capabilities import Rewind, Rewindable, lake_paths, rewind_effect
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import copy_tree, write_atomically
 from headrace.core.positions import Earliest, Explicit, Position, Positions, Split, SplitScope, Target
-from headrace.core.sink import Rewind
 from headrace.engine.positions.consumer_groups import publish
 from headrace.engine.positions.positions import (
     ByInput,
@@ -239,7 +239,7 @@ class Rewinder:
         effects = []
         for step in self.flow.sinks:
             seen = Rewind(self.flow.name, step.id, self.context, kept, draft.again)
-            effects.append((step.sink.label, step.sink.rewind_effect(seen, replace)))
+            effects.append((step.sink.label, rewind_effect(step.sink, seen, replace)))
         warnings = (*self._warnings(draft, splits), *self._readers(draft))
         return RewindPlan(**{**draft.__dict__, "effects": tuple(effects), "warnings": warnings})
 
@@ -293,7 +293,7 @@ class Rewinder:
 
     def _readers(self, plan: RewindPlan) -> Iterator[str]:
         """Other flows that read a table of this one: they stop at rows that were taken back."""
-        paths = {self.context.path(step.sink.lake_path) for step in self.flow.sinks if step.sink.lake_path}
+        paths = {self.context.path(path) for path in lake_paths(step.sink for step in self.flow.sinks)}
         for flow in self.project.flows if plan.replace else ():
             if any(isinstance(one, LakeInput) and one.path in paths for one in flow.all_inputs()):
                 yield f"flow '{flow.name}' reads the table of this one: rewind it to earliest too"
@@ -306,9 +306,10 @@ def finish_take_back(flow: FlowPlan, generation: Generation, context: Context) -
         return
     kept = json.loads(pending.read_text(encoding="utf-8"))["kept"]
     for step in flow.sinks:
-        step.sink.take_back(
-            Rewind(flow.name, step.id, context, tuple(kept) if kept else None, generation=generation.id)
-        )
+        if isinstance(step.sink, Rewindable):
+            step.sink.take_back(
+                Rewind(flow.name, step.id, context, tuple(kept) if kept else None, generation=generation.id)
+            )
     pending.unlink()
 
 

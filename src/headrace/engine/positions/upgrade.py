@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from headrace.core.capabilities import Rewind, rewind_effect
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import remove_tree
 from headrace.core.positions import Current, SplitScope
-from headrace.core.sink import Rewind
 from headrace.engine.inputs.backfill import is_pending, progress
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.spark.session import DEFAULTS
@@ -138,7 +138,7 @@ def effects(project: Project, change: FlowChange, begin: From) -> list[tuple[str
     found = []
     for step in change.flow.sinks:
         seen = Rewind(change.flow.name, step.id, project.context, kept, again)
-        found.append((step.sink.label, step.sink.rewind_effect(seen, replace=False)))
+        found.append((step.sink.label, rewind_effect(step.sink, seen, replace=False)))
     return found
 
 

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.state_files import StatePath, write_atomically, write_new
-from headrace.sinks.archive.files import names_in
+from headrace.core.files.state_files import StatePath, names_in, write_atomically, write_new
 from headrace.sinks.archive.read import folders, located, read_parts
 from headrace.sinks.kafka.transactions import TransactionalWrite
 

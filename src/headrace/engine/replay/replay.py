@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.core.capabilities import is_single_writer
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import (
     StatePath,
@@ -152,7 +153,7 @@ def replay_id(letters: pa.Table) -> str:
 @contextmanager
 def alone(state: StateDir, replays: Sequence[FlowReplay]) -> Iterator[None]:
     """Keep the engine away while a sink is written that takes one writer at a time; else it may run."""
-    single = [(one.flow.name, step.sink) for one in replays for step in one.flow.sinks if step.sink.one_writer]
+    single = [(one.flow.name, step.sink) for one in replays for step in one.flow.sinks if is_single_writer(step.sink)]
     with ExitStack() as held:
         try:
             if single:

@@ -5,21 +5,17 @@ The operating system releases a file lock even after `kill -9`.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
 
 from headrace.core.errors import ProjectError
+from headrace.core.files.lock import exclusive_folder_lock, hold_lock, lock_holder, shared_folder_lock
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
 from headrace.engine.state.lease import Lease, Owner, owner_of
 
-_WAIT_SECONDS = 0.3
+_LOOKUP_SECONDS = 0.3
 
 
 @contextmanager
@@ -28,16 +24,8 @@ def reading(folder: StatePath) -> Iterator[None]:
     if isinstance(folder, ObjectPath):
         yield  # files on an object store are never merged, as readers cannot be locked out
         return
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+    with shared_folder_lock(folder):
         yield
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -46,17 +34,8 @@ def changing(folder: StatePath) -> Iterator[bool]:
     if isinstance(folder, ObjectPath):
         yield False
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        os.close(handle)
+    with exclusive_folder_lock(folder) as locked:
+        yield locked
 
 
 class HeldError(Exception):
@@ -104,23 +83,8 @@ def holding(file: StatePath, fence: Fence) -> Iterator[None]:
             fence.remove(lease)
             lease.release()
         return
-    with _flocked(file):
-        yield
-
-
-@contextmanager
-def _flocked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="utf-8") as lock_file:
-        until = time.monotonic() + _WAIT_SECONDS
-        while (holder := _locked_by_other(lock_file, fcntl.LOCK_EX)) is not None:
-            # a process that only queries the holder releases the lock at once; a real holder may keep it for weeks
-            if time.monotonic() > until:
-                raise HeldError(Owner(holder))
-            time.sleep(0.02)
-        lock_file.truncate(0)
-        lock_file.write(str(os.getpid()))
-        lock_file.flush()
+    # a process that only looks up the holder releases the lock at once; another holder may keep it for weeks
+    with hold_lock(file, lambda pid: HeldError(Owner(pid)), timeout=_LOOKUP_SECONDS):
         yield
 
 
@@ -128,18 +92,5 @@ def holder_of(file: StatePath) -> Owner | None:
     """The process that holds a lock; None if it is free."""
     if isinstance(file, ObjectPath):
         return owner_of(file)
-    try:
-        with file.open(encoding="utf-8") as lock_file:
-            pid = _locked_by_other(lock_file, fcntl.LOCK_SH)
-    except OSError:
-        return None
+    pid = lock_holder(file)
     return None if pid is None else Owner(pid)
-
-
-def _locked_by_other(file: IO[str], kind: int) -> int | None:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        return int(file.read().strip() or 0)
-    return None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, candidate_effect, lake_paths
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
@@ -120,7 +121,9 @@ def effects(project: Project, state: StateDir, change: FlowChange) -> list[tuple
 
 def sides(flow: FlowPlan, generation: str, context: Context) -> list[tuple[str, str]]:
     """The sinks of a flow, and what becomes of each; a ProjectError when one cannot be switched."""
-    return [(step.sink.label, step.sink.beside_effect(side_of(flow, step, generation, context))) for step in flow.sinks]
+    return [
+        (step.sink.label, candidate_effect(step.sink, side_of(flow, step, generation, context))) for step in flow.sinks
+    ]
 
 
 def _require_comparable(flow: FlowPlan, context: Context) -> None:
@@ -155,7 +158,7 @@ def begin_beside(project: Project, state: StateDir, change: FlowChange) -> Gener
 
 def warnings(project: Project, plan: Plan, flow: FlowPlan) -> Iterator[str]:
     """What an operator should know before a candidate is built."""
-    paths = {project.context.path(step.sink.lake_path) for step in flow.sinks if step.sink.lake_path}
+    paths = {project.context.path(path) for path in lake_paths(step.sink for step in flow.sinks)}
     for other in plan.flows:
         if any(isinstance(one, LakeInput) and one.path in paths for one in other.all_inputs()):
             yield f"flow '{other.name}' reads the table of this one: it stops at the switch, and then has to begin anew"
@@ -194,7 +197,8 @@ def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSessi
     for number, step in enumerate(flow.sinks):
         if number:
             milestones.reach("between_publishes", flow.name, 0)
-        step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
     milestones.reach("published", flow.name, 0)
     generations.switch(candidate)
     tidy_after_switch(flow, state, context)
@@ -249,4 +253,5 @@ def drop(project: Project, state: StateDir, flow: str, generation: Generation) -
 
 def _forget(flow: FlowPlan, generation: Generation, context: Context) -> None:
     for step in flow.sinks:
-        step.sink.forget_beside(side_of(flow, step, generation.id, context))
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.drop_candidate(side_of(flow, step, generation.id, context))

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
@@ -94,7 +95,7 @@ class Health:
         )
 
     def _lake_problem(self, flow: FlowPlan) -> ProjectError | None:
-        paths = [self._project.context.path(step.sink.lake_path) for step in flow.sinks if step.sink.lake_path]
+        paths = [self._project.context.path(path) for path in lake_paths(step.sink for step in flow.sinks)]
         paths += [one.path for one in flow.all_inputs() if isinstance(one, LakeInput)]
         return next((found for path in paths if "://" not in path and (found := _no_room(Path(path)))), None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.core.capabilities import PublishesWhenCaughtUp
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.backfill import is_pending
@@ -19,7 +20,8 @@ def show_if_caught_up(
 
     A candidate shows nothing by itself, and one that still reads history has not come to the present.
     """
-    waiting = [step.sink for step in run.plan.sinks if step.sink.holds_back]
+    able = (step.sink for step in run.plan.sinks if isinstance(step.sink, PublishesWhenCaughtUp))
+    waiting = [sink for sink in able if sink.has_unpublished]
     if not waiting or run.is_candidate or not (run.caught_up or (reports and read_all(reports[-1]))):
         return
     if is_pending(starter.state.current(run.plan.name)):
@@ -27,7 +29,7 @@ def show_if_caught_up(
     try:
         starter.state.fence.check()
         for sink in waiting:
-            sink.caught_up(starter.project.context)
+            sink.publish_caught_up(starter.project.context)
     except (OSError, ProjectError) as error:  # tried again after the next look
         notes.add(f"sinks of {run.name}", str(error))
 

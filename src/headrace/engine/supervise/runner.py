@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import defaultdict, deque
@@ -12,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import StoreError
 from headrace.engine.flows.flow import FlowStarter
@@ -81,7 +81,6 @@ class Runner:
         self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
         self._chain = Chain.of(self.plan, self.starter) if self.starter.until_caught_up else Chain({}, {})
         self._timetable = Timetable(self.starter.state, self.scheduled and not self.starter.until_caught_up)
-        self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
 
     def run(
         self, *, seconds: float | None = None, report: Callable[[Sequence[FlowRun]], None] = lambda _runs: None
@@ -371,8 +370,8 @@ class Runner:
             return
         policy = self.starter.project.spec.restart
         attempts = run.trouble.attempts + 1 if run.trouble else 0
-        wait = min(policy.max_backoff, policy.backoff * 2 ** min(attempts, 20)).total_seconds()
-        wait *= self._random.uniform(0.8, 1.2)
+        first, longest = policy.backoff.total_seconds(), policy.max_backoff.total_seconds()
+        wait = Backoff(first, longest, jitter=(0.8, 1.2)).pause(attempts)
         run.trouble = Trouble(error, fault == "outside" and not once, attempts, time.monotonic() + wait)
         run.look, run.look_due = None, 0.0
         run.degrade(error)

@@ -16,14 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from headrace.core.files.state_files import write_atomically
+from headrace.core.tallies.metrics import MetricSet
 
 _FOLDER = "meters"
 _BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STATES = ("ready", "hydrating", "failed")
+
+SERVE = MetricSet("Serve nodes", "Each serve node exposes the sum over its processes, and its endpoints.")
+_REQUESTS = SERVE.counter(
+    "headrace_serve_requests", "Requests that were answered.", "surface", "route", "endpoint", "status"
+)
+_RATE_LIMITED = SERVE.counter("headrace_serve_rate_limited", "Requests over a limit.", "surface")
+_REQUEST_SECONDS = SERVE.histogram("headrace_serve_request_seconds", "Time to answer a request.", "surface", "route")
+_SUBSCRIBERS = SERVE.gauge("headrace_serve_subscribers", "Live subscriptions.")
+_ENDPOINT_STATE = SERVE.gauge("headrace_endpoint_state", "1 for the state it is in.", "endpoint", "state")
+_ENDPOINT_ROWS = SERVE.gauge("headrace_endpoint_rows", "Rows of the version that is served.", "endpoint")
 
 
 class Meters:
@@ -93,9 +104,9 @@ class _Page(Collector):
         yield from self._requests()
         yield self._times()
         live = [one for one in self._documents if _lives(one["pid"])]
-        yield GaugeMetricFamily(
-            "headrace_serve_subscribers", "Live subscriptions.", value=sum(one["subscribers"] for one in live)
-        )
+        subscribers = _SUBSCRIBERS.family()
+        subscribers.add_metric([], sum(one["subscribers"] for one in live))
+        yield subscribers
         yield from self._about_endpoints()
 
     def _requests(self) -> Iterator[Metric]:
@@ -103,9 +114,7 @@ class _Page(Collector):
         for one in self._documents:
             for *labels, number in one["requests"]:
                 total[tuple(map(str, labels))] += number
-        names = ["surface", "route", "endpoint", "status"]
-        answered = CounterMetricFamily("headrace_serve_requests", "Requests that were answered.", labels=names)
-        limited = CounterMetricFamily("headrace_serve_rate_limited", "Requests over a limit.", labels=["surface"])
+        answered, limited = _REQUESTS.family(), _RATE_LIMITED.family()
         refused: Counter[str] = Counter()
         for labels, number in sorted(total.items()):
             answered.add_metric(labels, number)
@@ -121,16 +130,13 @@ class _Page(Collector):
             for *labels, numbers in one["times"]:
                 known = total[tuple(labels)]
                 known[:] = [a + b for a, b in zip(known, numbers, strict=True)]
-        found = HistogramMetricFamily(
-            "headrace_serve_request_seconds", "Time to answer a request.", labels=["surface", "route"]
-        )
+        found = _REQUEST_SECONDS.family()
         for labels, numbers in sorted(total.items()):
             found.add_metric(labels, list(_cumulated(numbers[:-1])), sum_value=numbers[-1])
         return found
 
     def _about_endpoints(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily("headrace_endpoint_state", "1 for the state it is in.", labels=["endpoint", "state"])
-        rows = GaugeMetricFamily("headrace_endpoint_rows", "Rows of the version that is served.", labels=["endpoint"])
+        states, rows = _ENDPOINT_STATE.family(), _ENDPOINT_ROWS.family()
         for name, said in sorted(self._endpoints.items()):
             for state in _STATES:
                 states.add_metric([name, state], float(said.get("state") == state))

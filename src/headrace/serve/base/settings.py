@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.core.capabilities import endpoint_of, lake_paths, sink_of_flow
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import StatePath, state_path
 from headrace.core.log_topics import LogTopics
@@ -113,15 +114,15 @@ def _local(project: Project, given: str) -> Path:
 def _lakes(project: Project) -> dict[str, str]:
     found = {}
     for name, flow in project.spec.flows.items():
-        path = next((sink.lake_path for sink in flow.sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(flow.sinks)), None)
         if path is not None:
             found[name] = project.context.path(path)
     return found
 
 
 def _endpoints(project: Project) -> tuple[str, ...]:
-    sinks = (sink.of_flow(name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
-    return tuple(sink.endpoint for sink in sinks if sink.endpoint is not None)
+    sinks = (sink_of_flow(sink, name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
+    return tuple(name for name in map(endpoint_of, sinks) if name is not None)
 
 
 def _pushed(project: Project) -> dict[str, PushTable]:

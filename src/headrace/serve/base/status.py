@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.core.files.lock import holder
+from headrace.core.files.lock import lock_holder
 from headrace.core.files.state_files import write_atomically
 
 STALE_SECONDS = 5.0
@@ -70,7 +70,7 @@ def write_status(store: Path, endpoints: Mapping[str, Mapping[str, Any]], note: 
 
 def read_node(store: Path) -> dict[str, Any] | None:
     """What the node that keeps a store says of itself; None when none runs."""
-    pid = holder(store / NODE_LOCK)
+    pid = lock_holder(store / NODE_LOCK)
     if pid is None:
         return None
     try:

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, sync
+from headrace.core.schema import to_ddl
 from headrace.sinks._refused import Report, task_number
 
 Compression = Literal["gzip", "zstd", "none"]
 FILE = "file"
-SUMMARY = "outcome string, rows bigint, folder string, staged string, bytes bigint, positions string"
 _SCHEMA = pa.schema(
     [
         ("outcome", pa.string()),
@@ -36,6 +36,7 @@ _SCHEMA = pa.schema(
         ("positions", pa.string()),
     ]
 )
+SUMMARY = to_ddl(_SCHEMA)
 _CHUNK = 4 << 20
 _WAITING = 64 << 20
 # what topics may be called, which are folders here; hidden ones would not be found again

@@ -44,7 +44,7 @@ def require_types(sink: EndpointSink, schema: pa.Schema) -> None:
     """Refuse columns whose type does not fit what they are there for."""
     simple = "a simple value: a number, text, time or boolean"
     _require(sink, schema, "key", sink.keys, _is_simple, simple)
-    for index in sink.fills["indexes"]:
+    for index in sink.layout["indexes"]:
         _require(sink, schema, "indexes", index, _is_simple, simple)
     _require(sink, schema, "text", sink.text, _is_text, "text")
     _require(sink, schema, "sequence", [sink.sequence] if sink.sequence else [], _is_simple, simple)

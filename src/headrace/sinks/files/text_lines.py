@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.core.context import Batch
 from headrace.core.schema import quoted
-from headrace.sinks._refused import SUMMARY, Report, count_up
+from headrace.sinks._refused import Report, write_counted
 from headrace.sinks._routed import row_for_each
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ def refuse(rows: DataFrame, staging: Path, batch: Batch, label: str) -> None:
     folder = staging / f"{_FOLDER}={_REFUSED}"
     if folder.exists():
         work = _Refuse(str(folder), Report.of(batch, label, "dead_letter"))
-        told = rows.sparkSession.range(0, 1, 1, 1).mapInArrow(work, SUMMARY).collect()
-        count_up(batch, [(one.outcome, one.rows) for one in told])
+        write_counted(rows.sparkSession.range(0, 1, 1, 1), work, batch)
 
 
 @dataclass(frozen=True)

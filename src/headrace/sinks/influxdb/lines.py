@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
+from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -144,7 +145,7 @@ class InfluxWrite:
     def _write(self, portion: list[tuple[int, bytes]]) -> None:
         """Points are told by measurement, tags and time, so to write some again changes nothing."""
         body = b"\n".join(line for _, line in portion)
-        body, headers = zipped(body) if self.gzip else (body, {})
+        body, headers = gzipped(body) if self.gzip else (body, {})
         answer = self.client.send("POST", self.path, body, headers)
         late = _LATE.search(answer.text)
         if answer.ok:

@@ -9,6 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from headrace.core.capabilities import (
+    AppendsAfterSwitch,
+    Candidate,
+    DescribesRewind,
+    HoldsView,
+    ReadableAsStream,
+    ReadsAllRows,
+    RealTimeSink,
+    Rewind,
+    candidate_refused,
+)
 from headrace.core.component import Options
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
@@ -16,7 +27,7 @@ from headrace.core.format import Format
 from headrace.core.kinds import KindOf, kinds
 from headrace.core.places import ANY, Location
 from headrace.core.processor import ArrowRows
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
+from headrace.core.sink import Delivery
 from headrace.sinks._views import refuse_options, view_key
 from headrace.systems.kafka.connection import KafkaConnection, refused
 
@@ -49,12 +60,15 @@ class NewTopic(Options):
     )
 
 
-class KafkaSink(KafkaConnection, StreamingSink):
+class KafkaSink(
+    KafkaConnection, RealTimeSink, HoldsView, DescribesRewind, AppendsAfterSwitch, ReadableAsStream, ReadsAllRows
+):
     """Records in one Kafka topic, or in topics that a column names.
 
-    Delivery: `at_least_once` may repeat rows after a crash. `exactly_once` writes each batch in transactions, which
-    readers with isolation level read_committed see once; it holds when a replayed batch has the same rows (no clock,
-    no randomness) and the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
+    Delivery with `delivery: at_least_once`: at least once; Spark's Kafka writer may repeat rows after a crash.
+    Delivery with `delivery: exactly_once`: exactly once for `read_committed` readers; one transaction per writer holds
+    the rows and the number of the batch. It holds when a repeated batch has the same rows (no clock, no randomness) and
+    the flow restarts before the cluster forgets its marks (offsets.retention.minutes, 7 days).
     Order: rows with equal keys keep the order in which one task made them. Scale: exactly_once uses one producer and
     one transactional id, about 0.15 s per batch, for each task that reads a partition of Kafka or holds a part of the
     state; where rows come in another way, or from more than four times as many tasks as the topic has partitions, for
@@ -62,9 +76,6 @@ class KafkaSink(KafkaConnection, StreamingSink):
     Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
     generation writes all rows again; keys that only the one before had stay as they are.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["kafka"] = "kafka"
     topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
@@ -273,11 +284,13 @@ class KafkaSink(KafkaConnection, StreamingSink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """A topic only grows."""
         cannot = "; Kafka cannot take back what was written since" if replace else ""
-        return f"{rewind.words}: their rows are written to the topic again{cannot}"
+        return f"{rewind.read_again}: their rows are written to the topic again{cannot}"
 
-    def beside_effect(self, side: Side) -> str:
-        """Records stay where they are. Those of a view belong together: changes of another one are none of them."""
-        return super().beside_effect(side) if self._of_view else APPENDS
+    def candidate_effect(self, candidate: Candidate) -> str:
+        """Records stay. Those of a view belong together: a mixture of two definitions is no view."""
+        if self._of_view:
+            raise candidate_refused(self, candidate)
+        return super().candidate_effect(candidate)
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.core.errors import ProjectError
+from headrace.core.schema import to_ddl
 from headrace.sinks.kafka.share import Share, send_all
 from headrace.systems.kafka.cluster import NOT_ALLOWED, client, cluster_error
 
@@ -29,8 +30,6 @@ CALL_SECONDS = 60.0
 ABORT_SECONDS = 10.0
 # a transaction costs about as much as bringing some thousand rows to another task
 WRITERS_PER_PARTITION = 4
-SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint, taken bigint"
-
 _SUMMARY_SCHEMA = pa.schema(
     [
         ("writer", pa.int32()),
@@ -40,6 +39,7 @@ _SUMMARY_SCHEMA = pa.schema(
         ("taken", pa.int64()),
     ]
 )
+SUMMARY = to_ddl(_SUMMARY_SCHEMA)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (
     KafkaError._TIMED_OUT,

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
+from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import as_json, document, require_columns
-from headrace.sinks._http import HttpOptions, Url, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._latest import last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.sinks.opensearch.bulk import BulkWrite
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,22 +32,19 @@ def _template(value: str) -> str:
     return value
 
 
-class OpenSearchSink(HttpOptions, Sink):
+class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
     """Documents of OpenSearch or Elasticsearch indices, written in bulk.
 
     With `id` one document per value of these columns, replaced by the newest row; with `sequence` a row that is older
     than the document changes nothing. Without `id` every row is a document of its own, whose id is made of flow,
-    generation, batch and place. Delivery: idempotent; a batch that is run again writes the same ids. Order: none
+    generation, batch and place. Delivery: idempotent; a repeated batch writes the same document ids. Order: none
     between documents; of several rows of a batch with one id the last is written, by `sequence` if there is one. Scale:
     one connection per task, requests of `batch_size` documents or `batch_bytes`; with `id` a shuffle per batch.
     Of a view, `id` is its key, and `index` may name columns of the key only: a document never changes its index.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["opensearch"] = "opensearch"
-    url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    url: HttpUrl = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
     index: Annotated[str, AfterValidator(_template)] = Field(
         description="Index to write to. {column} stands for a column's value, {column:yyyy.MM.dd} for that of a date.",
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],
@@ -171,8 +170,7 @@ class OpenSearchSink(HttpOptions, Sink):
             versioned=self.sequence is not None,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.items(rows, batch).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.items(rows, batch), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Write and delete documents; again if the batch is run again."""
@@ -182,7 +180,7 @@ class OpenSearchSink(HttpOptions, Sink):
         """Documents with an id come again and replace themselves; others come beside the old ones."""
         effect = "replace the documents with the same id" if self.id else "are added beside those already there"
         cannot = "; documents written since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows {effect}{cannot}"
+        return f"{rewind.read_again}: their rows {effect}{cannot}"
 
     def _id(self) -> Column:
         from pyspark.sql import functions as F

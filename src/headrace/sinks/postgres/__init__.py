@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.sinks.postgres.server import PgServer
+    from headrace.sinks.postgres.server import SinkServer
     from headrace.sinks.postgres.table import ServerTable
     from headrace.sinks.postgres.write import BatchWrite
 
 
-class PostgresSink(Sink):
+class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
-    Delivery: exactly once per generation of the flow. Tasks copy their rows into a staging table; one transaction then
-    merges them and writes the mark of the batch (flow, sink, generation, batch) into the table headrace_marks.
+    Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
+    the batch in the table `headrace_marks`. Tasks copy their rows into the staging table; a mark has flow, sink,
+    generation and batch.
     Order: none between rows; of several rows of a batch with one key the one with the greatest `sequence` is kept, else
     the last, or with `merge` of each column the last that is not null; a row whose `sequence` is smaller than that in
     the table changes nothing. Scale: one connection per task
@@ -42,25 +42,7 @@ class PostgresSink(Sink):
     A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["postgres"] = "postgres"
-    url: PostgresUrl = Field(
-        description="Address of the database, with further parameters of libpq if need be.",
-        examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
-    )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
-    )
     table: str = Field(description="Table to write to, with its schema if need be.", examples=["orders", "shop.orders"])
     key: list[str] = Field(
         default=[],
@@ -131,8 +113,7 @@ class PostgresSink(Sink):
     @property
     def label(self) -> str:
         """Table and server, without names and passwords."""
-        parts = urlsplit(self.url.get_secret_value())
-        return f"postgres {self.table} at {parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"postgres {self.table} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> PostgresSink:
         """One row per key of the view."""
@@ -141,27 +122,16 @@ class PostgresSink(Sink):
         held._of_view = True
         return held
 
-    def server(self, context: Context) -> PgServer:
+    def server(self, context: Context) -> SinkServer:
         """How to connect; fit to be sent to the workers."""
-        from headrace.sinks.postgres.server import PgServer
+        from headrace.sinks.postgres.server import SinkServer
 
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
-        tls = self.tls.texts(context) if self.tls is not None else None
-        url = self.url.get_secret_value()
-        limits = self.retry_for.total_seconds(), self.statement_timeout.total_seconds()
-        return PgServer(self.label, url, options, tls, *limits)
+        return SinkServer(
+            self.label,
+            **self.server_parameters(context, self.timeout),
+            retry_for=self.retry_for.total_seconds(),
+            statement_timeout=self.statement_timeout.total_seconds(),
+        )
 
     def check(self, context: Context) -> None:
         """The server lets us in, the table is there or may be made, and this user may do what writing needs."""
@@ -225,42 +195,42 @@ class PostgresSink(Sink):
         """Rows are added or replaced."""
         effect = "replace those of the same key" if self.key else "are added beside those already there"
         cannot = "; rows written since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows {effect}{cannot}"
+        return f"{rewind.read_again}: their rows {effect}{cannot}"
 
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """All rows are replaced, if this user may delete them."""
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
+        with explained(self.label), self.server(candidate.context).connect() as connection:
             self._check_rights(connection, self._found(connection), further=["DELETE"])
         return (
-            f"{self.beside(side).target} is filled; at the switch its rows replace all of {self.table}, whoever wrote "
-            "them, in one transaction"
+            f"{self.candidate_sink(candidate).target} is filled; at the switch its rows replace all of {self.table}, "
+            "also those of other writers, in one transaction"
         )
 
-    def beside(self, side: Side) -> Sink:
+    def candidate_sink(self, candidate: Candidate) -> Sink:
         """A table next to this one, made like it."""
         from headrace.sinks.postgres.candidate import beside_name
 
-        made = self.model_copy(update={"table": beside_name(self.table, side), "create": True})
+        made = self.model_copy(update={"table": beside_name(self.table, candidate), "create": True})
         made._like = self.table
         return made
 
-    def publish(self, side: Side, spark: SparkSession) -> None:
+    def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Delete the rows and insert the others, unless that is done."""
         from headrace.sinks.postgres.candidate import replace_rows
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
-            replace_rows(connection, self.beside(side).target, self.table, side, self.work_schema)
+        with explained(self.label), self.server(candidate.context).connect() as connection:
+            replace_rows(connection, self.candidate_sink(candidate).target, self.table, candidate, self.work_schema)
 
-    def forget_beside(self, side: Side) -> None:
+    def drop_candidate(self, candidate: Candidate) -> None:
         """Drop the table next to this one."""
         from headrace.sinks.postgres.candidate import drop_table
         from headrace.sinks.postgres.server import explained
 
-        with explained(self.label), self.server(side.context).connect() as connection:
-            drop_table(connection, self.beside(side).target)
+        with explained(self.label), self.server(candidate.context).connect() as connection:
+            drop_table(connection, self.candidate_sink(candidate).target)
 
     def _staged(self, rows: DataFrame, schema: pa.Schema, write: BatchWrite, staging: Any) -> list[tuple[int, int]]:
         from pyspark.sql import functions as F

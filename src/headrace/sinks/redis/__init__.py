@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import in_order_of_each, last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
-from headrace.systems.addresses import RedisUrl, redis_place
-from headrace.systems.tls import ServiceTls
+from headrace.systems.redis.connection import RedisConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from headrace.sinks.redis.write import RedisClient
+    from headrace.systems.redis.client import RedisClient
 
 _NESTED = ("array", "map", "struct")
 
@@ -36,10 +35,10 @@ def _template(value: str) -> str:
     return value
 
 
-class RedisSink(Sink):
+class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
     """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
-    Delivery: idempotent; a batch that is run again sets the same keys to the same values, and a `ttl` begins anew.
+    Delivery: idempotent; a repeated batch sets the same keys to the same values, and a `ttl` starts again.
     Order: of several rows of a batch with one key the last is written, by `sequence` if there is one; a later batch
     replaces what an earlier one wrote, also when its `sequence` is smaller. With `merge` all rows of a key are taken,
     in that order: of each field the last one stays, or the first where `keep` says so. Scale: one connection per task,
@@ -48,21 +47,7 @@ class RedisSink(Sink):
     alike share one.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["redis"] = "redis"
-    url: RedisUrl = Field(
-        description="Address of the server and number of the database; rediss:// for TLS.",
-        examples=["redis://127.0.0.1:6379/0"],
-    )
-    username: str | None = Field(None, description="The name to log in with.")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
-    )
-    tls: ServiceTls = Field(
-        ServiceTls(), description="For rediss: whom to trust and who we are.", examples=[{"ca": "tls/ca.pem"}]
-    )
     key: Annotated[str, AfterValidator(_template)] = Field(
         description="Key of a row; {column} stands for a column's value.", examples=["orders:{order_id}"]
     )
@@ -120,10 +105,6 @@ class RedisSink(Sink):
         for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
             if given and not self.merge:
                 raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
-        if self.username is not None and self.password is None:
-            raise ValueError("`username` needs `password`")
-        if self.tls.certificate is not None:
-            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
         return self
 
     @property
@@ -139,7 +120,7 @@ class RedisSink(Sink):
     @property
     def label(self) -> str:
         """Keys and server."""
-        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+        return f"redis {self.key} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
         """A key per row: the template has all columns of the view's key, and no others."""
@@ -149,7 +130,7 @@ class RedisSink(Sink):
 
     def check(self, context: Context) -> None:
         """The server answers and lets us in."""
-        self.client(context).insist(lambda connection: connection.ping())
+        self.client(context).call(lambda connection: connection.ping())
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there."""
@@ -170,20 +151,10 @@ class RedisSink(Sink):
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
-        from headrace.sinks.redis.write import RedisClient
+        from headrace.systems.redis.client import RedisClient
 
-        host, port, database = redis_place(self.url)
-        return RedisClient(
-            label=self.label,
-            host=host,
-            port=port,
-            database=database,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
-            timeout=self.timeout.total_seconds(),
-            retry_for=self.retry_for.total_seconds(),
-        )
+        server = self.server(self.label, context)
+        return RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
 
     def entries(self, rows: DataFrame) -> DataFrame:
         """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""
@@ -229,8 +200,7 @@ class RedisSink(Sink):
             report=Report.of(batch, self.label, self.on_error),
             merging=merging if self.merge else None,
         )
-        told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Set and delete keys; again if the batch is run again."""
@@ -239,9 +209,9 @@ class RedisSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Keys are set again, or changed again."""
         if self.merge:
-            return f"{rewind.words}: their rows change the same keys again, on top of all that was written since"
+            return f"{rewind.read_again}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""
-        return f"{rewind.words}: their rows replace the values of the same keys{cannot}"
+        return f"{rewind.read_again}: their rows replace the values of the same keys{cannot}"
 
     @property
     def _hash(self) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.core.schema import from_ddl, quoted, to_ddl
 from headrace.core.tables import WEIGHT, TableShape
+from headrace.views.algebra.fingerprint import view_text
 from headrace.views.algebra.operators import ID, Aggregate, Match, Operator, Projection, Ranked, Selection, ViewPlan
 from headrace.views.algebra.texts import SMALL, KeyMatch, Within, listed, restricted, select
 from headrace.views.maintain import deltas
@@ -87,7 +88,7 @@ class Maintained:
         self._layout = layout(self._root, self._types)
         refuse_maps(view.root, self._types)
         self._kept = {operator: self._kept_columns(operator) for operator in self._layout.kept}
-        self._definition = hashlib.sha256(f"{_FORM} {identified} {view!r}".encode()).hexdigest()
+        self._definition = hashlib.sha256(f"{_FORM} {identified} {view_text(view)}".encode()).hexdigest()
         found = [
             pa.field(name, kind) for name, kind in zip(view.columns, self._types.schema(view.root).types, strict=True)
         ]
