@@ -123,7 +123,7 @@ def test_plain_spark_gives_the_same_results(tmp_path: Path) -> None:
     assert uses.pop("local files").startswith("org.apache.hadoop.")
     assert not any(uses.values()), uses
     uses, accelerated = results(tmp_path / "accelerated", accelerate=True)
-    assert uses.pop("missing classes") == "headrace.Classes"
+    assert uses.pop("missing classes") == "headrace.MissingClassCache"
     assert uses.pop("local files") == "headrace.LocalFiles"
     assert all(uses.values()), uses
     assert plain == accelerated

@@ -135,9 +135,9 @@ def _umask() -> int:
 def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    assert loader.getClass().getName() == "headrace.Classes"
+    assert loader.getClass().getName() == "headrace.MissingClassCache"
     assert loader.loadClass("org.apache.spark.SparkContext").getName() == "org.apache.spark.SparkContext"
-    for expected in ("java.lang.ClassNotFoundException", "headrace.Classes$Missing", "headrace.Classes$Missing"):
+    for expected in ("java.lang.ClassNotFoundException", "headrace.MissingClassCache$Missing", "headrace.MissingClassCache$Missing"):
         with pytest.raises(Exception, match=r"no\.such\.Name") as refused:
             loader.loadClass("no.such.Name")
         assert refused.value.java_exception.getClass().getName() == expected  # type: ignore[attr-defined]

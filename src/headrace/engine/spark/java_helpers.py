@@ -1,7 +1,7 @@
 """The Java helpers: small classes that `headrace jars` compiles with the compiler inside Spark.
 
-`LocalFiles` writes local files without starting a process for each, `Classes` caches which classes are missing, and
-`JsonFields` reads fields of documents. Without them Hadoop, Java and Python do the same work more slowly.
+`LocalFiles` writes local files without starting a process for each, `MissingClassCache` caches which classes are
+missing, and `JsonFields` reads fields of documents. Without them Hadoop, Java and Python do the same work more slowly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def helpers_jar() -> Path:
 
 def cache_missing_classes(jvm: Any) -> None:
     """Must run before the JVM starts threads that load classes: threads inherit their class loader."""
-    jvm.headrace.Classes.install()
+    jvm.headrace.MissingClassCache.install()
 
 
 def compile_helpers(report: Report) -> None:

@@ -70,8 +70,8 @@ def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> Sq
     if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
         name = parameters.get("relationName", "?").replace("`", "")
         return SqlError("unknown-input", f"stream, flow or table '{name}' does not exist", line=line)
-    hint = _condition_hint(_CONDITION.match(f"[{condition}]"))
-    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=hint)
+    named = _CONDITION.match(f"[{condition}]")
+    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=_condition_hint(named))
 
 
 def _condition_hint(condition: re.Match[str] | None) -> str | None:
