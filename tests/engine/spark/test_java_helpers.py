@@ -137,7 +137,8 @@ def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> No
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     assert loader.getClass().getName() == "headrace.MissingClassCache"
     assert loader.loadClass("org.apache.spark.SparkContext").getName() == "org.apache.spark.SparkContext"
-    for expected in ("java.lang.ClassNotFoundException", "headrace.MissingClassCache$Missing", "headrace.MissingClassCache$Missing"):
+    cached = "headrace.MissingClassCache$Missing"
+    for expected in ("java.lang.ClassNotFoundException", cached, cached):
         with pytest.raises(Exception, match=r"no\.such\.Name") as refused:
             loader.loadClass("no.such.Name")
         assert refused.value.java_exception.getClass().getName() == expected  # type: ignore[attr-defined]
