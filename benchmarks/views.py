@@ -29,7 +29,7 @@ from headrace.core.tables import WEIGHT, TableShape
 from headrace.engine.spark.session import start_session
 from headrace.project.model import SparkSpec
 from headrace.views.compile.normalise import normalise
-from headrace.views.maintain.maintained import Maintained, TableDelta
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
 from headrace.views.maintain.state import ViewState
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
     folder.mkdir()
     session = spark.newSession()
     tables = Tables(session, folder, orders)
-    view = Maintained(session, normalise(SQL, TABLES), TABLES, ViewState(folder / "state"))
+    view = IncrementalView(session, normalise(SQL, TABLES), TABLES, ViewState(folder / "state"))
     result: Counter[tuple[Any, ...]] = Counter()
     numbers = iter(range(1_000_000))
     first = _batch(view, next(numbers), tables.everything(), result)
@@ -151,11 +151,13 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
                 "changes_per_second": round(changes / middle),
             }
         figures[f"recompute_seconds{what}"] = _recompute(session, tables, result, options)
-    figures["kept"] = {name: held.rows for name, held in view.state.held().items()}
+    figures["kept"] = {name: held.rows for name, held in view.state.sizes().items()}
     return figures
 
 
-def _batch(view: Maintained, number: int, inputs: dict[str, TableDelta], result: Counter[tuple[Any, ...]]) -> float:
+def _batch(
+    view: IncrementalView, number: int, inputs: dict[str, TableDelta], result: Counter[tuple[Any, ...]]
+) -> float:
     begun = time.perf_counter()
     rows = view.apply(number, inputs).rows()
     taken = time.perf_counter() - begun

@@ -27,8 +27,8 @@ flows:
 
 
 def _run(name: str, rows: int, state: str = "running") -> Any:
-    numbers = SimpleNamespace(rows_per_s=lambda: rows / 10)
-    return SimpleNamespace(plan=SimpleNamespace(name=name), rows_in=rows, state=state, numbers=numbers)
+    counters = SimpleNamespace(rows_per_s=lambda: rows / 10)
+    return SimpleNamespace(plan=SimpleNamespace(name=name), rows_in=rows, state=state, counters=counters)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError, ProjectErrors
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.planner import make_plan
-from headrace.plan.shape import shape_of
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness
 

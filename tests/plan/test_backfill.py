@@ -10,11 +10,11 @@ from headrace.core.context import ReadContext
 from headrace.core.errors import ProjectErrors
 from headrace.core.positions import AtOffset, Earliest, Positions, SplitScope
 from headrace.engine.inputs.backfill import BackfilledPositions
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.model import Plan
 from headrace.plan.planner import make_plan
-from headrace.plan.shape import shape_of
 from headrace.project.loader import load
 from headrace.sources.kafka import KafkaSource
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.planner import make_plan
 from headrace.plan.settings import PARTITIONS, pins, refused
-from headrace.plan.shape import shape_of
 from headrace.project.loader import load
 
 STREAMS = """\

@@ -14,10 +14,10 @@ from tests.processors.memory_state import MemoryHandle, StepClockAt
 
 from headrace.core.errors import ProjectError
 from headrace.core.filters import ColumnFilter, apply_all
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.planner import make_plan
-from headrace.plan.shape import shape_of
 from headrace.processors._keyed.dedup_rule import SeenKeys, firsts
 from headrace.processors._steps.queries import condition, filters_of
 from headrace.processors.deduplicate import Deduplicate

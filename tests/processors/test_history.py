@@ -15,9 +15,9 @@ from tests.processors.memory_state import MemoryHandle, StepClockAt
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.planner import make_plan
-from headrace.plan.shape import shape_of
 from headrace.processors.history import History
 from headrace.processors.history.window import TimeRanges, seen_by
 from headrace.project.loader import load

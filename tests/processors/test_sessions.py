@@ -16,9 +16,9 @@ from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError, ProjectErrors
 from headrace.core.schema import from_ddl
+from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.planner import make_plan
-from headrace.plan.shape import shape_of
 from headrace.processors.sessions import Sessions
 from headrace.project.loader import load
 from headrace.testing.harness import ProjectHarness

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.project.tree import parse_tree
 from headrace.project.variables import Secrets, Variables
+from headrace.project.yaml_tree import parse_tree
 
 
 def fill(text: str, tmp_path: Path, **options: Any) -> tuple[dict[str, Any], list[ProjectError], Secrets]:

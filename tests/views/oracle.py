@@ -10,7 +10,7 @@ from decimal import Decimal
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
-from tests.views.made import Case, Row
+from tests.views.generated_views import Case, Row
 
 from headrace.core.errors import ProjectError
 from headrace.testing import ViewHarness

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
-from tests.views.made import Case, cases
+from tests.views.generated_views import Case, cases
 from tests.views.oracle import check
 from tests.views.shapes import COMPARISONS, filled, letters
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.views.made import Table
+from tests.views.generated_views import Table
 
 # a name after two dashes, then its text; three dashes begin a chapter
 _NAMED = re.compile(r"^-- (\w+)\n(.+?)\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)

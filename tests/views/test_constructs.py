@@ -134,7 +134,7 @@ def test_of_a_batch_that_fails_nothing_stays(spark: SparkSession) -> None:
         ("amount AND true", "Spark refuses the query: [DATATYPE_MISMATCH"),
         (":p", "Spark refuses the query: [UNBOUND_SQL_PARAMETER]"),
         ("max(id ORDER BY id) OVER ()", "Spark refuses the query: [PARSE_SYNTAX_ERROR]"),
-        ("parse_json(tags[0])", "a column of the view has a type that cannot be kept: 'variant'"),
+        ("parse_json(tags[0])", "a column of the view has a type that cannot be stored: 'variant'"),
     ],
 )
 def test_what_only_spark_knows_is_refused_before_any_row(item: str, message: str, spark: SparkSession) -> None:

@@ -28,9 +28,9 @@ from headrace.views.algebra.operators import (
     UnionAll,
     ViewPlan,
 )
-from headrace.views.maintain import maintained, relations, running, state
-from headrace.views.maintain.maintained import Maintained, TableDelta
-from headrace.views.maintain.plain import plain
+from headrace.views.maintain import incremental_view, relations, runner, state
+from headrace.views.maintain.batch_query import batch_sql
+from headrace.views.maintain.incremental_view import IncrementalView, TableDelta
 from headrace.views.maintain.state import ViewState
 from headrace.views.maintain.sums import COUNT, CallAsSums, Sum, Sums
 
@@ -148,59 +148,59 @@ SHAPES: dict[str, Operator] = {
 
 def harness(spark: SparkSession, root: Operator, key: tuple[str, ...] = ()) -> ViewHarness:
     view = ViewPlan(root, root.columns, key)
-    return ViewHarness(TABLES, plain(root, lambda name: f"`{name}`"), spark, view=view)
+    return ViewHarness(TABLES, batch_sql(root, lambda name: f"`{name}`"), spark, view=view)
 
 
-def check(kept: ViewHarness) -> None:
-    assert Counter(kept.rows()) == Counter(kept.batch_rows())
+def check(view: ViewHarness) -> None:
+    assert Counter(view.rows()) == Counter(view.batch_rows())
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_kept_equals_batch_after_every_batch(spark: SparkSession, name: str) -> None:
-    with harness(spark, SHAPES[name]) as kept:
+    with harness(spark, SHAPES[name]) as view:
         for batch in BATCHES:
-            kept.apply(batch)
-            check(kept)
+            view.apply(batch)
+            check(view)
 
 
 def test_a_new_process_goes_on_and_a_batch_that_runs_again_gives_the_same(spark: SparkSession) -> None:
-    with harness(spark, SHAPES["others over a join"], ("c_region",)) as kept:
-        kept.apply(BATCHES[0])
-        kept.restart()
-        kept.apply(BATCHES[1])
-        emitted = Counter(map(str, kept.changes()))
-        check(kept)
-        kept.again()
-        assert Counter(map(str, kept.changes())) == emitted
-        kept.restart()
-        kept.again()
-        assert Counter(map(str, kept.changes())) == emitted
-        kept.apply(BATCHES[2])
-        check(kept)
+    with harness(spark, SHAPES["others over a join"], ("c_region",)) as view:
+        view.apply(BATCHES[0])
+        view.restart()
+        view.apply(BATCHES[1])
+        emitted = Counter(map(str, view.changes()))
+        check(view)
+        view.again()
+        assert Counter(map(str, view.changes())) == emitted
+        view.restart()
+        view.again()
+        assert Counter(map(str, view.changes())) == emitted
+        view.apply(BATCHES[2])
+        check(view)
 
 
 def test_changes_are_told_by_key(spark: SparkSession) -> None:
     root = Aggregate(ORDERS, ("o_customer",), (call("n", "count(*)"),))
-    with harness(spark, root, ("o_customer",)) as kept:
-        kept.apply([("I", "orders", order(1, 1, "1")), ("I", "orders", order(2, None, "1"))])
-        assert sorted(map(str, kept.changes())) == ["('I', (1, 1))", "('I', (None, 1))"]
-        kept.apply([("U", "orders", order(1, 1, "1"), order(1, None, "1")), ("I", "orders", order(3, 3, "1"))])
-        assert sorted(map(str, kept.changes())) == ["('D', (1, 1))", "('I', (3, 1))", "('U', (None, 1), (None, 2))"]
-        kept.apply([("U", "orders", order(3, 3, "1"), order(3, 3, "2"))])
-        assert kept.changes() == []
+    with harness(spark, root, ("o_customer",)) as view:
+        view.apply([("I", "orders", order(1, 1, "1")), ("I", "orders", order(2, None, "1"))])
+        assert sorted(map(str, view.changes())) == ["('I', (1, 1))", "('I', (None, 1))"]
+        view.apply([("U", "orders", order(1, 1, "1"), order(1, None, "1")), ("I", "orders", order(3, 3, "1"))])
+        assert sorted(map(str, view.changes())) == ["('D', (1, 1))", "('I', (3, 1))", "('U', (None, 1), (None, 2))"]
+        view.apply([("U", "orders", order(3, 3, "1"), order(3, 3, "2"))])
+        assert view.changes() == []
 
 
 def test_two_rows_of_one_key_are_refused(spark: SparkSession) -> None:
-    with harness(spark, ORDERS, ("o_customer",)) as kept, pytest.raises(ProjectError) as refused:
-        kept.apply([("I", "orders", order(1, 5, "1")), ("I", "orders", order(2, 5, "1"))])
+    with harness(spark, ORDERS, ("o_customer",)) as view, pytest.raises(ProjectError) as refused:
+        view.apply([("I", "orders", order(1, 5, "1")), ("I", "orders", order(2, 5, "1"))])
     assert refused.value.code == "view-key"
     assert '{"o_customer":5}' in refused.value.message
 
 
 def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Path) -> None:
-    view = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
+    plan = ViewPlan(Projection(ORDERS, (("c", "`o_customer`"),)), ("customer",), ())
     with harness(spark, ORDERS) as tables:
-        kept = Maintained(tables.spark, view, tables.tables, ViewState(tmp_path), identified=True)
+        view = IncrementalView(tables.spark, plan, tables.tables, ViewState(tmp_path), identified=True)
         there: dict[str, Any] = {}
         for number, (batch, rows) in enumerate(
             (
@@ -209,24 +209,24 @@ def test_rows_without_a_key_get_one_that_stays(spark: SparkSession, tmp_path: Pa
                 ([("I", "orders", order(6, 7, "1"))], [7, 7, None, 8]),
             )
         ):
-            for name, customer, weight in kept.apply(number, tables.inputs(batch)).rows():
+            for name, customer, weight in view.apply(number, tables.inputs(batch)).rows():
                 assert (name in there) == (weight < 0)
                 there.pop(name) if weight < 0 else there.update({name: customer})
             assert sorted(map(str, there.values())) == sorted(map(str, rows))
-    assert kept.schema.names == ["_id", "customer"]
+    assert view.schema.names == ["_id", "customer"]
 
 
 def test_many_changes_are_written_by_spark_and_added_up(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (maintained, relations):
-        monkeypatch.setattr(module, "SMALL", 1)
-    monkeypatch.setattr(maintained, "_WHOLE", 1)
-    monkeypatch.setattr(state, "_FOLD", 1)
+    for module in (incremental_view, relations):
+        monkeypatch.setattr(module, "SMALL_BATCH", 1)
+    monkeypatch.setattr(incremental_view, "_READ_ALL_GROUPS", 1)
+    monkeypatch.setattr(state, "_MIN_DELTA_ROWS", 1)
     for name in ("sums over a join", "others over a match"):
-        with harness(spark, SHAPES[name]) as kept:
+        with harness(spark, SHAPES[name]) as view:
             for batch in BATCHES[:3]:
-                kept.apply(batch)
-                check(kept)
-            assert all(held.chunks <= 3 for held in kept.maintained.state.held().values())
+                view.apply(batch)
+                check(view)
+            assert all(held.chunks <= 3 for held in view.maintained.state.sizes().values())
 
 
 @pytest.mark.parametrize("rows", [1_000, 0])
@@ -234,18 +234,18 @@ def test_one_task_has_it_all_when_tables_are_small(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     plans: list[str] = []
-    right = running.collected
+    right = runner.collect
 
     def noted(frame: DataFrame) -> pa.Table | None:
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return right(frame)
 
     monkeypatch.setattr(relations, "_ONE_TASK", rows)
-    monkeypatch.setattr(running, "collected", noted)
-    with harness(spark, SHAPES["sums over a join"]) as kept:
+    monkeypatch.setattr(runner, "collect", noted)
+    with harness(spark, SHAPES["sums over a join"]) as view:
         for batch in BATCHES[:3]:
-            kept.apply(batch)
-            check(kept)
+            view.apply(batch)
+            check(view)
     assert len(plans) == 3, "one query a batch"
     assert ("Exchange" in plans[-1]) == (rows == 0)
 
@@ -260,7 +260,7 @@ def test_a_table_is_looked_for_again_only_when_it_changed(spark: SparkSession) -
 
         return replace(one, old=old)
 
-    with harness(spark, SHAPES["sums over a join"]) as kept:
+    with harness(spark, SHAPES["sums over a join"]) as view:
         result: Counter[tuple[Any, ...]] = Counter()
         looked = []
         for number, change in enumerate(
@@ -272,21 +272,21 @@ def test_a_table_is_looked_for_again_only_when_it_changed(spark: SparkSession) -
                 [("I", "orders", order(4, 1, "4"))],
             )
         ):
-            inputs = {name: noted(name, one) for name, one in kept.inputs(change).items()}
-            for *row, weight in kept.maintained.apply(number, inputs).rows():
+            inputs = {name: noted(name, one) for name, one in view.inputs(change).items()}
+            for *row, weight in view.maintained.apply(number, inputs).rows():
                 result[tuple(row)] += weight
             looked.append([*asked])
             asked.clear()
         assert looked == [[], ["customers"], [], ["orders"], ["customers"]]
-        assert +result == Counter(kept.batch_rows())
+        assert +result == Counter(view.batch_rows())
 
 
 def test_what_several_calls_add_up_is_kept_once() -> None:
-    def kept(name: str, added: str) -> CallAsSums:
+    def view(name: str, added: str) -> CallAsSums:
         one = Sum(name, added, "BIGINT")
         return CallAsSums((one,), lambda value: value(one))
 
-    both = Sums((kept("__c0", WEIGHT), kept("__c1", "a"), kept("__c2", "b"), kept("__c3", "a")))
+    both = Sums((view("__c0", WEIGHT), view("__c1", "a"), view("__c2", "b"), view("__c3", "a")))
     assert [one.name for one in both.columns] == [COUNT, "__c1", "__c2"]
     assert both.answers(lambda one: one.name) == [COUNT, "__c1", "__c2", "__c1"]
 

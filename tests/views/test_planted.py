@@ -13,8 +13,9 @@ from tests.views.runs import explore
 from headrace.core.errors import ProjectError
 from headrace.core.tables import WEIGHT
 from headrace.testing.views import ViewHarness
-from headrace.views.algebra.texts import Within, listed, select
-from headrace.views.maintain import deltas, direct, relations, sums
+from headrace.views.algebra.operators import Selection
+from headrace.views.algebra.sql_text import Restriction, column_list, select
+from headrace.views.maintain import deltas, fused_aggregate, relations, sums
 from headrace.views.maintain.sums import COUNT
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ def bug(*shapes: str) -> Callable[[Bug], Bug]:
 
 
 def only_inserts(columns: Sequence[str], text: str | None) -> str | None:
-    return None if text is None else select([*listed(columns), WEIGHT], text, f"WHERE {WEIGHT} > 0")
+    return None if text is None else select([*column_list(columns), WEIGHT], text, f"WHERE {WEIGHT} > 0")
 
 
-def without_nulls(text: str | None, within: Within | None) -> str | None:
+def without_nulls(text: str | None, within: Restriction | None) -> str | None:
     wanted = within and replace(within, wanted=tuple(replace(one, nulls=False) for one in within.wanted))
-    return RESTRICTED(text, wanted)
+    return RESTRICT(text, wanted)
 
 
-RESTRICTED = relations.restricted
+RESTRICT = relations.restrict
 
 
 @bug("inner", "self", "of_join", "triangle")
@@ -69,18 +70,18 @@ def a_join_forgets_that_its_last_input_changes(patch: pytest.MonkeyPatch) -> Non
 
 @bug("inner", "self", "of_join", "distinct_join")
 def a_join_ignores_how_often_a_row_is_there(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.joined
+    right = deltas.join_sides
 
     def wrong(*arguments: Any) -> str:
         return right(*arguments).replace(f"l.{WEIGHT} * r.{WEIGHT}", f"l.{WEIGHT}")
 
-    patch.setattr(deltas, "joined", wrong)
+    patch.setattr(deltas, "join_sides", wrong)
 
 
 @bug("inner", "of_join", "comma", "three")
 def a_table_that_changed_is_read_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    right = ViewHarness._input
-    patch.setattr(ViewHarness, "_input", lambda *given: replace(right(*given), version=0))
+    right = ViewHarness._table_delta
+    patch.setattr(ViewHarness, "_table_delta", lambda *given: replace(right(*given), version=0))
 
 
 @bug("left", "right", "full", "left_missing", "of_left_join")
@@ -90,53 +91,59 @@ def an_outer_join_loses_the_row_without_a_match(patch: pytest.MonkeyPatch) -> No
 
 @bug("left", "full", "semi", "anti", "in")
 def a_match_never_takes_anything_back(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.match
-    patch.setattr(deltas, "match", lambda op, old, new, types: right(op, (None, None), new, types))
+    right = deltas.match_delta
+    patch.setattr(deltas, "match_delta", lambda op, old, new, types: right(op, (None, None), new, types))
 
 
 @bug("left", "anti", "full", "not_exists")
 def rows_with_a_null_to_match_are_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "unmatchable", lambda *arguments: None)
+    patch.setattr(deltas, "unmatchable_delta", lambda *arguments: None)
 
 
 @bug("extremes", "count_distinct", "sums_of_doubles", "top", "spread")
 def a_touched_group_is_not_found_when_it_is_null(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(relations, "restricted", without_nulls)
+    patch.setattr(relations, "restrict", without_nulls)
 
 
 @bug("extremes", "percentiles", "collect", "spread", "having_unseen")
 def a_group_forgets_what_it_said(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.regroup
-    patch.setattr(deltas, "regroup", lambda op, rows, before: right(op, rows, None))
+    right = deltas.regroup_delta
+    patch.setattr(deltas, "regroup_delta", lambda op, rows, before: right(op, rows, None))
 
 
 @bug("extremes", "percentiles", "collect", "spread", "having_unseen")
 def a_group_never_loses_a_row(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.regroup
+    right = deltas.regroup_delta
     patch.setattr(
-        deltas, "regroup", lambda op, rows, before: right(op, only_inserts(op.input.columns, rows) or rows, before)
+        deltas,
+        "regroup_delta",
+        lambda op, rows, before: right(op, only_inserts(op.input.columns, rows) or rows, before),
     )
 
 
 @bug("collect", "spread", "sums_of_doubles", "percentiles", "top")
 def a_row_that_is_there_twice_counts_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "copies", lambda text, columns: select(listed(columns), deltas.consolidated(text, columns)))
+    patch.setattr(
+        deltas, "unweighted", lambda text, columns: select(column_list(columns), deltas.consolidate(text, columns))
+    )
 
 
 @bug("sums", "global_linear", "having", "of_join", "filtered")
 def sums_never_go_down(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.added
-    patch.setattr(deltas, "added", lambda op, s, change: right(op, s, only_inserts(op.input.columns, change) or change))
+    right = deltas.sum_terms
+    patch.setattr(
+        deltas, "sum_terms", lambda op, s, change: right(op, s, only_inserts(op.input.columns, change) or change)
+    )
 
 
 @bug("sums", "distinct", "having", "by_double", "union")
 def a_group_never_goes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "exists", lambda op, which="": "true")
+    patch.setattr(deltas, "group_exists", lambda op, which="": "true")
 
 
 @bug("distinct", "union", "distinct_join", "in_groups")
 def a_distinct_row_goes_with_its_first_copy(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "exists", lambda op, which="": f"`{COUNT}{which}` = 1" if op.keys else "true")
+    patch.setattr(deltas, "group_exists", lambda op, which="": f"`{COUNT}{which}` = 1" if op.keys else "true")
 
 
 @bug("sums", "global_linear", "of_left_join", "sums_of_doubles")
@@ -146,7 +153,7 @@ def nulls_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 @bug("global_linear", "global", "nested_global", "scalar")
 def nothing_counted_is_no_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deltas, "exists", lambda op, which="": f"`{COUNT}{which}` > 0")
+    patch.setattr(deltas, "group_exists", lambda op, which="": f"`{COUNT}{which}` > 0")
 
 
 @bug("having", "filtered", "having_unseen", "in_groups")
@@ -155,7 +162,7 @@ def a_row_that_no_longer_fits_stays(patch: pytest.MonkeyPatch) -> None:
     right = relations.Relations._linear
 
     def wrong(self: Any, op: Any, inputs: Sequence[str | None]) -> str | None:
-        if type(op).__name__ == "Filter":
+        if isinstance(op, Selection):
             inputs = [only_inserts(op.columns, inputs[0])]
         return right(self, op, inputs)
 
@@ -165,28 +172,34 @@ def a_row_that_no_longer_fits_stays(patch: pytest.MonkeyPatch) -> None:
 @bug("having", "filtered", "sums", "of_join")
 def every_group_has_a_row_of_the_result(patch: pytest.MonkeyPatch) -> None:
     """Where sums and result come from one query, what a condition says of a row is passed by."""
-    right = direct._stepped
-    patch.setattr(direct, "_stepped", lambda step, text: text if type(step).__name__ == "Filter" else right(step, text))
+    right = fused_aggregate._apply_step
+    patch.setattr(
+        fused_aggregate, "_apply_step", lambda step, text: text if isinstance(step, Selection) else right(step, text)
+    )
 
 
 @bug("sums", "global_linear", "having", "of_join")
 def rows_of_the_result_are_never_taken_back(patch: pytest.MonkeyPatch) -> None:
-    right = direct.Direct.rows
-    patch.setattr(direct.Direct, "rows", lambda *given: (made := right(*given)).filter(pc.greater(made[WEIGHT], 0)))
+    right = fused_aggregate.FusedAggregate.rows
+    patch.setattr(
+        fused_aggregate.FusedAggregate,
+        "rows",
+        lambda *given: (made := right(*given)).filter(pc.greater(made[WEIGHT], 0)),
+    )
 
 
 @bug("top", "qualify", "lag", "limit", "rank")
 def the_rows_of_a_partition_keep_their_places(patch: pytest.MonkeyPatch) -> None:
-    right = deltas.ranked
-    patch.setattr(deltas, "ranked", lambda op, rows, before: right(op, rows, None))
+    right = deltas.ranking_delta
+    patch.setattr(deltas, "ranking_delta", lambda op, rows, before: right(op, rows, None))
 
 
 @bug("star", "union_all", "inner", "left", "top")
 def changes_are_not_added_up(patch: pytest.MonkeyPatch) -> None:
     def wrong(text: str, columns: Sequence[str]) -> str:
-        return select([*listed(columns), WEIGHT], text)
+        return select([*column_list(columns), WEIGHT], text)
 
-    patch.setattr(deltas, "consolidated", wrong)
+    patch.setattr(deltas, "consolidate", wrong)
 
 
 def is_noticed(spark: SparkSession, shape: str) -> bool:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import ProjectError
-from headrace.views.maintain.state import AT_HAND, ViewState
+from headrace.views.maintain.state import IN_MEMORY_ROWS, ViewState
 
 
 def rows(*values: int) -> pa.Table:
@@ -16,14 +16,14 @@ def rows(*values: int) -> pa.Table:
 
 
 def values(state: ViewState, relation: str = "r") -> list[int]:
-    table = state.at_hand(relation)
+    table = state.in_memory(relation)
     assert table is not None
     return sorted(table["v"].to_pylist())
 
 
-def batch(state: ViewState, number: int, *given: int) -> None:
+def batch(state: ViewState, number: int, *added: int) -> None:
     state.begin(number, "query")
-    state.add("r", rows(*given))
+    state.add("r", rows(*added))
     state.commit(number, "query")
 
 
@@ -63,7 +63,7 @@ def test_chunks_and_manifests_stay_few(tmp_path: Path) -> None:
     state = ViewState(tmp_path)
     for number in range(70):
         batch(state, number, number)
-        assert state.held()["r"].chunks <= 3 * 8
+        assert state.sizes()["r"].chunks <= 3 * 8
     assert values(state) == list(range(70))
     assert len(list(tmp_path.glob("*.json"))) == 2
     assert len(list(tmp_path.glob("*.parquet"))) <= 30
@@ -74,28 +74,28 @@ def test_chunks_and_manifests_stay_few(tmp_path: Path) -> None:
 
 def test_deltas_that_outgrow_the_base_are_due(tmp_path: Path) -> None:
     state = ViewState(tmp_path)
-    batch(state, 0, *range(AT_HAND))
+    batch(state, 0, *range(IN_MEMORY_ROWS))
     state.begin(1, "query")
-    state.add("r", rows(*range(AT_HAND)))
-    assert not state.is_due("r"), "it costs as much as it saves"
+    state.add("r", rows(*range(IN_MEMORY_ROWS)))
+    assert not state.needs_consolidation("r"), "it costs as much as it saves"
     state.add("r", rows(1))
-    assert state.is_due("r")
-    assert state.at_hand("r") is None, "more than is held in memory"
-    state.fold("r", rows(*range(10)))
+    assert state.needs_consolidation("r")
+    assert state.in_memory("r") is None, "more than is held in memory"
+    state.consolidate("r", rows(*range(10)))
     state.commit(1, "query")
     assert values(state) == list(range(10))
-    assert state.held()["r"].chunks == 1
-    assert not state.is_due("r")
+    assert state.sizes()["r"].chunks == 1
+    assert not state.needs_consolidation("r")
 
 
-def test_what_is_added_again_and_again_to_a_few_rows_is_due(tmp_path: Path) -> None:
+def test_what_is_added_again_and_again_to_a_few_rows_needs_consolidation(tmp_path: Path) -> None:
     state = ViewState(tmp_path)
     batch(state, 0, *range(10))
     state.begin(1, "query")
     state.add("r", rows(*range(2_000)))
-    assert not state.is_due("r")
+    assert not state.needs_consolidation("r")
     state.add("r", rows(1))
-    assert state.is_due("r")
+    assert state.needs_consolidation("r")
 
 
 def test_state_of_another_query_or_none_at_all_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from sqlglot.tokenizer_core import TokenType
 from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.library import library
 from headrace.functions.user import UserFunction
-from headrace.sql.edits import Edit, apply, origin
 from headrace.sql.query import DIALECT, Query, SqlError
+from headrace.sql.text_edits import Edit, apply, origin
 from headrace.sql.tokens import TokenList
 
 # after these words a name and a bracket are no call

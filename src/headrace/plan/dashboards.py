@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from headrace.core.capabilities import ServesEndpoint
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.plan.model import FlowPlan
-from headrace.plan.sinkids import endpoints
+from headrace.plan.sink_ids import endpoints
 from headrace.project.dashboards import ChartSpec
 from headrace.project.loader import Project
 

@@ -18,7 +18,7 @@ from headrace.plan.dashboards import wrong_charts
 from headrace.plan.flow_selection import check_asked
 from headrace.plan.functions import python_functions, unusable
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
-from headrace.plan.processing import (
+from headrace.plan.processor_steps import (
     ProjectFacts,
     lost_times,
     output_of,
@@ -33,7 +33,7 @@ from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
 from headrace.plan.settings import refused
-from headrace.plan.sinkids import repeated_endpoints, sink_steps
+from headrace.plan.sink_ids import repeated_endpoints, sink_steps
 from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
 from headrace.plan.view_planning import ViewReads as ViewReads
 from headrace.project.loader import Project
@@ -41,9 +41,9 @@ from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
+from headrace.sql.input_reads import InputReads, reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
-from headrace.sql.reads import InputReads, reads
 from headrace.sql.streaming import output_refusals, refusals, state_of
 
 __all__ = ["SchemaOf", "declared_schema", "make_plan"]

@@ -8,7 +8,7 @@ from headrace.core.capabilities import HoldsReport, HoldsView, lake_paths
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.sink import Sink
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.plan.sinkids import sink_steps
+from headrace.plan.sink_ids import sink_steps
 from headrace.plan.view_planning import Placed, ShapeOf, names_in
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec

@@ -12,13 +12,13 @@ from headrace.core.sink import Sink
 from headrace.core.tables import TableShape
 from headrace.log.tables import table_log
 from headrace.plan.model import FlowPlan, TableInput
-from headrace.plan.sinkids import sink_steps
+from headrace.plan.sink_ids import sink_steps
 from headrace.project.loader import Project
 from headrace.project.model import Defaults, FlowSpec, ProjectSpec
 from headrace.project.tables import TableSpec
 from headrace.sql.query import Query
 from headrace.views.algebra.operators import ViewPlan
-from headrace.views.compile.identity import columns_of, identified
+from headrace.views.compile.identity import columns_of, with_identity
 from headrace.views.compile.normalise import normalise
 
 ShapeOf = Callable[[str, TableSpec], TableShape | None]
@@ -115,7 +115,7 @@ def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Plac
 def view_of(spec: FlowSpec, sql: str, read: ViewReads) -> ViewPlan | None:
     """What is kept, once all tables are known."""
     shapes = read.shapes
-    return None if shapes is None else identified(normalise(sql, shapes, read.views, spec.keys))
+    return None if shapes is None else with_identity(normalise(sql, shapes, read.views, spec.keys))
 
 
 def view_plan(

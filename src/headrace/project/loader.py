@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from headrace.core.context import Context
 from headrace.core.errors import Origin, ProjectError, ProjectErrors, did_you_mean
-from headrace.project.layers import with_includes, with_named_sinks, with_override, with_profile, with_variables
+from headrace.project.locate import find_file
 from headrace.project.model import ProjectSpec
-from headrace.project.place import find_file
+from headrace.project.overlays import with_includes, with_named_sinks, with_override, with_profile, with_variables
 from headrace.project.problems import in_file_order, problems_of
-from headrace.project.tree import Path_, TextOrigin, Tree, load_tree, parse_tree
 from headrace.project.variables import Secrets, names_in
+from headrace.project.yaml_tree import Path_, TextOrigin, Tree, load_tree, parse_tree
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Project:
 
 
 def load(
-    path: Path,
+    path: Path | str,
     *,
     profile: str | None = None,
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Project:
     """The project at `path`; ProjectErrors lists everything that is wrong with it."""
-    file = find_file(path).absolute()
+    file = find_file(Path(path)).absolute()
     errors: list[ProjectError] = []
     tree = with_includes(load_tree(file, file.name, errors), file, errors)
     errors.extend(_unknown_profile_keys(tree, profile))

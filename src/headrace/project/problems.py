@@ -10,11 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.core.errors import ProjectError, did_you_mean, nearest
 from headrace.core.kinds import kinds
+from headrace.project.error_location import Spot, spot_of
 from headrace.project.model import ProjectSpec
-from headrace.project.shapes import Spot, spot_of
-from headrace.project.tree import Path_, Tree, dotted
+from headrace.project.value_descriptions import expected, found, is_about_type
 from headrace.project.variables import Secrets
-from headrace.project.wording import expected, found, is_about_type
+from headrace.project.yaml_tree import Path_, Tree, dotted
 
 _NAME_HINT = "use lower-case letters, digits and _, starting with a letter, at most 60 of them"
 _SECRETIVE = ("password", "secret", "token", "passphrase", "pem", "jaas")

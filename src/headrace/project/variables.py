@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.project.tree import Path_, Tree
+from headrace.project.yaml_tree import Path_, Tree
 
 # `$$` is a dollar sign; the last alternative catches references that are not well written
 _REFERENCE = re.compile(r"\$\$|\$\{(secret:)?([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}|\$\{[^}\n]*\}?")

@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from headrace.core.component import Component
 from headrace.core.durations import format_duration
-from headrace.project.shapes import family_of, keys_of
-from headrace.project.wording import type_in_words
+from headrace.project.error_location import family_of, keys_of
+from headrace.project.value_descriptions import type_in_words
 from headrace.reference.markdown import table
 
 

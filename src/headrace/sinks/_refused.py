@@ -11,13 +11,19 @@ import pyarrow as pa
 
 from headrace.core.context import Batch, Letters
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyspark
     from pyspark.sql import DataFrame
 
+    from headrace.core import schema
+
     TaskWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+else:
+    pyspark, schema = lazy_modules("pyspark", "headrace.core.schema")
 
 OnRefusal = Literal["dead_letter", "fail"]
 ON_ERROR_DESCRIPTION = (
@@ -73,18 +79,13 @@ class Report:
 
 def task_number() -> int:
     """The partition this task works on; 0 outside of Spark."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     return 0 if task is None else task.partitionId()
 
 
 def write_counted(rows: DataFrame, work: TaskWork, batch: Batch) -> dict[str, int]:
     """Run tasks that end with the batches of their `Report`, and add up the outcomes for the metrics."""
-    # the workers do without the SQL parser that this module needs
-    from headrace.core.schema import to_ddl
-
-    outcomes = rows.mapInArrow(work, to_ddl(_SUMMARY_SCHEMA)).collect()
+    outcomes = rows.mapInArrow(work, schema.to_ddl(_SUMMARY_SCHEMA)).collect()
     return count_up(batch, [(row["outcome"], row["rows"]) for row in outcomes])
 
 

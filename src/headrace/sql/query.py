@@ -17,8 +17,8 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.sql.dialect.syntax import WindowTable, respell
-from headrace.sql.edits import Edit, apply, destination, origin
 from headrace.sql.errors import SqlError
+from headrace.sql.text_edits import Edit, apply, destination, origin
 from headrace.sql.tokens import TokenList
 
 __all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]

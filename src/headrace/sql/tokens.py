@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from headrace.sql.edits import Edit
+from headrace.sql.text_edits import Edit
 
 _OPEN = {TokenType.L_PAREN: 1, TokenType.L_BRACKET: 1, TokenType.R_PAREN: -1, TokenType.R_BRACKET: -1}
 

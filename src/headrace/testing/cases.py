@@ -26,7 +26,7 @@ from headrace.core.component import Options
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
 from headrace.project.loader import Project
 from headrace.project.problems import problems_of
-from headrace.project.tree import load_tree
+from headrace.project.yaml_tree import load_tree
 from headrace.testing.harness import ProjectHarness
 
 if TYPE_CHECKING:

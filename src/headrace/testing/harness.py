@@ -1,4 +1,4 @@
-"""Runs the flows of a real project on rows that a test gives, without its services."""
+"""Runs the flows of a real project on rows of a test, without its services."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class ProjectHarness:
-    """Streams and tables are fed by `feed`, flows run with `run`, their rows are in `rows`; `restart` stops and starts.
+    """Runs a project: `feed` streams and tables, `run` flows, read their `rows`; `restart` stops and starts them.
 
-    Formats, event times, SQL and state are the project's own; sources and sinks are lists. A flow that reads another
-    flow has it as part of its query.
+    Formats, event times, SQL and state are those of the project; sources and sinks are lists. A flow that reads another
+    flow contains its query.
     """
 
     def __init__(self, project: Project | Path | str, spark: SparkSession) -> None:
-        given = project if isinstance(project, Project) else load(Path(project))
+        original = project if isinstance(project, Project) else load(Path(project))
         self._scratch = tempfile.TemporaryDirectory(prefix="headrace-test-")
         folder = Path(self._scratch.name)
         self._sources: dict[str, ListSource] = {}
@@ -50,10 +50,10 @@ class ProjectHarness:
         self._queries: dict[str, StreamingQuery] = {}
         self._views: dict[str, tuple[str, ...]] = {}
         self._state = StateDir(folder / "state")
-        spec = self._with_lists(given, folder)
-        self.project = Project(given.root, spec, given.tree, given.secrets, given.profile)
+        spec = self._with_lists(original, folder)
+        self.project = Project(original.root, spec, original.tree, original.secrets, original.profile)
         self._starter = FlowStarter(self.project, self._state, spark)
-        self._tables = ListTables(given, self.project)
+        self._tables = ListTables(original, self.project)
 
     def _with_lists(self, project: Project, folder: Path) -> ProjectSpec:
         streams, flows = {}, {}
@@ -71,7 +71,7 @@ class ProjectHarness:
         return project.spec.model_copy(update={"streams": streams, "flows": flows, "state": state})
 
     def feed(self, stream: str, rows: Sequence[Mapping[str, Any] | bytes | str]) -> None:
-        """Give a stream one batch of rows, or of raw records as bytes or text; a table rows that it has from now on."""
+        """Feed one batch of rows to a stream, or of raw records as bytes or strings; or upsert rows into a table."""
         if stream in self.project.spec.tables:
             self._tables.feed(stream, [row for row in rows if isinstance(row, Mapping)])
             return
@@ -83,11 +83,11 @@ class ProjectHarness:
         self._sources[stream].feed(encode(rows, form, self.project.context))
 
     def delete(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Delete the rows of a table that have these keys."""
+        """Delete the rows of a table with these keys."""
         self._tables.delete(table, rows)
 
     def run(self, *flows: str) -> None:
-        """Run flows (all by default) until they have taken in everything that was fed."""
+        """Run flows (all by default) until they have processed everything fed."""
         plan = make_plan(self.project, flows, lambda n, s: infer_schema(self.project, self._state, n, s))
         self._views |= {flow.name: flow.view.key for flow in plan.flows if flow.view is not None}
         for flow in plan.flows:
@@ -111,22 +111,22 @@ class ProjectHarness:
         self._queries.clear()
 
     def rows(self, flow: str) -> list[dict[str, Any]]:
-        """What a flow has given so far; of a view, the rows that it has now."""
+        """All rows a flow has written; of a view, its current rows."""
         if flow not in self._sinks:
             raise unknown_flow(flow, self._sinks)
-        told = self._sinks[flow].rows
-        return kept_rows(told, self._views[flow]) if flow in self._views else told
+        written = self._sinks[flow].rows
+        return kept_rows(written, self._views[flow]) if flow in self._views else written
 
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
-        """The records that could not be decoded so far."""
+        """The dead letters so far."""
         return list(read_dead_letters(self._state.dead_letters, flow).to_pylist())
 
     def late_rows(self, flow: str | None = None) -> list[dict[str, Any]]:
-        """The rows that came too late for their windows so far."""
+        """The rows so far that were too late for their windows."""
         return list(read_late_rows(self._state.late, flow).to_pylist())
 
     def close(self) -> None:
-        """Stop everything and remove what was kept."""
+        """Stop all flows and remove the state."""
         self.restart()
         self._scratch.cleanup()
 

@@ -1,4 +1,4 @@
-"""A source and a sink that are lists, for tests of flows without any service."""
+"""A source and a sink that are lists: tests of flows without services."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SCHEMA = pa.schema([("value", pa.binary()), ("_offset", pa.int64())])
 
 
 class ListSource(RecordSource):
-    """Records that a test feeds in; what is fed in one call arrives in one batch.
+    """Records fed by a test; the records of one `feed` call arrive in one batch.
 
-    Order: as fed. Replays: the records stay in a folder, so a restarted flow goes on where it was.
+    Order: as fed. Replays: the records stay in a folder, so a restarted flow resumes where it stopped.
     """
 
     metadata: ClassVar[dict[str, str]] = {"_offset": "bigint"}
@@ -43,8 +43,12 @@ class ListSource(RecordSource):
 
     @property
     def reads(self) -> str:
-        """What was fed."""
         return "a list"
+
+    @property
+    def fed(self) -> int:
+        """The number of records fed so far."""
+        return self._fed
 
     def feed(self, records: Sequence[bytes | None]) -> None:
         """Add a batch of records."""
@@ -55,13 +59,13 @@ class ListSource(RecordSource):
         self._files += 1
         scratch = folder / f".{self._files:06}.parquet"
         pq.write_table(table, scratch)
-        # Spark takes files in the order of their times, which may fall into one millisecond
-        moment = time.time() + self._files / 100
-        os.utime(scratch, (moment, moment))
+        # Spark reads files in the order of their times, which may fall into one millisecond
+        modified = time.time() + self._files / 100
+        os.utime(scratch, (modified, modified))
         os.replace(scratch, folder / f"{self._files:06}.parquet")
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        """The fed records, one feed per batch."""
+        """The records, one feed per batch."""
         schema = "value binary, _offset bigint"
         if context.streaming:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
@@ -70,23 +74,23 @@ class ListSource(RecordSource):
 
 
 class ListSink(HoldsView, ReadsAllRows):
-    """Keeps every batch in a list, once, also when a batch runs again. Of a view it keeps the changes, as `__op` and
-    `__old` tell them. Memory is the only limit."""
+    """Holds the rows of every batch in memory, once, also if a batch is repeated. Of a view it holds the changes, with
+    `__op` and `__old`."""
 
     type: Literal["list"] = "list"
     _batches: dict[tuple[str, int], list[dict[str, Any]]] = PrivateAttr(default_factory=dict)
 
     @property
     def guarantee(self) -> Delivery:
-        """A batch that runs again replaces itself."""
+        """A repeated batch replaces itself."""
         return "exactly_once"
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Keep the rows of one batch."""
+        """Store the rows of one batch."""
         self._batches[(batch.generation, batch.batch_id)] = rows.toArrow().to_pylist()
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Keep the changes of one batch."""
+        """Store the changes of one batch."""
         self.write_batch(changes, batch)
 
     @property
@@ -96,23 +100,23 @@ class ListSink(HoldsView, ReadsAllRows):
 
 
 def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """The row with texts in columns of times made times: YAML and JSON have no others."""
+    """The row with strings in timestamp columns parsed: YAML and JSON have no timestamps."""
     times = {field.name for field in schema if pa.types.is_timestamp(field.type)}
     return {k: datetime.fromisoformat(v) if k in times and isinstance(v, str) else v for k, v in row.items()}
 
 
 def encode(rows: Sequence[Mapping[str, Any] | bytes | str], form: Format, context: Context) -> list[bytes]:
-    """Rows as records of a format. Bytes and text are taken as they are, so that a test can feed bad records."""
-    given = [row for row in rows if isinstance(row, Mapping)]
+    """Encode rows as records of a format. Bytes and strings stay as they are, so that a test can feed bad records."""
+    mappings = [row for row in rows if isinstance(row, Mapping)]
     if form.kind() == "json":
-        made = [json.dumps(row, default=str).encode() for row in given]
+        encoded = [json.dumps(row, default=str).encode() for row in mappings]
     else:
-        names = list(dict.fromkeys(name for row in given for name in row))
+        names = list(dict.fromkeys(name for row in mappings for name in row))
         schema = form.record_schema(context)
-        assert schema is not None, f"format {form.kind()} must know its columns to be fed rows"
-        wanted = pa.schema([schema.field(name) for name in names])
-        table = pa.Table.from_pylist([_typed(row, wanted) for row in given], schema=wanted)
-        encoder = form.encoder(context, wanted)
-        made = [v for batch in table.to_batches() for v in encoder.encode(batch).to_pylist()]
-    queue = iter(made)
+        assert schema is not None, f"format {form.kind()} needs declared columns to encode rows"
+        columns = pa.schema([schema.field(name) for name in names])
+        table = pa.Table.from_pylist([_typed(row, columns) for row in mappings], schema=columns)
+        encoder = form.encoder(context, columns)
+        encoded = [v for batch in table.to_batches() for v in encoder.encode(batch).to_pylist()]
+    queue = iter(encoded)
     return [next(queue) if isinstance(row, Mapping) else row.encode() if isinstance(row, str) else row for row in rows]

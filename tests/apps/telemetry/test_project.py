@@ -10,7 +10,7 @@ from apps.telemetry.generator import Generator, fate_of
 from tests.apps.telemetry.application import APP
 
 from headrace.core.errors import ProjectErrors
-from headrace.plan.links import feeds, waits
+from headrace.plan.feeds import feeds, waits
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 

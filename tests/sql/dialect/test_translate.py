@@ -12,9 +12,9 @@ from tests.sql.cases import QUERIES, SCHEMAS
 from headrace.core.schema import from_ddl
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
+from headrace.sql.input_reads import reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
-from headrace.sql.reads import reads
 from headrace.sql.streaming import output_refusals, refusals
 
 BOOKING = from_ddl(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import By
-    from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
+    from headrace.engine.replay.replay import ReplayOutcome
+    from headrace.engine.replay.replay_folders import FlowReplay
     from headrace.engine.replay.replay_plan import ReplayPlan
 else:
     dead_letter_index = lazy_modules("headrace.engine.letters.dead_letter_index")

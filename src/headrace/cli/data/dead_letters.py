@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
     from headrace.engine.replay import replay as engine_replay
-    from headrace.engine.replay import replay_plan
+    from headrace.engine.replay import replay_folders, replay_plan
     from headrace.engine.replay.replay import ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
     from headrace.engine.spark import session
     from headrace.engine.state.state import StateDir
     from headrace.project.loader import Project
 else:
-    dead_letter_index, engine_replay, replay_plan, session = lazy_modules(
+    dead_letter_index, engine_replay, replay_folders, replay_plan, session = lazy_modules(
         "headrace.engine.letters.dead_letter_index",
         "headrace.engine.replay.replay",
+        "headrace.engine.replay.replay_folders",
         "headrace.engine.replay.replay_plan",
         "headrace.engine.spark.session",
     )
@@ -223,7 +224,7 @@ def _planned(
     project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
     state = _state(project)
-    begun = engine_replay.Begun(state.replays).flows()
+    begun = replay_folders.UnfinishedReplays(state.replays).flows()
     if ids or flow:
         begun &= {flow, *chosen["flow"].unique().to_pylist()}
     # a letter that was discarded can still be replayed, by its name
@@ -234,7 +235,7 @@ def _planned(
 def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
     confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
     state = _state(project)
-    with engine_replay.alone(state, plan.replays):
+    with engine_replay.single_writer_lock(state, plan.replays):
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
         # a separate log file: an engine may be writing to the other
@@ -310,7 +311,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 def _refuse_half_replayed(book: DeadLetterIndex, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
-    begun = engine_replay.Begun(book.folder.parent / "replays")
+    begun = replay_folders.UnfinishedReplays(book.folder.parent / "replays")
     for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
         if begun.holds(flow, chosen):
             raise ProjectError(

@@ -144,7 +144,7 @@ def snapshot(
             hint="start a serve node, which makes snapshots: headrace serve",
             exit_code=Exit.NOT_FOUND,
         )
-    position = snapshots.ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
+    position = snapshots.request_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "position": position})
     else:

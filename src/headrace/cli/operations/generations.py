@@ -97,7 +97,7 @@ def drop(
     _require_unused(flow, generations, found)
     if not dry_run:
         confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
-        supervise_candidate.drop(loaded, state, flow, found)
+        supervise_candidate.delete_generation(loaded, state, flow, found)
     if json:
         printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
     else:
@@ -132,11 +132,11 @@ def abandon(
     """Abandon the candidate generation of a FLOW. Its output is removed."""
     (loaded, state), named = target.open(), target.flows
     flow = known_flow(loaded, one_flow(named, "generations abandon"))
-    with rewind.stopped(state, flow, building=True):
+    with rewind.while_stopped(state, flow, building=True):
         candidate = supervise_candidate.require_abandonable(state, flow)
         if not dry_run:
             confirm(f"Abandon candidate {candidate.id} of flow '{flow}' and remove its output?", yes)
-            supervise_candidate.abandon(loaded, state, flow)
+            supervise_candidate.abandon_candidate(loaded, state, flow)
     if json:
         printer.document({"flow": flow, "generation": candidate.id, "done": not dry_run})
     else:

@@ -136,7 +136,7 @@ def reset(
         raise usage_error(f"--topic: {error}") from None
     (loaded, state), named = target.open(), target.flows
     who = rewinder(loaded, state, one_flow(named, "offsets reset"))
-    with rewind.stopped(state, who.flow.name):
+    with rewind.while_stopped(state, who.flow.name):
         plan = who.to_position(given[0], scope)
         carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
 

@@ -17,11 +17,15 @@ from headrace.core.positions import AtTime, Earliest, Latest, SplitScope, parse_
 if TYPE_CHECKING:
     from headrace.core.positions import Target
     from headrace.engine.positions import rewind as position_rewind
+    from headrace.engine.positions import rewind_plan
     from headrace.engine.positions import savepoints as position_savepoints
-    from headrace.engine.positions.rewind import Copy, Rewinder
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import CheckpointCopy
 else:
-    position_rewind, position_savepoints = lazy_modules(
-        "headrace.engine.positions.rewind", "headrace.engine.positions.savepoints"
+    position_rewind, position_savepoints, rewind_plan = lazy_modules(
+        "headrace.engine.positions.rewind",
+        "headrace.engine.positions.savepoints",
+        "headrace.engine.positions.rewind_plan",
     )
 
 
@@ -49,35 +53,35 @@ def rewind(
     """
     (loaded, state), named = target.open(), target.flows
     mover = rewinder(loaded, state, one_flow(named, "rewind"))
-    with position_rewind.stopped(state, mover.flow.name):
+    with position_rewind.while_stopped(state, mover.flow.name):
         current = mover.generations.current()
         if current is not None and not dry_run:
-            position_rewind.finish_take_back(mover.flow, current, mover.context)
+            position_rewind.finish_row_removal(mover.flow, current, mover.context)
         goal = parse_target(to, mover)
         plan = (
-            mover.to_copy(goal, replace)
-            if isinstance(goal, position_rewind.Copy)
+            mover.to_checkpoint(goal, replace)
+            if isinstance(goal, rewind_plan.CheckpointCopy)
             else mover.to_position(goal, SplitScope(), replace)
         )
         carry_out(mover, plan, dry_run=dry_run, yes=yes, json=json)
 
 
-def parse_target(text: str, mover: Rewinder) -> Target | Copy:
+def parse_target(text: str, mover: Rewinder) -> Target | CheckpointCopy:
     """The target of `--to`: a keyword, a savepoint or generation, a file of offsets, or a time."""
     if text in ("earliest", "latest"):
         return Earliest() if text == "earliest" else Latest()
     savepoints = position_savepoints.Savepoints(mover.state, mover.flow.name)
     savepoint, generation = savepoints.find(text), mover.generations.find(text)
     if savepoint is not None:
-        return position_rewind.Copy(f"savepoint {text}", savepoint.generation)
+        return rewind_plan.CheckpointCopy(f"savepoint {text}", savepoint.generation)
     if generation is not None:
-        return position_rewind.Copy(f"generation {text}", generation)
+        return rewind_plan.CheckpointCopy(f"generation {text}", generation)
     if text.endswith((".json", ".csv")):
         return offsets_in(Path(text))
     try:
         return AtTime(parse_time(text))
     except ValueError:
-        known = [one.note.name for one in savepoints.all()] + [one.id for one in mover.generations.all()]
+        known = [one.info.name for one in savepoints.all()] + [one.id for one in mover.generations.all()]
         raise ProjectError(
             "unknown-target",
             f"'{text}' is neither earliest nor latest, a time, a file with offsets, a savepoint or a generation",

@@ -12,7 +12,7 @@ from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import upgrade
-    from headrace.engine.positions.upgrade import FlowChange, From
+    from headrace.engine.positions.upgrade import FlowChange, StartFrom
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise import candidate as supervise_candidate
     from headrace.plan.model import Plan
@@ -59,7 +59,8 @@ class Anew:
 def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Every flow of a plan against its generation, or against the one that is built for it."""
     return {
-        flow.name: supervise_candidate.candidate_change(project, state, flow) or upgrade.change_of(project, state, flow)
+        flow.name: supervise_candidate.candidate_change(project, state, flow)
+        or upgrade.detect_change(project, state, flow)
         for flow in plan.flows
     }
 
@@ -67,7 +68,7 @@ def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowC
 def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
     """Refuse the flows that cannot continue after their change, all in one error."""
     judged = (
-        supervise_candidate.other_than_candidate(project, change) or upgrade.refusal(project, change)
+        supervise_candidate.candidate_mismatch(project, change) or upgrade.change_error(project, change)
         for change in changes
     )
     errors = [error for error in judged if error is not None]
@@ -105,14 +106,14 @@ def _tell(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
         printer.note(f"{name}: {reason}")
 
 
-def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From) -> None:
+def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: StartFrom) -> None:
     if change.generation is None:
         return  # its first start is a new generation
-    for sink, effect in upgrade.effects(project, change, begin):
+    for sink, effect in upgrade.new_generation_effects(project, change, begin):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
     if begin == "current" and change.flow.state:
         printer.note(f"{change.flow.name}: what was kept is left behind: windows and joins that were open begin empty")
-    generation = upgrade.begin_anew(project, state, change, begin)
+    generation = upgrade.start_new_generation(project, state, change, begin)
     place = "where the old one is" if begin == "current" else "from the start of its sources"
     printer.note(f"{change.flow.name}: new generation {generation.id}, {place}; {change.generation.id} is kept")
 
@@ -122,11 +123,11 @@ def _begin_beside(project: Project, state: StateDir, plan: Plan, change: FlowCha
     if current is None or not current.checkpoint.begun():
         _begin_anew(project, state, change, "start")  # no running generation has to be kept up
         return
-    for sink, effect in supervise_candidate.effects(project, state, change):
+    for sink, effect in supervise_candidate.candidate_effects(project, state, change):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
-    for warning in supervise_candidate.warnings(project, plan, change.flow):
+    for warning in supervise_candidate.candidate_warnings(project, plan, change.flow):
         printer.note(f"{change.flow.name}: warning: {warning}")
-    generation = supervise_candidate.begin_beside(project, state, change)
+    generation = supervise_candidate.start_candidate(project, state, change)
     printer.note(
         f"{change.flow.name}: candidate {generation.id} is built while {current.id} runs, until it has caught up"
     )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise import runner as supervise_runner
     from headrace.engine.supervise import schema_watch
-    from headrace.engine.supervise.candidate_switch import Building
+    from headrace.engine.supervise.candidate_switch import CandidateSwitch
     from headrace.engine.supervise.runner import FlowRun
     from headrace.engine.supervise.schema_watch import SchemaWatch
     from headrace.plan import planner, view_planning
@@ -238,13 +238,13 @@ class _Reporter:
         for run in runs:
             if not on_terminal:
                 printer.note(_line(run))
-            if run.building is not None:
-                printer.note(_candidate_line(run.building))
+            if run.switch is not None:
+                printer.note(_candidate_line(run.switch))
 
     def _report_candidate(self, run: FlowRun) -> None:
         """Each step of a candidate generation, and the switch to it."""
-        name, building = run.plan.name, run.building
-        before, now = self._steps.get(name), None if building is None else building.words
+        name, building = run.plan.name, run.switch
+        before, now = self._steps.get(name), None if building is None else building.text
         if now == before:
             return
         self._steps[name] = now
@@ -257,12 +257,12 @@ class _Reporter:
         """Report only what deserves a line."""
         if run.error is not None:
             printer.error(run.error)
-        elif run.reason is not None or run.stop is not None or before.startswith(("degraded", "stopped")):
+        elif run.reason is not None or run.stop_order is not None or before.startswith(("degraded", "stopped")):
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
 
 
 def _document(run: FlowRun) -> dict[str, Any]:
-    numbers = run.numbers
+    numbers = run.counters
     batch = numbers.last_batch or {}
     return {
         "flow": run.plan.name,
@@ -276,13 +276,13 @@ def _document(run: FlowRun) -> dict[str, Any]:
         "watermark": numbers.watermark.isoformat() if numbers.watermark else None,
         "state_rows": numbers.state_rows,
         "restarts": run.restarts,
-        "candidate": None if run.building is None else _candidate(run.building),
+        "candidate": None if run.switch is None else _candidate(run.switch),
     }
 
 
-def _candidate(building: Building) -> dict[str, Any]:
+def _candidate(building: CandidateSwitch) -> dict[str, Any]:
     run = building.candidate
-    return {"generation": run.generation, "text": building.words, "rows_in": run.rows_in, "batches": run.batches}
+    return {"generation": run.generation, "text": building.text, "rows_in": run.rows_in, "batches": run.batches}
 
 
 def _rounded(number: float | None) -> float | None:
@@ -297,7 +297,7 @@ def _until(seconds: float | None, until_caught_up: bool) -> str:
 
 def _summary(runs: Sequence[FlowRun]) -> str:
     """All flows on one line: tables of rows stay in sight longer on a terminal."""
-    rows, rates = sum(run.rows_in for run in runs), [run.numbers.rows_per_s() or 0.0 for run in runs]
+    rows, rates = sum(run.rows_in for run in runs), [run.counters.rows_per_s() or 0.0 for run in runs]
     each = [f"{run.plan.name} {run.rows_in:,}" for run in runs if run.rows_in]
     odd = [f"{run.plan.name} {run.state}" for run in runs if run.state != "running"]
     if not rows:
@@ -307,10 +307,10 @@ def _summary(runs: Sequence[FlowRun]) -> str:
 
 
 def _line(run: FlowRun) -> str:
-    numbers = run.numbers
+    numbers = run.counters
     state = f"{run.state}: {run.reason.text}" if run.reason else run.state
-    if run.stop is not None:
-        state += f" (requested by {run.stop.by} at {run.stop.at})"
+    if run.stop_order is not None:
+        state += f" (requested by {run.stop_order.by} at {run.stop_order.at})"
     batches = "1 batch" if run.batches == 1 else f"{run.batches} batches"
     parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {batches}"]
     rate = numbers.rows_per_s()
@@ -321,10 +321,10 @@ def _line(run: FlowRun) -> str:
     return ", ".join(parts)
 
 
-def _candidate_line(building: Building) -> str:
+def _candidate_line(building: CandidateSwitch) -> str:
     run = building.candidate
     which = f"candidate {run.generation}" if run.generation else "candidate"
-    return f"{run.plan.name} ({which}): {building.words}, {run.rows_in:,} rows in, {run.batches} batches"
+    return f"{run.plan.name} ({which}): {building.text}, {run.rows_in:,} rows in, {run.batches} batches"
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:

@@ -18,7 +18,7 @@ from headrace.cli.terminal.project_args import PROJECT_FILE, Json, ProjectTarget
 from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import Exit, Origin, ProjectError
 from headrace.core.lazy import lazy_modules
-from headrace.engine.adhoc.answers import in_one_cell, to_document
+from headrace.engine.adhoc.answers import cell_text, to_document
 from headrace.engine.state.state import StateDir
 from headrace.sql.errors import SqlError
 
@@ -126,7 +126,7 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
         logs = _logs(state, Path(scratch))
         spark = spark_session.start_session(spec, "sql", logs)
         try:
-            session = query.AdHoc(spark, project, state, Path(scratch) / "dead_letters")
+            session = query.AdHocSession(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
             with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
                 for statement in script:
@@ -179,7 +179,7 @@ def _print(table: pa.Table, form: str) -> None:
         printer.line(document)
         return
     columns = printer.clean(document["columns"])
-    rows = [[in_one_cell(value) for value in row] for row in printer.clean(document["rows"])]
+    rows = [[cell_text(value) for value in row] for row in printer.clean(document["rows"])]
     if form == "csv":
         import csv
 

@@ -14,7 +14,8 @@ from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import rewind
-    from headrace.engine.positions.rewind import Rewinder, RewindPlan
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import RewindPlan
     from headrace.engine.state.state import StateDir
     from headrace.plan import planner
     from headrace.project.loader import Project

@@ -27,14 +27,14 @@ from headrace.core.lazy import lazy_modules
 if TYPE_CHECKING:
     from headrace.engine.state import state
     from headrace.engine.state.state import StateDir
-    from headrace.project import loader, place, project_ref
+    from headrace.project import loader, locate, project_ref
     from headrace.project.loader import Project
-    from headrace.project.place import ProjectOutline
+    from headrace.project.locate import ProjectOutline
     from headrace.project.project_ref import ProjectRef
 else:
-    loader, place, project_ref, state = lazy_modules(
+    loader, locate, project_ref, state = lazy_modules(
         "headrace.project.loader",
-        "headrace.project.place",
+        "headrace.project.locate",
         "headrace.project.project_ref",
         "headrace.engine.state.state",
     )
@@ -85,7 +85,7 @@ class ProjectTarget:
 
     def outline(self) -> ProjectOutline:
         """The project's state folder and flow names, without checking the rest. Refuses flows that do not exist."""
-        outline = place.locate(self.path, profile=self.profile, overrides=self.overrides)
+        outline = locate.locate(self.path, profile=self.profile, overrides=self.overrides)
         for name in self.flows:
             if name not in outline.flows:
                 raise unknown_flow(name, outline.flows)

@@ -10,8 +10,8 @@ from sqlglot import exp
 
 from headrace.core.filters import ColumnFilter
 from headrace.sql.columns import unknown_columns
+from headrace.sql.input_reads import reads
 from headrace.sql.query import Query, SqlError, parse
-from headrace.sql.reads import reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,14 @@ import pyarrow.compute as pc
 
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, sync
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks._refused import Report, task_number
+
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
 
 Compression = Literal["gzip", "zstd", "none"]
 FILE = "file"
@@ -167,9 +173,7 @@ class _Files:
 
 def _attempt() -> str:
     """A task that is run twice writes twice, and only one of them is believed."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     return f"{task_number():05d}-{0 if task is None else task.taskAttemptId()}"
 
 

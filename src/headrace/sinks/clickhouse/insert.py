@@ -26,15 +26,15 @@ _BAD_ROW = frozenset(
 class ClickHouseClient(HttpClient):
     """Tells errors apart by ClickHouse's own codes: most of them have the HTTP status 500, also those of bad rows."""
 
-    def is_transient(self, reply: HttpReply) -> bool:
+    def may_succeed_later(self, reply: HttpReply) -> bool:
         code = error_code(reply)
-        return super().is_transient(reply) if code is None else code in _TRANSIENT
+        return super().may_succeed_later(reply) if code is None else code in _TRANSIENT
 
 
-def error_code(answer: HttpReply) -> int | None:
+def error_code(reply: HttpReply) -> int | None:
     """The code of an exception of the server, None where there is none."""
-    found = None if answer.ok else _CODE.match(answer.body)
-    return int(found[1]) if found else None
+    match = None if reply.ok else _CODE.match(reply.body)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class InsertWrite:
     def _insert(self, portion: Sequence[tuple[int, bytes]]) -> None:
         """Insert a portion; one with rows that the server cannot read is halved until they are found."""
         content = b"\n".join(body for _, body in portion)
-        answer = self.client.send("POST", self.query + self._token(portion[0][0], content), content)
-        if answer.ok:
+        reply = self.client.send("POST", self.query + self._token(portion[0][0], content), content)
+        if reply.ok:
             self.report.written(len(portion), len(content))
-        elif error_code(answer) not in _BAD_ROW:
-            raise _failed(self.client.label, answer)
+        elif error_code(reply) not in _BAD_ROW:
+            raise _failed(self.client.label, reply)
         elif len(portion) == 1:
-            self.report.refused(portion[0][0], "refused", answer.text, portion[0][1])
+            self.report.refused(portion[0][0], "refused", reply.text, portion[0][1])
         else:
             for half in halves(portion):
                 self._insert(half)
@@ -88,7 +88,7 @@ class InsertWrite:
         return f"&insert_deduplication_token={request_key(self.identity, task_number(), row, content)}"
 
 
-def _failed(label: str, answer: HttpReply) -> ProjectError:
-    if answer.status != 404:
-        return refusal(label, answer)
-    return ProjectError("sink-missing", f"{label}: {answer.text}", hint="create the table, or write `create: true`")
+def _failed(label: str, reply: HttpReply) -> ProjectError:
+    if reply.status != 404:
+        return refusal(label, reply)
+    return ProjectError("sink-missing", f"{label}: {reply.text}", hint="create the table, or write `create: true`")

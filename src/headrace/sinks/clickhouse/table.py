@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
 from headrace.sinks._http import refusal
@@ -19,6 +20,9 @@ from headrace.systems.http.client import HttpClient
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _SIMPLE = {
     "boolean": "UInt8",
@@ -152,8 +156,6 @@ def documents(
 
     Without a key they are sorted, so that a repeated batch makes the same requests.
     """
-    from pyspark.sql import functions as F
-
     newest = last_of_each(rows, key, sequence) if key else rows
     values = [_value(F.col(f"`{field.name}`"), field, table).alias(field.name) for field in schema]
     complete = [F.col(f"`{name}`").isNotNull() for name in key]
@@ -166,8 +168,6 @@ def documents(
 
 def _value(column: Column, field: pa.Field, table: ClickHouseTable) -> Column:
     """A column as the server reads it, whatever its time zone and input settings are."""
-    from pyspark.sql import functions as F
-
     held = table.columns[field.name]
     if pa.types.is_timestamp(field.type) and held.startswith("DateTime"):
         instant = column.cast("timestamp")
@@ -193,7 +193,7 @@ def _rows(client: HttpClient, query: str) -> list[list[str]]:
 
 
 def _ask(client: HttpClient, query: str) -> bytes:
-    answer = client.send("POST", "/", query.encode())
-    if not answer.ok:
-        raise refusal(client.label, answer)
-    return answer.body
+    reply = client.send("POST", "/", query.encode())
+    if not reply.ok:
+        raise refusal(client.label, reply)
+    return reply.body

@@ -22,6 +22,7 @@ from headrace.core.capabilities import (
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, RESERVED, Conflicts, Endpoint
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
 from headrace.core.sink import Delivery, Sink
@@ -34,6 +35,14 @@ from headrace.sinks.endpoint.views import view_builder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sinks.endpoint import rewind as endpoint_rewind
+    from headrace.sinks.endpoint import rows as endpoint_rows
+    from headrace.sinks.endpoint import stage as endpoint_stage
+else:
+    endpoint_rewind, endpoint_rows, endpoint_stage = lazy_modules(
+        "headrace.sinks.endpoint.rewind", "headrace.sinks.endpoint.rows", "headrace.sinks.endpoint.stage"
+    )
 
 _TAKEN = sorted(RESERVED)
 # a new generation of a view inserts rows that are there, and may delete or update those of another one
@@ -249,12 +258,10 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Commit the changes of the batch, unless they are there."""
-        from headrace.sinks.endpoint.rows import changes_of
-
         shaped = structured(rows)
         endpoint = self.defined(spark_schema(shaped))
         conflicts = endpoint.conflicts if self.operation is not None else None
-        self._commit(changes_of(shaped, self), endpoint, conflicts, batch)
+        self._commit(endpoint_rows.changes_of(shaped, self), endpoint, conflicts, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes that are such already. A new generation fills a version of its own."""
@@ -293,12 +300,10 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or replaced; with `replace` a new version takes what is left of the log."""
-        from headrace.sinks.endpoint.rewind import plan_rewind
-
         if not replace:
             effect = "replace those of the same key" if self.keys else "are added beside those already there"
             return f"{rewind.read_again}: their rows {effect}"
-        plan = plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
+        plan = endpoint_rewind.plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
         if plan is None:
             return f"nothing was written since; {rewind.read_again}"
         return (
@@ -308,9 +313,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
 
     def take_back(self, rewind: Rewind) -> None:
         """Go on with a version that has only the batches that stay."""
-        from headrace.sinks.endpoint.rewind import go_back
-
-        go_back(LogFolder.of(rewind.context), self.target, rewind)
+        endpoint_rewind.go_back(LogFolder.of(rewind.context), self.target, rewind)
 
     def candidate_effect(self, candidate: Candidate) -> str:
         """Another version is filled."""
@@ -335,8 +338,6 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
     def _commit(
         self, changes: DataFrame | pa.Table, endpoint: Endpoint, conflicts: Conflicts | None, batch: Batch
     ) -> None:
-        from headrace.sinks.endpoint.stage import StageStep, staged
-
         log = self._log(batch, endpoint)
         mark = Mark(_writer(batch), batch.generation, batch.batch_id)
         if log.has(mark):
@@ -344,8 +345,8 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
                 drain(changes)
             return
         report = Report.of(batch, self.label, self.on_error)
-        step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
-        told = staged(step, changes)
+        step = endpoint_stage.StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
+        told = endpoint_stage.staged(step, changes)
         parts = [
             SegmentPart(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0
         ]
@@ -398,9 +399,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         yield from (("operation", [self.operation]),) if self.operation else ()
 
     def _check_types(self, schema: pa.Schema) -> None:
-        from headrace.sinks.endpoint.rows import require_types
-
-        require_types(self, schema)
+        endpoint_rows.require_types(self, schema)
 
 
 def _writer(batch: Batch) -> str:

@@ -21,6 +21,7 @@ from headrace.core.capabilities import (
 )
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain, structured
 from headrace.core.schema import ddl_type
@@ -29,7 +30,10 @@ from headrace.sinks._publish import Publication, forget_others, safe_name, withd
 from headrace.sinks.files.text_lines import VALUE, final_folder, refuse, write
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame
+else:
+    pq = lazy_modules("pyarrow.parquet")
 
 
 class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, ReadsAllRows):
@@ -190,8 +194,6 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
     def _has_rows(self, file: Path) -> bool:
         """A task without rows may leave an empty file, which is not worth publishing."""
         if self.contains == "parquet":
-            import pyarrow.parquet as pq
-
             return bool(pq.read_metadata(file).num_rows)
         with pa.input_stream(str(file), compression="detect") as stream, io.BufferedReader(stream) as lines:
             if self.contains == "csv" and self.header:

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
+from headrace.core.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
@@ -22,6 +23,9 @@ from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -110,8 +114,6 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
 
     def requests(self, rows: DataFrame) -> DataFrame:
         """`body`, `url` and the headers of each row, in the order in which they are sent."""
-        from pyspark.sql import functions as F
-
         single = self.body == "row"
         url = templates.filled(self.url, templates.in_url) if single else F.lit(self.url)
         values = [value.get_secret_value() for value in self.headers.values()] if single else []

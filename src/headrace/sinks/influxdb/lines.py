@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks._chunks import chunks, halves
 from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
@@ -18,6 +19,9 @@ from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 TAG_PREFIXES = ("tag_", "label_")
 MOST_BYTES = 8 << 20
@@ -55,8 +59,6 @@ def cannot_hold(kind: str) -> bool:
 
 def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
     """`line`, null where a row has no field; `problem`, and then the `row` as JSON, where it cannot be a point."""
-    from pyspark.sql import functions as F
-
     kinds = dict(rows.dtypes)
     tags = [_tag(column, name) for column, name in sorted(shape.tags.items(), key=lambda pair: pair[1])]
     fields = F.concat_ws(",", *(_field(name, kinds[name]) for name in shape.fields))
@@ -72,8 +74,6 @@ def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
 
 def _problem(shape: LineShape) -> Column:
     """Why a row cannot be a point: line protocol has no way to write such a tag."""
-    from pyspark.sql import functions as F
-
     found = F.when(F.col(f"`{shape.time}`").isNull(), F.lit(f"{shape.time} is null"))
     for column, name in shape.tags.items():
         text = F.col(f"`{column}`").cast("string")
@@ -82,15 +82,11 @@ def _problem(shape: LineShape) -> Column:
 
 
 def _tag(column: str, name: str) -> Column:
-    from pyspark.sql import functions as F
-
     text = F.col(f"`{column}`").cast("string")
     return F.when(text != "", F.concat(F.lit(f",{_escaped(name)}="), F.regexp_replace(text, "([,= ])", r"\\$1")))
 
 
 def _field(column: str, kind: str) -> Column:
-    from pyspark.sql import functions as F
-
     value = F.col(f"`{column}`")
     text = value.cast("string")
     if kind in _INTEGERS:

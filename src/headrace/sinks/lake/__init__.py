@@ -23,6 +23,7 @@ from headrace.core.capabilities import (
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
 from headrace.core.sink import Delivery, Sink
@@ -32,7 +33,16 @@ from headrace.sinks.lake.schema import require_columns, require_fit
 from headrace.sinks.lake.upsert import Upsert
 
 if TYPE_CHECKING:
+    import deltalake
+    import deltalake.exceptions
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sinks.lake import candidate as lake_candidate
+    from headrace.sinks.lake import undo as lake_undo
+else:
+    deltalake, lake_candidate, lake_undo = lazy_modules(
+        "deltalake", "headrace.sinks.lake.candidate", "headrace.sinks.lake.undo"
+    )
 
 
 Way = Literal["append", "overwrite", "merge"]
@@ -134,12 +144,10 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
-        from headrace.sinks.lake.undo import plan_undo
-
         if not replace:
             effect = "replace those of the same key" if self.key else "are added beside those already there"
             return f"{rewind.read_again}: their rows {effect}"
-        undo = plan_undo(rewind.context.path(self.path), rewind)
+        undo = lake_undo.plan_undo(rewind.context.path(self.path), rewind)
         if undo is None:
             return f"nothing was written since; {rewind.read_again}"
         where = f"goes back to version {undo.version}" if undo.version >= 0 else "is emptied"
@@ -147,15 +155,11 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
     def take_back(self, rewind: Rewind) -> None:
         """Restore the version that held the last batch kept."""
-        from headrace.sinks.lake.undo import undo
-
-        undo(rewind.context.path(self.path), rewind)
+        lake_undo.undo(rewind.context.path(self.path), rewind)
 
     def candidate_effect(self, candidate: Candidate) -> str:
         """All rows are replaced."""
-        from headrace.sinks.lake.candidate import require_alone
-
-        require_alone(candidate.context.path(self.path), candidate)
+        lake_candidate.require_alone(candidate.context.path(self.path), candidate)
         filled = self._candidate_path(candidate)
         return f"{filled} is filled; at the switch its rows replace all of {self.path} in one commit"
 
@@ -165,16 +169,12 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
     def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Overwrite the table with the one beside it, unless that is done."""
-        from headrace.sinks.lake.candidate import replace_rows
-
         source, target = (candidate.context.path(path) for path in (self._candidate_path(candidate), self.path))
-        replace_rows(spark, source, target, candidate, self.partition_by, self._table_options())
+        lake_candidate.replace_rows(spark, source, target, candidate, self.partition_by, self._table_options())
 
     def drop_candidate(self, candidate: Candidate) -> None:
         """Delete the table beside this one."""
-        from headrace.sinks.lake.candidate import remove_table
-
-        remove_table(candidate.context.path(self._candidate_path(candidate)))
+        lake_candidate.remove_table(candidate.context.path(self._candidate_path(candidate)))
 
     def _candidate_path(self, candidate: Candidate) -> str:
         return f"{self.path.rstrip('/')}__{candidate.generation}"
@@ -241,12 +241,9 @@ def _way(upsert: Upsert | None, table: TableState, batch: Batch) -> Way:
 
 def _held_columns(path: str) -> pa.Schema | None:
     """The columns of a local table without Spark; None when there is none, or it is elsewhere."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
     if "://" in path:
         return None
     try:
-        return pa.schema(DeltaTable(path).schema().to_arrow())
-    except TableNotFoundError:
+        return pa.schema(deltalake.DeltaTable(path).schema().to_arrow())
+    except deltalake.exceptions.TableNotFoundError:
         return None

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from headrace.core.capabilities import Rewind, replayed_rows_lost
@@ -95,8 +97,6 @@ def plan_undo(path: str, rewind: Rewind) -> Undo | None:
 
 def undo(path: str, rewind: Rewind) -> None:
     """Go back, in one commit that is marked itself: done once, it is not done again."""
-    from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.exceptions import DeltaError
 
     mark = f"headrace.{rewind.flow}.{rewind.generation}.{rewind.sink}.rewind"
     if any(mark in commit.marks for commit in read_commits(path)):
@@ -153,8 +153,6 @@ def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
 
 def _require_files(path: str, version: int) -> None:
     """Old files go after the table's retention, and with them the way back."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
     if version < 0:
         return

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, Field, model_validator
 from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.core.records import nested
 from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
@@ -25,6 +27,9 @@ from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 
 def _template(value: str) -> str:
@@ -140,8 +145,6 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
 
     def items(self, rows: DataFrame, batch: Batch) -> DataFrame:
         """Lines of the bulk interface: `action`, null for a row without id or index, and `content`, null to delete."""
-        from pyspark.sql import functions as F
-
         columns = [name for name in rows.columns if name != self.delete]
         records = rows.select(
             templates.filled(self.index).alias("index"),
@@ -183,8 +186,6 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
         return f"{rewind.read_again}: their rows {effect}{cannot}"
 
     def _id(self) -> Column:
-        from pyspark.sql import functions as F
-
         if not self.id:
             return F.lit(None).cast("string")
         parts = [F.col(f"`{name}`").cast("string") for name in self.id]
@@ -196,17 +197,11 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
         return F.concat(*joined[1:])
 
     def _content(self, columns: Sequence[str]) -> Column:
-        from pyspark.sql import functions as F
-
-        from headrace.core.records import nested
-
         if self.action == "index":
             return document(columns, nulls=False)
         return as_json(F.struct(nested(columns).alias("doc"), F.lit(True).alias("doc_as_upsert")), nulls=True)
 
     def _action(self) -> Column:
-        from pyspark.sql import functions as F
-
         place = [F.col("index").alias("_index"), F.col("id").alias("_id")]
         if self.sequence:
             place += [F.col("seq").alias("version"), F.lit("external_gte").alias("version_type")]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -24,10 +24,16 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
 from headrace.systems.services import SERVICE_BACKOFF, service_unavailable
+
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
 
 MARKS = "headrace_marks"
 
@@ -116,9 +122,7 @@ def _csv(batch: pa.RecordBatch, task: int, attempt: int, first: int) -> memoryvi
 
 def _task() -> tuple[int, int]:
     """The partition, and the attempt at it, which no other has."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     assert task is not None, "rows are staged by tasks"
     return task.partitionId(), task.taskAttemptId()
 

@@ -13,6 +13,7 @@ from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows,
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
@@ -23,8 +24,17 @@ from headrace.systems.redis.connection import RedisConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
 
+    from headrace.sinks.redis import merge as redis_merge
+    from headrace.sinks.redis import write as redis_write
+    from headrace.systems.redis import client as redis_client
     from headrace.systems.redis.client import RedisClient
+else:
+    F = lazy_modules("pyspark.sql.functions")
+    redis_merge, redis_write, redis_client = lazy_modules(
+        "headrace.sinks.redis.merge", "headrace.sinks.redis.write", "headrace.systems.redis.client"
+    )
 
 _NESTED = ("array", "map", "struct")
 
@@ -151,15 +161,11 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
-        from headrace.systems.redis.client import RedisClient
-
         server = self.server(self.label, context)
-        return RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
+        return redis_client.RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
 
     def entries(self, rows: DataFrame) -> DataFrame:
         """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""
-        from pyspark.sql import functions as F
-
         columns = [name for name in rows.columns if name != self.delete]
         gone: Column = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)
         value, fields = document(columns, nulls=True), []
@@ -177,8 +183,6 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         return (in_order_of_each if self.merge else last_of_each)(made, ["key"], "order" if self.sequence else None)
 
     def _fields(self, rows: DataFrame, columns: Sequence[str]) -> list[Column]:
-        from pyspark.sql import functions as F
-
         if self.column is not None:
             texts = F.transform_values(F.col(f"`{self.column}`"), lambda _, value: value.cast("string").cast("binary"))
             return [texts.alias("fields")]
@@ -186,13 +190,12 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write all keys of the batch; again if it is run again."""
-        from headrace.sinks.redis.merge import Merging
-        from headrace.sinks.redis.write import RedisWrite
-
         columns = tuple(name for name in rows.columns if name != self.delete) if self.column is None else ()
         ttl_ms = round(self.ttl.total_seconds() * 1000) if self.ttl else None
-        merging = Merging(not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms)
-        write = RedisWrite(
+        merging = redis_merge.Merging(
+            not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms
+        )
+        write = redis_write.RedisWrite(
             client=self.client(batch.context),
             fields=columns if self._hash else None,
             ttl_ms=ttl_ms,
@@ -220,8 +223,6 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
 def _text(rows: DataFrame, name: str) -> Column:
     """A column as text or bytes."""
-    from pyspark.sql import functions as F
-
     column, kind = F.col(f"`{name}`"), dict(rows.dtypes)[name]
     if kind == "binary":
         return column

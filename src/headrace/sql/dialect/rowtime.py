@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from headrace.core.schema import quoted
 from headrace.sql.dialect.scope import Meaning, QueryScope, identifiers, relations
-from headrace.sql.edits import Edit
 from headrace.sql.query import Query
+from headrace.sql.text_edits import Edit
 
 _HINT = "give it one in headrace.yaml, e.g. event_time: event_timestamp"
 

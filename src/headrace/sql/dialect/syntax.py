@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.sql.edits import Edit
 from headrace.sql.errors import SqlError
+from headrace.sql.text_edits import Edit
 from headrace.sql.tokens import TokenList
 
 _TYPES = {"VARCHAR": "STRING", "BYTES": "BINARY", "VARBINARY": "BINARY"}

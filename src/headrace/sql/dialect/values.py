@@ -10,8 +10,8 @@ from sqlglot.tokenizer_core import TokenType
 
 from headrace.sql.dialect.scope import QueryScope, identifiers
 from headrace.sql.dialect.syntax import lateral_view, refuse_joins_after
-from headrace.sql.edits import Edit
 from headrace.sql.query import Query
+from headrace.sql.text_edits import Edit
 from headrace.sql.tokens import TokenList
 
 _TIME_PARTS = {

@@ -15,8 +15,8 @@ from headrace.core.schema import quoted
 from headrace.sql.dialect.lengths import spark_length
 from headrace.sql.dialect.scope import QueryScope, identifiers, relations
 from headrace.sql.dialect.syntax import WindowTable
-from headrace.sql.edits import Edit
 from headrace.sql.query import Query, SqlError
+from headrace.sql.text_edits import Edit
 from headrace.sql.tokens import TokenList
 
 _LENGTHS = {"tumble": 1, "hop": 2, "session": 1}

@@ -92,14 +92,14 @@ class HttpClient:
                 reply = HttpReply(response.status, response.data, response.headers)
                 if reply.status in (401, 403, 407):
                     raise access_denied(self.label, reply.text)
-                if not self.is_transient(reply):
+                if not self.may_succeed_later(reply):
                     return reply
                 reason, requested_wait = reply.text, retry_after(response.headers.get("Retry-After"))
             if not retries.wait(requested_wait):
                 raise service_unavailable(self.label, reason)
 
-    def is_transient(self, reply: HttpReply) -> bool:
-        """Whether the same request may succeed later."""
+    def may_succeed_later(self, reply: HttpReply) -> bool:
+        """Whether to retry the request; a server with its own error codes knows better than its HTTP status."""
         return is_transient(reply.status)
 
 

@@ -1,7 +1,7 @@
-"""The SQL dialect of views: Spark's grammar, with functions and literals kept word for word.
+"""The SQL dialect of views: Spark's grammar; functions and literals stay as written.
 
-sqlglot interprets most functions and may write them as others. A view must mean to Spark exactly what its author wrote,
-so here functions are names with arguments, and literals keep their text.
+sqlglot interprets most functions and may rewrite them. A view must mean to Spark exactly what its author wrote, so
+this dialect parses a function as a name with arguments and keeps the text of literals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
-# the functions whose arguments are not separated by commas
+# functions whose arguments are not separated by commas
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION", "TRIM")
 
 
@@ -22,17 +22,17 @@ class Ref(exp.Column):
 
 
 class VerbatimParser(SparkParser):
-    """Spark's grammar without sqlglot's own notions of functions."""
+    """Spark's grammar without sqlglot's functions."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {name: SparkParser.FUNCTION_PARSERS[name] for name in _SYNTAX}
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-    """None: array(1, 2)[0] takes an element."""
+    """Empty: array(1, 2)[0] is an element access."""
 
 
 class VerbatimGenerator(SparkGenerator):
-    """Writes functions and literals as they were."""
+    """Writes functions and literals unchanged."""
 
     TRANSFORMS: ClassVar[dict[Any, Any]] = {
         **SparkGenerator.TRANSFORMS,
@@ -42,14 +42,13 @@ class VerbatimGenerator(SparkGenerator):
     }
 
     def not_sql(self, expression: exp.Not) -> str:
-        """IS NOT NULL, which Spark knows more about than of NOT … IS NULL."""
-        inside = expression.this
-        if isinstance(inside, exp.Is) and isinstance(inside.expression, exp.Null):
-            return f"{self.sql(inside, 'this')} IS NOT NULL"
+        """IS NOT NULL instead of NOT … IS NULL: Spark infers more from it."""
+        operand = expression.this
+        if isinstance(operand, exp.Is) and isinstance(operand.expression, exp.Null):
+            return f"{self.sql(operand, 'this')} IS NOT NULL"
         return super().not_sql(expression)
 
     def literal_sql(self, expression: exp.Literal) -> str:
-        """The word of the text itself, quotes and all."""
         return str(expression.this)
 
 

@@ -1,4 +1,4 @@
-"""Names of columns in the algebra, and the texts that use them."""
+"""Column names of the algebra, and SQL expressions over them."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ _PLAIN = re.compile(r"`(\w+)`")
 
 @dataclass(frozen=True)
 class FreshNames:
-    """Makes names of which no two are alike: the number at the end is never given twice."""
+    """Generates unique names: each ends with a number that is used once."""
 
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def fresh(self, base: str) -> str:
-        """A new name that reminds of `base`."""
+        """A new name that starts with `base`."""
         return f"{re.sub(r'[^0-9a-z]+', '_', base.lower())[:40].strip('_') or 'c'}_{next(self._numbers)}"
 
 
 @lru_cache(maxsize=4096)
-def _places(text: str) -> tuple[tuple[int, int, str], ...]:
-    tokens = Verbatim().tokenize(text)
-    return tuple((one.start, one.end + 1, one.text) for one in tokens if one.token_type is TokenType.IDENTIFIER)
+def _places(sql: str) -> tuple[tuple[int, int, str], ...]:
+    tokens = Verbatim().tokenize(sql)
+    return tuple(
+        (token.start, token.end + 1, token.text) for token in tokens if token.token_type is TokenType.IDENTIFIER
+    )
 
 
-def used(*texts: str | None) -> set[str]:
-    """The names in some texts: columns, and perhaps fields of them."""
-    return {name for text in texts if text for _, _, name in _places(text)}
+def columns_in(*expressions: str | None) -> set[str]:
+    """The names in SQL expressions: columns, and possibly their fields."""
+    return {name for sql in expressions if sql for _, _, name in _places(sql)}
 
 
-def renamed(text: str, texts: Mapping[str, str]) -> str:
-    """The text with other texts in the place of some names."""
+def substitute(sql: str, replacements: Mapping[str, str]) -> str:
+    """The expression with some names replaced by expressions."""
     pieces, position = [], 0
-    for start, end, name in _places(text):
-        if name in texts:
-            pieces += [text[position:start], texts[name]]
+    for start, end, name in _places(sql):
+        if name in replacements:
+            pieces += [sql[position:start], replacements[name]]
             position = end
-    return "".join(pieces) + text[position:]
+    return "".join(pieces) + sql[position:]
 
 
 def quoted(name: str) -> str:
-    """A name as text."""
     return f"`{name}`"
 
 
-def plain(text: str) -> str | None:
-    """The column that a text is, if it is nothing but one."""
-    found = _PLAIN.fullmatch(text)
-    return found[1] if found else None
+def as_column(sql: str) -> str | None:
+    """The column, if the expression is only a column."""
+    match = _PLAIN.fullmatch(sql)
+    return match[1] if match else None
 
 
-def same(columns: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Columns that are kept as they are by a Project."""
+def pass_through(columns: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The expressions of a Projection that passes columns through unchanged."""
     return tuple((name, quoted(name)) for name in columns)

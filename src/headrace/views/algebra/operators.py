@@ -1,8 +1,8 @@
-"""The algebra of views: what a query does, in a few operators, each with a rule for what a change of its input changes.
+"""The algebra of views: a query as a few operators, each with a delta rule.
 
-A relation is a bag of rows with weights. Scalar expressions are texts of Spark SQL over the column names of the input,
-in backticks. Names are unique within a relation, and no two inputs of a join share one. All operators are frozen data;
-`normalise` makes them from SQL, `deltas` says how each is kept.
+A relation is a bag of weighted rows. Scalar expressions are Spark SQL over the input's columns, in backticks. Names are
+unique within a relation, and the inputs of a join share none. Operators are frozen data: `normalise` compiles SQL to
+them, `maintain.deltas` has the delta rule of each.
 """
 
 from __future__ import annotations
@@ -12,66 +12,62 @@ from dataclasses import dataclass
 from typing import Literal
 
 Named = tuple[str, str]
-"""The name of a column, and the Spark SQL expression that gives it."""
+"""A column name and its Spark SQL expression."""
 
 ID = "_id"
-"""The column that tells copies of rows apart where a view has no key."""
+"""The column that distinguishes copies of a row in a view without a key."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A table. `fields` are pairs of the column's name here and its name in the table; only those that are used."""
+    """A table. `fields` are pairs (name in the algebra, name in the table) of the columns in use."""
 
     table: str
     fields: tuple[tuple[str, str], ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the result."""
         return tuple(name for name, _ in self.fields)
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Each row becomes one, or as many as a generator among the expressions makes of it. Linear."""
+    """Computes expressions of each row; a generator among them may give several rows. Linear."""
 
     input: Operator
     expressions: tuple[Named, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the result."""
         return tuple(name for name, _ in self.expressions)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows for which the condition is true. Linear."""
+    """The rows for which the condition is true. Linear."""
 
     input: Operator
     condition: str
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the result."""
         return self.input.columns
 
 
 @dataclass(frozen=True)
 class UnionAll:
-    """All rows of all inputs; they have the same column names in the same order. Linear."""
+    """All rows of all inputs, which have the same columns in the same order. Linear."""
 
     inputs: tuple[Operator, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the result."""
         return self.inputs[0].columns
 
 
 @dataclass(frozen=True)
 class Equal:
-    """Columns of two inputs that have to be equal. With `nulls`, two nulls are."""
+    """A join condition: two columns are equal. With `nulls`, two nulls are equal."""
 
     left: str
     right: str
@@ -85,19 +81,18 @@ class Join:
     inputs: tuple[Operator, ...]
     equal: tuple[Equal, ...]
     condition: str | None = None
-    """What else has to be true of a combined row."""
+    """Further condition on a combined row."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of all inputs, in their order."""
-        return tuple(name for one in self.inputs for name in one.columns)
+        return tuple(name for input_ in self.inputs for name in input_.columns)
 
 
 @dataclass(frozen=True)
 class Match:
-    """A join that also depends on what does not match: each value of the equal columns is a group of its own.
+    """A join whose result also depends on rows without a match. Each value of the equal columns is one group.
 
-    `left`, `right` and `full` keep rows without a match, with nulls; `semi` gives the left rows that have a match,
+    `left`, `right` and `full` fill rows without a match with nulls; `semi` returns the left rows that have a match,
     `anti` those that have none, each once. `equal` has at least one pair.
     """
 
@@ -109,16 +104,15 @@ class Match:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of both sides, or of the left one alone."""
         return self.left.columns if self.kind in ("semi", "anti") else (*self.left.columns, *self.right.columns)
 
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate: its column's name, the whole call as Spark SQL, and its parts where they matter to how it is kept.
+    """An aggregate function call: its column, the call as Spark SQL, and the parts that decide how it is maintained.
 
-    `linear` functions (count, sum, avg) may be kept as sums, depending on the type of the argument; all others are
-    computed again for the groups that are touched.
+    Linear functions (count, sum, avg) may be maintained as sums, depending on the argument's type. All others are
+    recomputed for the touched groups.
     """
 
     name: str
@@ -126,33 +120,32 @@ class AggregateCall:
     function: str
     """In lower case, e.g. `count`."""
     argument: str | None = None
-    """The one argument of count, sum or avg; None for count(*) and for everything else."""
+    """The argument of count, sum or avg; None for count(*) and for all other functions."""
     distinct: bool = False
     condition: str | None = None
-    """Of FILTER (WHERE …); it is part of `sql` too."""
+    """The condition of FILTER (WHERE …); `sql` contains it too."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One row per group. Without keys there is exactly one row, also of no rows at all. Without calls: DISTINCT."""
+    """One row per group. Without keys: exactly one row, even for an empty input. Without calls: DISTINCT."""
 
     input: Operator
     keys: tuple[str, ...]
-    """Columns of the input: expressions after GROUP BY were projected before."""
+    """Columns of the input: a Projection below computes GROUP BY expressions."""
     calls: tuple[AggregateCall, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The keys, then the calls."""
         return (*self.keys, *(call.name for call in self.calls))
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The rows with window functions beside them, which all have the same partition. Each partition is a group.
+    """The input plus window functions that share one partition. Each partition is one group.
 
-    The texts are complete: `row_number() OVER (PARTITION BY …)`. Ties are broken by all columns, so that the same rows
-    always give the same answer. LIMIT is a Ranked without `partition` below a Filter.
+    The expressions are complete: `row_number() OVER (PARTITION BY …)`. All columns break ties, so the same rows always
+    give the same result. LIMIT is a Ranked without `partition` below a Selection.
     """
 
     input: Operator
@@ -161,7 +154,6 @@ class Ranked:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the input, then the window functions."""
         return (*self.input.columns, *(name for name, _ in self.expressions))
 
 
@@ -170,17 +162,16 @@ Operator = Scan | Projection | Selection | UnionAll | Join | Match | Aggregate |
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """A whole query."""
+    """A compiled query."""
 
     root: Operator
     columns: tuple[str, ...]
-    """The names of the result, by position; those of `root` are made up."""
+    """The column names of the result, by position; those of `root` are generated."""
     key: tuple[str, ...]
-    """The columns of the result that identify a row, declared or derived; empty when there are none."""
+    """The result columns that identify a row, declared or derived; empty if there are none."""
 
 
 def inputs_of(operator: Operator) -> tuple[Operator, ...]:
-    """What an operator reads."""
     match operator:
         case Scan():
             return ()
@@ -193,8 +184,8 @@ def inputs_of(operator: Operator) -> tuple[Operator, ...]:
 
 
 def scans(operator: Operator) -> Iterator[Scan]:
-    """All tables that are read, each as often as it is."""
+    """The scans of all tables, one for each time a table is read."""
     if isinstance(operator, Scan):
         yield operator
-    for one in inputs_of(operator):
-        yield from scans(one)
+    for input_ in inputs_of(operator):
+        yield from scans(input_)

@@ -1,4 +1,4 @@
-"""Functions of Spark that are more to a view than a value of a row: by what they do, in lower case."""
+"""Spark functions that are more than a scalar expression to a view, by what they do, in lower case."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ AGGREGATES = {
     *(f"tuple_{name}_agg_{kind}" for name in ("sketch", "union", "intersection") for kind in ("double", "integer")),
     *(f"kll_{name}_agg_{kind}" for name in ("sketch", "merge") for kind in ("bigint", "double", "float")),
 }  # fmt: skip
-"""They make one value of many rows."""
+"""Aggregate functions."""
 
 RENAMED = {"max_append_only": "max", "min_append_only": "min"}
-"""Dozer's names of aggregates, and Spark's."""
+"""Dozer's aggregate names and Spark's."""
 
 UNSTABLE = {
-    "rand": "it gives another value each time", "randn": "it gives another value each time",
-    "random": "it gives another value each time", "randstr": "it gives another value each time",
-    "uniform": "it gives another value each time", "uuid": "it gives another value each time",
-    "shuffle": "it gives another value each time", "aes_encrypt": "it gives another value each time",
+    "rand": "it returns a different value each time", "randn": "it returns a different value each time",
+    "random": "it returns a different value each time", "randstr": "it returns a different value each time",
+    "uniform": "it returns a different value each time", "uuid": "it returns a different value each time",
+    "shuffle": "it returns a different value each time", "aes_encrypt": "it returns a different value each time",
     "monotonically_increasing_id": "it depends on how rows are spread over tasks",
     "spark_partition_id": "it depends on how rows are spread over tasks",
     "input_file_name": "it depends on which file a row is read from",
@@ -35,15 +35,15 @@ UNSTABLE = {
     "current_timestamp": "it depends on the clock", "now": "it depends on the clock",
     "current_date": "it depends on the clock", "curdate": "it depends on the clock",
     "current_time": "it depends on the clock", "localtimestamp": "it depends on the clock",
-    "current_user": "it depends on who asks", "session_user": "it depends on who asks",
-    "user": "it depends on who asks", "java_method": "what it calls may give anything",
-    "reflect": "what it calls may give anything", "try_reflect": "what it calls may give anything",
-    "session_window": "a new row can join two sessions into one, which is not kept",
+    "current_user": "it depends on the user", "session_user": "it depends on the user",
+    "user": "it depends on the user", "java_method": "the called method may return anything",
+    "reflect": "the called method may return anything", "try_reflect": "the called method may return anything",
+    "session_window": "a new row can merge two sessions, which cannot be maintained incrementally",
 }  # fmt: skip
-"""What is not a function of the rows of the tables, and why."""
+"""Functions whose result does not depend on table rows alone, and the reason."""
 
 GENERATORS = {"explode", "explode_outer", "posexplode", "posexplode_outer"}
-"""They make several rows of one, and can be kept."""
+"""Table-generating functions that can be maintained incrementally."""
 
 OTHER_GENERATORS = {
     "inline": "explode an array of structs, and take the fields of its elements",
@@ -53,15 +53,15 @@ OTHER_GENERATORS = {
     "variant_explode": "cast the variant to an array or a map, and explode it",
     "variant_explode_outer": "cast the variant to an array or a map, and explode it",
 }
-"""They make columns that only Spark knows; what to write instead."""
+"""Table-generating functions whose columns only Spark knows, and what to write instead."""
 
 NUMBERED = {"row_number", "ntile", "lag", "lead"}
-"""Window functions that look at the order of single rows, also of those that are alike to ORDER BY."""
+"""Window functions that depend on the order of single rows, ties of ORDER BY included."""
 
 PEERS = {"rank", "dense_rank", "percent_rank", "cume_dist"}
-"""Window functions for which rows that are alike to ORDER BY are one."""
+"""Window functions that treat ties of ORDER BY as one row."""
 
-PICKED = {
+ORDER_DEPENDENT = {
     "first", "first_value", "last", "last_value", "nth_value", "any_value", "collect_list", "array_agg", "collect_set",
     "listagg", "string_agg", "mode", "max_by", "min_by",
 }  # fmt: skip

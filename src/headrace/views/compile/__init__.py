@@ -1,1 +1,1 @@
-"""From SQL to the algebra."""
+"""Compiles SQL to the algebra."""

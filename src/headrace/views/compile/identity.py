@@ -1,4 +1,4 @@
-"""An identity for the rows of a view that has no key: `_id`."""
+"""The key `_id` of a view that has no key of its own."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from headrace.core.schema import quoted
 from headrace.views.algebra.operators import ID, Aggregate, Operator, Projection, Selection, ViewPlan
 
 
-def identified(view: ViewPlan) -> ViewPlan:
-    """The view with a key: its own, or `_id`, which tells what is in the row and which copy of it this is.
+def with_identity(view: ViewPlan) -> ViewPlan:
+    """The view with a key: its own, or `_id`, which identifies the row's content and the copy.
 
-    The one row of an aggregate without groups is always the same one.
+    The single row of an aggregate without groups has a constant `_id`.
     """
     if view.key:
         return view
     if ID in view.columns:
         raise ProjectError(
             "view-key",
-            f"the view has no key, so its rows are told apart by a column `{ID}`, and it has one of that name",
-            hint="say what identifies a row (`key`), or give the column another name",
+            f"the view has no key, so Headrace adds a column `{ID}`, but the view already has a column of that name",
+            hint="declare what identifies a row (`key`), or rename the column",
         )
     if not _is_one_row(view.root):
         return replace(view, key=(ID,))
-    kept = tuple((name, quoted(name)) for name in view.root.columns)
-    return ViewPlan(Projection(view.root, (*kept, (ID, "'1'"))), (*view.columns, ID), (ID,))
+    columns = tuple((name, quoted(name)) for name in view.root.columns)
+    return ViewPlan(Projection(view.root, (*columns, (ID, "'1'"))), (*view.columns, ID), (ID,))
 
 
-def gets_id(view: ViewPlan) -> bool:
-    """Whether `_id` is a column that comes to those of the view."""
+def adds_id(view: ViewPlan) -> bool:
+    """Whether a column `_id` is added to those of the view."""
     return view.key == (ID,) and ID not in view.columns
 
 
 def columns_of(view: ViewPlan) -> tuple[str, ...]:
-    """The columns of the result."""
-    return (ID, *view.columns) if gets_id(view) else view.columns
+    return (ID, *view.columns) if adds_id(view) else view.columns
 
 
 def _is_one_row(operator: Operator) -> bool:

@@ -1,4 +1,4 @@
-"""Conditions between inputs as pairs of equal columns, and what is left of them."""
+"""Splits join conditions into pairs of equal columns and a remaining condition."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sqlglot import exp
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.names import FreshNames
 from headrace.views.algebra.operators import Equal, Join, Match, Operator
-from headrace.views.compile.reading import conjunction, text
+from headrace.views.compile.parsing import conjunction, to_sql
+from headrace.views.compile.pushdown import add_filter, with_columns
 from headrace.views.compile.scope import Env, refs
-from headrace.views.compile.shaping import computed, filtered
 
 _EQUAL = (exp.EQ, exp.NullSafeEQ)
 
 
 @dataclass
 class _Pairs:
-    """Equalities between inputs, found so far."""
+    """The equalities between inputs, and the remaining conditions."""
 
     inputs: list[Operator]
     names: FreshNames
@@ -28,14 +28,14 @@ class _Pairs:
     rest: list[exp.Expr] = field(default_factory=list)
 
     def side(self, node: exp.Expr) -> int | None:
-        """The one input that an expression is about."""
-        wanted = refs(node)
-        sides = [place for place, one in enumerate(self.inputs) if wanted & set(one.columns)]
-        inside = len(sides) == 1 and wanted <= set(self.inputs[sides[0]].columns)
-        return sides[0] if inside else None
+        """The only input whose columns the expression uses; None if there are several."""
+        columns = refs(node)
+        sides = [position for position, input_ in enumerate(self.inputs) if columns & set(input_.columns)]
+        is_single = len(sides) == 1 and columns <= set(self.inputs[sides[0]].columns)
+        return sides[0] if is_single else None
 
     def pair(self, condition: exp.Expr) -> bool:
-        """Take a condition as an equality of two inputs, if it is one."""
+        """Add the condition if it is an equality between two inputs; returns whether it is."""
         if not isinstance(condition, _EQUAL):
             return False
         left, right = self.side(condition.left), self.side(condition.right)
@@ -45,29 +45,29 @@ class _Pairs:
             left, right = right, left
             condition = type(condition)(this=condition.right, expression=condition.left)
         columns = [self._column(left, condition.left), self._column(right, condition.right)]
-        made = Equal(columns[0], columns[1], isinstance(condition, exp.NullSafeEQ))
-        if made not in self.equal:
-            self.equal.append(made)
+        equal = Equal(columns[0], columns[1], isinstance(condition, exp.NullSafeEQ))
+        if equal not in self.equal:
+            self.equal.append(equal)
         return True
 
     def _column(self, side: int, node: exp.Expr) -> str:
-        self.inputs[side], (column,) = computed(self.inputs[side], [node.unnest()], self.names, "key")
+        self.inputs[side], (column,) = with_columns(self.inputs[side], [node.unnest()], self.names, "key")
         return column
 
     @property
     def condition(self) -> str | None:
-        """What else has to be true."""
-        return text(conjunction(self.rest)) if self.rest else None
+        """The remaining condition."""
+        return to_sql(conjunction(self.rest)) if self.rest else None
 
 
-def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
-    """The combined rows of the inputs for which all conditions are true."""
+def inner_join(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
+    """The inner join of the inputs on all conditions."""
     pairs = _Pairs(list(inputs), names)
     for condition in conditions:
         side = pairs.side(condition)
         if side is not None or not refs(condition):
-            place = side or 0
-            pairs.inputs[place] = filtered(pairs.inputs[place], [condition])
+            position = side or 0
+            pairs.inputs[position] = add_filter(pairs.inputs[position], [condition])
         elif not pairs.pair(condition):
             pairs.rest.append(condition)
     if len(pairs.inputs) == 1:
@@ -75,23 +75,23 @@ def inner(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: Fre
     return Join(tuple(pairs.inputs), tuple(pairs.equal), pairs.condition)
 
 
-def match(
+def match_join(
     kind: Literal["left", "right", "full", "semi", "anti"],
     left: Operator,
     right: Operator,
     conditions: Sequence[exp.Expr],
     names: FreshNames,
 ) -> Match | None:
-    """The rows with and without a match; None when there is no equality to find matches by.
+    """The outer, semi or anti join; None if no condition is an equality.
 
-    A condition on the side whose rows need not be kept is a filter of that side; all others say what a match is.
+    A condition on only the side that is not preserved is a filter of that side; all others define a match.
     """
     pairs = _Pairs([left, right], names)
-    free = {"left": 1, "semi": 1, "anti": 1, "right": 0}.get(kind)
+    filterable = {"left": 1, "semi": 1, "anti": 1, "right": 0}.get(kind)
     for condition in conditions:
         side = pairs.side(condition)
-        if side is not None and side == free:
-            pairs.inputs[side] = filtered(pairs.inputs[side], [condition])
+        if side is not None and side == filterable:
+            pairs.inputs[side] = add_filter(pairs.inputs[side], [condition])
         elif not pairs.pair(condition) and not (isinstance(condition, exp.Boolean) and condition.this):
             pairs.rest.append(condition)
     if not pairs.equal:
@@ -99,12 +99,12 @@ def match(
     return Match(kind, pairs.inputs[0], pairs.inputs[1], tuple(pairs.equal), pairs.condition)
 
 
-def no_equality(env: Env, node: exp.Expr, what: str) -> Exception:
-    """The error for a match that has nothing to be found by."""
-    message = f"{what} without an equality of both sides: every change would be compared with every row"
+def no_equality(env: Env, node: exp.Expr, join_name: str) -> Exception:
+    """The error for a join without an equality."""
+    message = f"{join_name} without an equality between both sides: every change would be compared with every row"
     return env.refuse(node, message, "join on at least one pair of columns: ON a.x = b.y AND …")
 
 
-def parts(condition: exp.Expr | None) -> list[exp.Expr]:
-    """What has to be true together."""
+def conditions_of(condition: exp.Expr | None) -> list[exp.Expr]:
+    """The conjuncts of a condition."""
     return [] if condition is None else list(conjuncts(condition))

@@ -1,7 +1,7 @@
-"""Which columns determine others, and so which identify a row.
+"""Functional dependencies between columns, and the key derived from them.
 
-Names of columns are unique in a view, so what one operator knows stays true above it. That a row is there once is
-told by a column of its own, `row:n`, which nobody selects: columns that determine all of these are a key.
+Column names are unique in a view, so a dependency of an operator still holds above it. Each source of rows has a
+virtual column `row:n` that identifies its rows: columns that determine all virtual columns are a key.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from sqlglot import exp, parse_one
 from headrace.core.tables import TableShape
 from headrace.sql.canonical import conjuncts
 from headrace.views.algebra.dialect import Verbatim
-from headrace.views.algebra.kinds import alike
-from headrace.views.algebra.names import plain, used
+from headrace.views.algebra.names import as_column, columns_in
 from headrace.views.algebra.operators import (
     Aggregate,
     Join,
@@ -30,67 +29,73 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.compile.shaping import makes_rows
+from headrace.views.algebra.types import comparable
+from headrace.views.compile.pushdown import generates_rows
 
 _NUMBERS = ("row_number()", "rank()", "dense_rank()", "ntile(")
 _FIELD = re.compile(r"`\w+`\.`\w+`")
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Rows that agree on `given` agree on `then`."""
+class Dependency:
+    """A functional dependency: rows that agree on `determinant` agree on `dependent`."""
 
-    given: frozenset[str]
-    then: frozenset[str]
+    determinant: frozenset[str]
+    dependent: frozenset[str]
     solid: bool = False
-    """Whether `given` is never null: then it stays true among rows that an outer join filled with nulls."""
+    """Whether `determinant` is never null: then it still holds for rows that an outer join filled with nulls."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a relation."""
+    """The virtual row columns and the functional dependencies of a relation."""
 
     rows: frozenset[str]
-    rules: tuple[Rule, ...] = ()
+    dependencies: tuple[Dependency, ...] = ()
 
     def closure(self, columns: Iterable[str]) -> set[str]:
-        """All that is determined by some columns."""
-        known = set(columns)
-        grown = True
-        while grown:
-            new = {name for rule in self.rules if rule.given <= known for name in rule.then - known}
-            known |= new
-            grown = bool(new)
-        return known
+        """All columns determined by the given ones."""
+        determined = set(columns)
+        changed = True
+        while changed:
+            new = {
+                name
+                for dependency in self.dependencies
+                if dependency.determinant <= determined
+                for name in dependency.dependent - determined
+            }
+            determined |= new
+            changed = bool(new)
+        return determined
 
     def key(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """The fewest of the columns that identify a row, the first ones if there is a choice; nothing if none do."""
+        """A minimal key among the columns, preferring the first ones; empty if there is none."""
         chosen = list(dict.fromkeys(columns))
         if not self.rows <= self.closure(chosen):
             return ()
-        for one in reversed(columns):
-            rest = [name for name in chosen if name != one]
+        for column in reversed(columns):
+            rest = [name for name in chosen if name != column]
             if self.rows <= self.closure(rest):
                 chosen = rest
         return tuple(chosen)
 
 
 def facts(op: Operator, tables: Mapping[str, TableShape]) -> Facts:
-    """What is known of the rows of an operator."""
+    """The facts about the rows of an operator."""
     match op:
         case Scan():
             return _scan(op, tables[op.table])
         case Projection():
             return _project(op, facts(op.input, tables))
         case Selection():
-            found = facts(op.input, tables)
-            return Facts(found.rows, (*found.rules, *_filter(op.condition, kinds(op, tables))))
+            below = facts(op.input, tables)
+            return Facts(below.rows, (*below.dependencies, *_filter(op.condition, column_types(op, tables))))
         case UnionAll():
             return Facts(frozenset([_row(op.columns)]))
         case Join():
-            return _join(op, [facts(one, tables) for one in op.inputs], kinds(op, tables))
+            return _join(op, [facts(input_, tables) for input_ in op.inputs], column_types(op, tables))
         case Match():
-            return _match(op, facts(op.left, tables), facts(op.right, tables), kinds(op, tables))
+            return _match(op, facts(op.left, tables), facts(op.right, tables), column_types(op, tables))
         case Aggregate():
             return _aggregate(op, facts(op.input, tables))
         case Ranked():
@@ -101,8 +106,8 @@ def _row(columns: Sequence[str]) -> str:
     return f"row:{','.join(columns[:1])}"
 
 
-def _both(left: str, right: str) -> tuple[Rule, Rule]:
-    return Rule(frozenset([left]), frozenset([right])), Rule(frozenset([right]), frozenset([left]))
+def _both_ways(left: str, right: str) -> tuple[Dependency, Dependency]:
+    return Dependency(frozenset([left]), frozenset([right])), Dependency(frozenset([right]), frozenset([left]))
 
 
 def _scan(op: Scan, shape: TableShape) -> Facts:
@@ -110,114 +115,121 @@ def _scan(op: Scan, shape: TableShape) -> Facts:
     rows = frozenset([_row(op.columns)])
     if not shape.key or not set(shape.key) <= set(names):
         return Facts(rows)
-    key = frozenset(names[one] for one in shape.key)
-    return Facts(rows, (Rule(key, rows | set(op.columns), solid=True),))
+    key = frozenset(names[column] for column in shape.key)
+    return Facts(rows, (Dependency(key, rows | set(op.columns), solid=True),))
 
 
-def _project(op: Projection, found: Facts) -> Facts:
-    rules, rows = list(found.rules), found.rows
+def _project(op: Projection, below: Facts) -> Facts:
+    dependencies, rows = list(below.dependencies), below.rows
     for name, source in op.expressions:
-        column = plain(source)
+        column = as_column(source)
         if column is not None:
-            rules += _both(column, name)
-        elif makes_rows(source):
-            more = frozenset([f"row:{name}"])
-            # of one row, each window is there once; elements of an array may be alike
+            dependencies += _both_ways(column, name)
+        elif generates_rows(source):
+            row_column = frozenset([f"row:{name}"])
+            # a row has each window once; elements of an array may repeat
             if source.startswith("window("):
-                rules.append(Rule(rows | {name}, more))
-                rules += [Rule(frozenset([f"{name}.{end}"]), frozenset([name])) for end in ("start", "end")]
-            rows = rows | more
+                dependencies.append(Dependency(rows | {name}, row_column))
+                dependencies += [
+                    Dependency(frozenset([f"{name}.{end}"]), frozenset([name])) for end in ("start", "end")
+                ]
+            rows = rows | row_column
         elif _FIELD.fullmatch(source):
-            rules += _both(source.replace("`", ""), name)
+            dependencies += _both_ways(source.replace("`", ""), name)
         else:
-            rules.append(Rule(frozenset(used(source)), frozenset([name])))
-    return Facts(rows, tuple(rules))
+            dependencies.append(Dependency(frozenset(columns_in(source)), frozenset([name])))
+    return Facts(rows, tuple(dependencies))
 
 
-def kinds(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataType]:
-    """The types of columns, also of those below, where they are known without asking Spark."""
-    found = {name: kind for one in inputs_of(op) for name, kind in kinds(one, tables).items()}
+def column_types(op: Operator, tables: Mapping[str, TableShape]) -> dict[str, pa.DataType]:
+    """Column types, also of operators below, as far as they are known without Spark."""
+    types = {name: kind for input_ in inputs_of(op) for name, kind in column_types(input_, tables).items()}
     match op:
         case Scan():
-            found |= {name: tables[op.table].columns.field(source).type for name, source in op.fields}
+            types |= {name: tables[op.table].columns.field(source).type for name, source in op.fields}
         case Projection():
-            columns = [(name, plain(source)) for name, source in op.expressions]
-            found |= {name: found[column] for name, column in columns if column in found}
+            columns = [(name, as_column(source)) for name, source in op.expressions]
+            types |= {name: types[column] for name, column in columns if column in types}
         case Aggregate():
-            found |= {call.name: pa.int64() for call in op.calls if call.function == "count"}
+            types |= {call.name: pa.int64() for call in op.calls if call.function == "count"}
         case Ranked():
-            found |= {name: pa.int32() for name, source in op.expressions if source.startswith(_NUMBERS)}
+            types |= {name: pa.int32() for name, source in op.expressions if source.startswith(_NUMBERS)}
         case _:
             pass
-    return found
+    return types
 
 
-def _told_by(column: str, other: str, known: Mapping[str, pa.DataType]) -> bool:
-    """Whether a column is known when one is that equals it: `'01' = 1` and `'1' = 1`, so 1 does not tell the text."""
-    kind, given = known.get(column), known.get(other)
-    if kind is None or given is None:
+def _is_determined(column: str, other: str, types: Mapping[str, pa.DataType]) -> bool:
+    """Whether `other`, equal to `column`, determines it: not for '01' = 1 and '1' = 1, where 1 fits two strings."""
+    column_type, other_type = types.get(column), types.get(other)
+    if column_type is None or other_type is None:
         return False
-    return alike(kind, given) or not (pa.types.is_string(kind) or pa.types.is_floating(given))
+    return comparable(column_type, other_type) or not (
+        pa.types.is_string(column_type) or pa.types.is_floating(other_type)
+    )
 
 
-def _equal(left: str, right: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
+def _equal(left: str, right: str, types: Mapping[str, pa.DataType]) -> list[Dependency]:
     pairs = ((left, right), (right, left))
-    return [Rule(frozenset([b]), frozenset([a])) for a, b in pairs if _told_by(a, b, known)]
+    return [Dependency(frozenset([b]), frozenset([a])) for a, b in pairs if _is_determined(a, b, types)]
 
 
-def _filter(condition: str, known: Mapping[str, pa.DataType]) -> list[Rule]:
-    """`a = 1` makes a column always the same, unless it is a text; nothing else is looked for."""
-    found = []
+def _filter(condition: str, types: Mapping[str, pa.DataType]) -> list[Dependency]:
+    """`a = 1` makes a column constant, unless it is a string; other conditions are ignored."""
+    dependencies = []
     for part in conjuncts(parse_one(condition, dialect=Verbatim)):
         if isinstance(part, exp.EQ) and isinstance(part.left, exp.Column) and isinstance(part.right, exp.Literal):
-            kind = known.get(part.left.name)
+            kind = types.get(part.left.name)
             if part.right.is_string or (kind is not None and not pa.types.is_string(kind)):
-                found.append(Rule(frozenset(), frozenset([part.left.name])))
-    return found
+                dependencies.append(Dependency(frozenset(), frozenset([part.left.name])))
+    return dependencies
 
 
-def _join(op: Join, inputs: list[Facts], known: Mapping[str, pa.DataType]) -> Facts:
-    rules = [rule for one in inputs for rule in one.rules]
-    rules += [rule for pair in op.equal for rule in _equal(pair.left, pair.right, known)]
-    return Facts(frozenset(name for one in inputs for name in one.rows), tuple(rules))
+def _join(op: Join, inputs: list[Facts], types: Mapping[str, pa.DataType]) -> Facts:
+    dependencies = [dependency for input_ in inputs for dependency in input_.dependencies]
+    dependencies += [dependency for pair in op.equal for dependency in _equal(pair.left, pair.right, types)]
+    return Facts(frozenset(name for input_ in inputs for name in input_.rows), tuple(dependencies))
 
 
-def _match(op: Match, left: Facts, right: Facts, known: Mapping[str, pa.DataType]) -> Facts:
+def _match(op: Match, left: Facts, right: Facts, types: Mapping[str, pa.DataType]) -> Facts:
     if op.kind in ("semi", "anti"):
         return left
     rows = left.rows | right.rows
-    kept_left = left.rules if op.kind == "left" else _filled(left.rules, right.rows)
-    kept_right = right.rules if op.kind == "right" else _filled(right.rules, left.rows)
+    left_dependencies = left.dependencies if op.kind == "left" else _after_null_fill(left.dependencies, right.rows)
+    right_dependencies = right.dependencies if op.kind == "right" else _after_null_fill(right.dependencies, left.rows)
     between = []
     if op.kind != "full":
-        # equal to the key of the other side: at most one row of it, or none, belongs to each row
-        kept, other = (left, right) if op.kind == "left" else (right, left)
-        pairs = [(one.left, one.right) if op.kind == "left" else (one.right, one.left) for one in op.equal]
-        told = [column for mine, column in pairs if _told_by(column, mine, known)]
-        determined = Facts(frozenset(), other.rules).closure(told)
-        if other.rows <= determined:
-            between.append(Rule(frozenset(kept.rows), frozenset(other.rows | determined)))
-    return Facts(rows, (*kept_left, *kept_right, *between))
+        # the equal columns are a key of the optional side: each preserved row has at most one match
+        preserved, optional = (left, right) if op.kind == "left" else (right, left)
+        pairs = [(pair.left, pair.right) if op.kind == "left" else (pair.right, pair.left) for pair in op.equal]
+        determined_columns = [column for own, column in pairs if _is_determined(column, own, types)]
+        determined = Facts(frozenset(), optional.dependencies).closure(determined_columns)
+        if optional.rows <= determined:
+            between.append(Dependency(frozenset(preserved.rows), frozenset(optional.rows | determined)))
+    return Facts(rows, (*left_dependencies, *right_dependencies, *between))
 
 
-def _filled(rules: Iterable[Rule], others: frozenset[str]) -> list[Rule]:
-    """Rules of a side whose columns may be nulls: they hold for all rows, or only beside the same row of the other."""
-    return [rule if rule.solid else Rule(rule.given | others, rule.then) for rule in rules]
-
-
-def _aggregate(op: Aggregate, found: Facts) -> Facts:
-    rows = frozenset([_row(op.columns)])
-    within = frozenset(op.keys)
-    kept = [
-        Rule(rule.given, rule.then & within, rule.solid)
-        for rule in found.rules
-        if {one.partition(".")[0] for one in rule.given} <= within
+def _after_null_fill(dependencies: Iterable[Dependency], others: frozenset[str]) -> list[Dependency]:
+    """Dependencies of a null-filled side: a solid one still holds, any other only per row of the other side."""
+    return [
+        dependency if dependency.solid else Dependency(dependency.determinant | others, dependency.dependent)
+        for dependency in dependencies
     ]
-    return Facts(rows, (Rule(within, rows | set(op.columns)), *kept))
 
 
-def _ranked(op: Ranked, found: Facts) -> Facts:
-    everything = found.rows | set(op.columns)
+def _aggregate(op: Aggregate, below: Facts) -> Facts:
+    rows = frozenset([_row(op.columns)])
+    keys = frozenset(op.keys)
+    dependencies = [
+        Dependency(dependency.determinant, dependency.dependent & keys, dependency.solid)
+        for dependency in below.dependencies
+        if {column.partition(".")[0] for column in dependency.determinant} <= keys
+    ]
+    return Facts(rows, (Dependency(keys, rows | set(op.columns)), *dependencies))
+
+
+def _ranked(op: Ranked, below: Facts) -> Facts:
+    all_columns = below.rows | set(op.columns)
     numbered = [name for name, source in op.expressions if source.startswith("row_number()")]
-    rules = [Rule(frozenset([*op.partition, name]), everything) for name in numbered]
-    return Facts(found.rows, (*found.rules, *rules))
+    dependencies = [Dependency(frozenset([*op.partition, name]), all_columns) for name in numbered]
+    return Facts(below.rows, (*below.dependencies, *dependencies))

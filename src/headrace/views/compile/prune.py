@@ -1,4 +1,4 @@
-"""Only what is needed: columns that nobody uses are not read, and Projects that only rename are folded away."""
+"""Removes unused columns, and projections that only rename."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headrace.core.tables import TableShape
-from headrace.views.algebra.names import plain, quoted, renamed, used
+from headrace.views.algebra.names import as_column, columns_in, quoted, substitute
 from headrace.views.algebra.operators import (
     Aggregate,
     Join,
@@ -19,102 +19,114 @@ from headrace.views.algebra.operators import (
     UnionAll,
 )
 from headrace.views.compile.keys import facts
-from headrace.views.compile.ranking import TIES
-from headrace.views.compile.shaping import makes_rows
+from headrace.views.compile.pushdown import generates_rows
+from headrace.views.compile.ranking import TIE_BREAK
 
 
-def pruned(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:
-    """The operator with no more columns than these, and those it cannot do without."""
-    wanted = set(needed)
+def prune(op: Operator, needed: Iterable[str], tables: Mapping[str, TableShape]) -> Operator:
+    """The operator with only the needed columns and those it requires itself."""
+    used = set(needed)
     match op:
         case Scan():
-            return _scan(op, wanted, tables[op.table])
+            return _scan(op, used, tables[op.table])
         case Projection():
-            return _project(op, wanted, tables)
+            return _project(op, used, tables)
         case Selection():
-            return replace(op, input=pruned(op.input, wanted | used(op.condition), tables))
+            return replace(op, input=prune(op.input, used | columns_in(op.condition), tables))
         case UnionAll():
-            return _union(op, wanted, tables)
+            return _union(op, used, tables)
         case Join():
-            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
-            return replace(op, inputs=tuple(pruned(one, asked, tables) for one in op.inputs))
+            required = used | columns_in(op.condition) | {name for pair in op.equal for name in (pair.left, pair.right)}
+            return replace(op, inputs=tuple(prune(input_, required, tables) for input_ in op.inputs))
         case Match():
-            asked = wanted | used(op.condition) | {name for one in op.equal for name in (one.left, one.right)}
-            return replace(op, left=pruned(op.left, asked, tables), right=pruned(op.right, asked, tables))
+            required = used | columns_in(op.condition) | {name for pair in op.equal for name in (pair.left, pair.right)}
+            return replace(op, left=prune(op.left, required, tables), right=prune(op.right, required, tables))
         case Aggregate():
-            return _aggregate(op, wanted, tables)
+            return _aggregate(op, used, tables)
         case Ranked():
-            return _ranked(op, wanted, tables)
+            return _ranked(op, used, tables)
 
 
-def _scan(op: Scan, wanted: set[str], shape: TableShape) -> Scan:
-    """At least one column: the key's, which changes least."""
-    fields = tuple(one for one in op.fields if one[0] in wanted)
+def _scan(op: Scan, used: set[str], shape: TableShape) -> Scan:
+    """Keeps at least one column: of the key, which changes least."""
+    fields = tuple(field for field in op.fields if field[0] in used)
     if fields:
         return replace(op, fields=fields)
-    least = shape.key[0] if shape.key else op.fields[0][1]
-    return replace(op, fields=tuple(one for one in op.fields if one[1] == least))
+    minimal = shape.key[0] if shape.key else op.fields[0][1]
+    return replace(op, fields=tuple(field for field in op.fields if field[1] == minimal))
 
 
-def _project(op: Projection, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
-    kept = tuple(one for one in op.expressions if one[0] in wanted or makes_rows(one[1]))
-    if not kept:
-        return pruned(op.input, wanted, tables)  # only how many rows there are matters
-    inner = pruned(op.input, used(*(source for _, source in kept)), tables)
-    return folded(Projection(inner, kept))
+def _project(op: Projection, used: set[str], tables: Mapping[str, TableShape]) -> Operator:
+    expressions = tuple(
+        expression for expression in op.expressions if expression[0] in used or generates_rows(expression[1])
+    )
+    if not expressions:
+        return prune(op.input, used, tables)  # only the number of rows matters
+    inner = prune(op.input, columns_in(*(source for _, source in expressions)), tables)
+    return fold_projection(Projection(inner, expressions))
 
 
-def folded(op: Projection) -> Operator:
-    """Without what is below it, where that or this only passes columns on."""
+def fold_projection(op: Projection) -> Operator:
+    """Merges a projection with the operator below it, if one of them only passes columns through."""
     below = op.input
     if op.expressions == tuple((name, quoted(name)) for name in below.columns):
         return below
-    names = [plain(source) for _, source in op.expressions]
+    names = [as_column(source) for _, source in op.expressions]
     renames = None not in names and len(set(names)) == len(names)
     if isinstance(below, Scan) and renames:
         fields = dict(below.fields)
-        return Scan(below.table, tuple((name, fields[plain(source) or ""]) for name, source in op.expressions))
+        return Scan(below.table, tuple((name, fields[as_column(source) or ""]) for name, source in op.expressions))
     if not isinstance(below, Projection):
         return op
-    if all(plain(source) for _, source in below.expressions):
+    if all(as_column(source) for _, source in below.expressions):
         sources = dict(below.expressions)
-        return Projection(below.input, tuple((name, renamed(source, sources)) for name, source in op.expressions))
+        return Projection(below.input, tuple((name, substitute(source, sources)) for name, source in op.expressions))
     if renames and set(names) == set(below.columns):
         sources = dict(below.expressions)
-        return Projection(below.input, tuple((name, sources[plain(source) or ""]) for name, source in op.expressions))
+        return Projection(
+            below.input, tuple((name, sources[as_column(source) or ""]) for name, source in op.expressions)
+        )
     return op
 
 
-def _union(op: UnionAll, wanted: set[str], tables: Mapping[str, TableShape]) -> UnionAll:
-    """All inputs keep the same columns, in the same order."""
-    kept = [name for name in op.columns if name in wanted] or [op.columns[0]]
+def _union(op: UnionAll, used: set[str], tables: Mapping[str, TableShape]) -> UnionAll:
+    """All inputs have the same columns in the same order."""
+    columns = [name for name in op.columns if name in used] or [op.columns[0]]
     inputs = []
-    for one in op.inputs:
-        made = pruned(one, kept, tables)
-        exact = made if list(made.columns) == kept else Projection(made, tuple((name, quoted(name)) for name in kept))
+    for input_ in op.inputs:
+        pruned = prune(input_, columns, tables)
+        exact = (
+            pruned
+            if list(pruned.columns) == columns
+            else Projection(pruned, tuple((name, quoted(name)) for name in columns))
+        )
         inputs.append(exact)
     return UnionAll(tuple(inputs))
 
 
-def _aggregate(op: Aggregate, wanted: set[str], tables: Mapping[str, TableShape]) -> Aggregate:
-    """Keys make the groups, so all of them stay; a group of all rows needs a call."""
-    calls = tuple(one for one in op.calls if one.name in wanted)
+def _aggregate(op: Aggregate, used: set[str], tables: Mapping[str, TableShape]) -> Aggregate:
+    """All keys stay, since they define the groups; without keys at least one call stays."""
+    calls = tuple(call for call in op.calls if call.name in used)
     if not calls and not op.keys:
         calls = op.calls[:1]
-    asked = set(op.keys) | used(*(one.sql for one in calls))
-    return replace(op, input=pruned(op.input, asked, tables), calls=calls)
+    required = set(op.keys) | columns_in(*(call.sql for call in calls))
+    return replace(op, input=prune(op.input, required, tables), calls=calls)
 
 
-def _ranked(op: Ranked, wanted: set[str], tables: Mapping[str, TableShape]) -> Operator:
-    """Ties are broken by a key of the rows where there is one, else by all columns that are in use."""
-    kept = tuple(one for one in op.expressions if one[0] in wanted)
-    if not kept:
-        return pruned(op.input, wanted, tables)
-    asked = (wanted | used(*(source for _, source in kept)) | set(op.partition)) & set(op.input.columns)
-    if TIES not in used(*(source for _, source in kept)):
-        return replace(op, input=pruned(op.input, asked, tables), expressions=kept)
-    key = facts(op.input, tables).key(sorted(op.input.columns, key=lambda name: name not in asked))
-    inner = pruned(op.input, asked | set(key), tables)
+def _ranked(op: Ranked, used: set[str], tables: Mapping[str, TableShape]) -> Operator:
+    """A key of the rows breaks ties; without one, all columns in use."""
+    expressions = tuple(expression for expression in op.expressions if expression[0] in used)
+    if not expressions:
+        return prune(op.input, used, tables)
+    required = (used | columns_in(*(source for _, source in expressions)) | set(op.partition)) & set(op.input.columns)
+    if TIE_BREAK not in columns_in(*(source for _, source in expressions)):
+        return replace(op, input=prune(op.input, required, tables), expressions=expressions)
+    key = facts(op.input, tables).key(sorted(op.input.columns, key=lambda name: name not in required))
+    inner = prune(op.input, required | set(key), tables)
     ties = [name for name in key or inner.columns if name not in op.partition] or list(inner.columns[:1])
-    by = ", ".join(quoted(name) for name in ties)
-    return replace(op, input=inner, expressions=tuple((name, renamed(one, {TIES: by})) for name, one in kept))
+    tie_order = ", ".join(quoted(name) for name in ties)
+    return replace(
+        op,
+        input=inner,
+        expressions=tuple((name, substitute(expression, {TIE_BREAK: tie_order})) for name, expression in expressions),
+    )

@@ -1,7 +1,11 @@
-"""The rules: what a change of an operator's inputs changes in its result. One function per rule, texts in, text out.
+"""The delta rules: how a delta of an operator's inputs changes its result.
 
-Weighted rows add up, so a rule is right when old result + its answer = the result of the new inputs. Linear operators
-need no rule: what they do to rows they do to changes. `relations` says which texts the rules get.
+The join delta Δ(A⋈B) = ΔA⋈B + A⋈ΔB + ΔA⋈ΔB is `join_delta`, as one term per changed input: ΔA⋈(B+ΔB) + A⋈ΔB. Outer,
+semi and anti joins are `match_delta`, aggregates `regroup_delta` and `aggregate_delta`, windows `ranking_delta`.
+
+A rule takes SQL queries of weighted rows and returns one; None stands for no rows. Weighted rows add up, so a rule is
+right if old result + delta = result of the new inputs. Linear operators need no rule: they apply to deltas as they do
+to rows. `relations` decides which queries a rule gets.
 """
 
 from __future__ import annotations
@@ -11,24 +15,33 @@ from collections.abc import Mapping, Sequence
 from headrace.core.schema import quoted
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import ID, Aggregate, Join, Match, Ranked
-from headrace.views.algebra.texts import broadcast, emptied, hashed, in_one_task, listed, negated, select, united
-from headrace.views.maintain.plain import compared
+from headrace.views.algebra.sql_text import (
+    broadcast_hint,
+    column_list,
+    empty_rows,
+    hash_join_hint,
+    in_one_task,
+    negate,
+    select,
+    union_all,
+)
+from headrace.views.maintain.batch_query import match_condition
 from headrace.views.maintain.sums import COUNT, Sums
 
 _MATCHES = {"left": "LEFT", "right": "RIGHT", "full": "FULL", "semi": "LEFT SEMI", "anti": "LEFT ANTI"}
 
 
-def consolidated(text: str, columns: Sequence[str]) -> str:
-    """Each row once, with all its weights added up; those that come to nothing are left out."""
-    group = f"GROUP BY {', '.join(listed(columns))} " if columns else ""
+def consolidate(query: str, columns: Sequence[str]) -> str:
+    """Each distinct row once, with the sum of its weights; rows of weight 0 are dropped."""
+    group = f"GROUP BY {', '.join(column_list(columns))} " if columns else ""
     total = f"sum({WEIGHT})"
-    return select([*listed(columns), f"{total} AS {WEIGHT}"], text, f"{group}HAVING {total} <> 0")
+    return select([*column_list(columns), f"{total} AS {WEIGHT}"], query, f"{group}HAVING {total} <> 0")
 
 
-def copies(text: str, columns: Sequence[str]) -> str:
-    """Each row as often as it is there, without a weight: what Spark's own aggregates and windows work on."""
+def unweighted(query: str, columns: Sequence[str]) -> str:
+    """Each row as often as its weight says: the input of Spark's own aggregates and window functions."""
     repeated = f"LATERAL VIEW explode(array_repeat(0, CAST({WEIGHT} AS INT))) __copies AS __copy"
-    return select(listed(columns) or ["1 AS `__one`"], consolidated(text, columns), repeated)
+    return select(column_list(columns) or ["1 AS `__one`"], consolidate(query, columns), repeated)
 
 
 def join_delta(
@@ -39,194 +52,216 @@ def join_delta(
     small: bool,
     one_task: bool,
 ) -> str | None:
-    """The change of each input, joined with the others: those before it as they were, those after it as they are."""
+    """The join delta: Δ(A⋈B) = ΔA⋈B_new + A_old⋈ΔB, which is ΔA⋈B + A⋈ΔB + ΔA⋈ΔB.
+
+    One term for each changed input, joined with the old rows of the inputs before it and the new rows of those after.
+    """
     terms = []
-    for number, change in enumerate(delta):
-        sides = [*old[:number], change, *new[number + 1 :]]
-        given = [side for side in sides if side is not None]
-        if len(given) == len(sides):  # a side without rows leaves nothing
-            terms.append(joined(join, given, number, small, one_task))
-    return united(terms)
+    for changed, input_delta in enumerate(delta):
+        sides = [*old[:changed], input_delta, *new[changed + 1 :]]
+        present = [side for side in sides if side is not None]
+        if len(present) == len(sides):  # a join with an empty side is empty
+            terms.append(join_sides(join, present, changed, small, one_task))
+    return union_all(terms)
 
 
-def joined(join: Join, sides: Sequence[str], first: int, small: bool, one_task: bool = False) -> str:
-    """The sides joined one after the other, beginning with the one that has few rows, along the equal columns."""
+def join_sides(join: Join, sides: Sequence[str], first: int, small: bool, one_task: bool = False) -> str:
+    """Joins the sides one after the other along the equal columns, starting with the small side `first`."""
     if one_task:
         sides = [in_one_task(side) for side in sides]
-    text, have = sides[first], list(join.inputs[first].columns)
-    left = [number for number in range(len(sides)) if number != first]
-    while left:
-        number = next((n for n in left if _pairs(join, have, join.inputs[n].columns)), left[0])
-        left.remove(number)
+    query, joined_columns = sides[first], list(join.inputs[first].columns)
+    remaining = [number for number in range(len(sides)) if number != first]
+    while remaining:
+        number = next(
+            (n for n in remaining if _equal_conditions(join, joined_columns, join.inputs[n].columns)), remaining[0]
+        )
+        remaining.remove(number)
         columns = join.inputs[number].columns
-        same = _pairs(join, have, columns)
-        how = f"JOIN ({sides[number]}) r ON {' AND '.join(same)}" if same else f"CROSS JOIN ({sides[number]}) r"
-        what = [*listed(have, "l"), *listed(columns, "r"), f"l.{WEIGHT} * r.{WEIGHT} AS {WEIGHT}"]
-        hint = hashed("l") if one_task and same else broadcast("l", small)
-        text = f"SELECT {hint}{', '.join(what)} FROM ({text}) l {how}"
-        have += columns
-    return select([*listed(join.columns), WEIGHT], text, f"WHERE {join.condition}" if join.condition else "")
+        conditions = _equal_conditions(join, joined_columns, columns)
+        join_clause = (
+            f"JOIN ({sides[number]}) r ON {' AND '.join(conditions)}"
+            if conditions
+            else f"CROSS JOIN ({sides[number]}) r"
+        )
+        selected = [
+            *column_list(joined_columns, "l"),
+            *column_list(columns, "r"),
+            f"l.{WEIGHT} * r.{WEIGHT} AS {WEIGHT}",
+        ]
+        hint = hash_join_hint("l") if one_task and conditions else broadcast_hint("l", small)
+        query = f"SELECT {hint}{', '.join(selected)} FROM ({query}) l {join_clause}"
+        joined_columns += columns
+    return select([*column_list(join.columns), WEIGHT], query, f"WHERE {join.condition}" if join.condition else "")
 
 
-def _pairs(join: Join, have: Sequence[str], columns: Sequence[str]) -> list[str]:
-    found = []
-    for one in join.equal:
-        sign = "<=>" if one.nulls else "="
-        for left, right in ((one.left, one.right), (one.right, one.left)):
-            if left in have and right in columns:
-                found.append(f"l.{quoted(left)} {sign} r.{quoted(right)}")
-    return found
+def _equal_conditions(join: Join, left_columns: Sequence[str], right_columns: Sequence[str]) -> list[str]:
+    conditions = []
+    for pair in join.equal:
+        sign = "<=>" if pair.nulls else "="
+        for left, right in ((pair.left, pair.right), (pair.right, pair.left)):
+            if left in left_columns and right in right_columns:
+                conditions.append(f"l.{quoted(left)} {sign} r.{quoted(right)}")
+    return conditions
 
 
-def match(
+def match_delta(
     op: Match, old: tuple[str | None, str | None], new: tuple[str | None, str | None], types: Mapping[str, str]
 ) -> str:
-    """The touched groups as they are, less the same as they were. Both sides hold only the rows of those groups."""
-    after, before = _matched(op, new, types), _matched(op, old, types)
-    both = united([after, None if before is None else negated(op.columns, before)])
-    return consolidated(both or emptied(types), op.columns)
+    """New rows of the touched groups minus their old rows. Both sides hold only rows of these groups."""
+    after, before = _match_sides(op, new, types), _match_sides(op, old, types)
+    both = union_all([after, None if before is None else negate(op.columns, before)])
+    return consolidate(both or empty_rows(types), op.columns)
 
 
-def _matched(op: Match, sides: tuple[str | None, str | None], types: Mapping[str, str]) -> str | None:
+def _match_sides(op: Match, sides: tuple[str | None, str | None], types: Mapping[str, str]) -> str | None:
     if sides == (None, None):
         return None
     names = (op.left.columns, op.right.columns)
-    # rows that came and went must not match, so each side is added up first; then every weight is above 0
+    # deleted rows must not match: after consolidation every weight is above 0
     left, right = (
-        consolidated(side, columns) if side is not None else emptied({name: types.get(name, "INT") for name in columns})
+        consolidate(side, columns)
+        if side is not None
+        else empty_rows({name: types.get(name, "INT") for name in columns})
         for side, columns in zip(sides, names, strict=True)
     )
     one_sided = op.kind in ("semi", "anti")
     weight = f"l.{WEIGHT}" if one_sided else f"coalesce(l.{WEIGHT}, 1) * coalesce(r.{WEIGHT}, 1)"
-    what = [*listed(op.columns), f"{weight} AS {WEIGHT}"]
-    return f"SELECT {', '.join(what)} FROM ({left}) l {_MATCHES[op.kind]} JOIN ({right}) r ON {compared(op)}"
+    selected = [*column_list(op.columns), f"{weight} AS {WEIGHT}"]
+    return f"SELECT {', '.join(selected)} FROM ({left}) l {_MATCHES[op.kind]} JOIN ({right}) r ON {match_condition(op)}"
 
 
-def unmatchable(op: Match, left: str | None, right: str | None, types: Mapping[str, str]) -> str | None:
-    """What changed among rows that match nothing because a column that has to be equal is null."""
+def unmatchable_delta(op: Match, left: str | None, right: str | None, types: Mapping[str, str]) -> str | None:
+    """The delta of rows that have no match because an equal column is null."""
     parts = []
     for side, kinds, columns in (
         (left, ("left", "full", "anti"), op.left.columns),
         (right, ("right", "full"), op.right.columns),
     ):
-        strict = [name for one in op.equal if not one.nulls for name in (one.left, one.right) if name in columns]
+        strict = [name for pair in op.equal if not pair.nulls for name in (pair.left, pair.right) if name in columns]
         if side is None or op.kind not in kinds or not strict:
             continue
-        nothing = " OR ".join(f"{quoted(name)} IS NULL" for name in strict)
-        what = [quoted(n) if n in columns else f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in op.columns]
-        parts.append(select([*what, WEIGHT], side, f"WHERE {nothing}"))
-    text = united(parts)
-    return None if text is None else consolidated(text, op.columns)
+        has_null = " OR ".join(f"{quoted(name)} IS NULL" for name in strict)
+        selected = [quoted(n) if n in columns else f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in op.columns]
+        parts.append(select([*selected, WEIGHT], side, f"WHERE {has_null}"))
+    query = union_all(parts)
+    return None if query is None else consolidate(query, op.columns)
 
 
-def regroup(op: Aggregate, rows: str, before: str | None) -> str:
-    """The touched groups computed anew by Spark's own functions, less what was remembered of them."""
-    group = f"GROUP BY {', '.join(listed(op.keys))}" if op.keys else ""
-    what = [*listed(op.keys), *(f"{call.sql} AS {quoted(call.name)}" for call in op.calls)]
-    after = select([*what, f"CAST(1 AS BIGINT) AS {WEIGHT}"], copies(rows, op.input.columns), group)
-    return _less(after, before, op.columns)
+def regroup_delta(op: Aggregate, rows: str, before: str | None) -> str:
+    """Recomputes the touched groups with Spark's own functions, and subtracts their stored result `before`."""
+    group = f"GROUP BY {', '.join(column_list(op.keys))}" if op.keys else ""
+    selected = [*column_list(op.keys), *(f"{call.sql} AS {quoted(call.name)}" for call in op.calls)]
+    after = select([*selected, f"CAST(1 AS BIGINT) AS {WEIGHT}"], unweighted(rows, op.input.columns), group)
+    return _difference(after, before, op.columns)
 
 
-def ranked(op: Ranked, rows: str, before: str | None) -> str:
-    """The touched partitions with their window functions computed anew, less what was remembered of them."""
-    what = [*listed(op.input.columns), *(f"{sql} AS {quoted(name)}" for name, sql in op.expressions)]
-    after = select([*what, f"CAST(1 AS BIGINT) AS {WEIGHT}"], copies(rows, op.input.columns))
-    return _less(after, before, op.columns)
+def ranking_delta(op: Ranked, rows: str, before: str | None) -> str:
+    """Recomputes the window functions of the touched partitions, and subtracts their stored result `before`."""
+    selected = [*column_list(op.input.columns), *(f"{sql} AS {quoted(name)}" for name, sql in op.expressions)]
+    after = select([*selected, f"CAST(1 AS BIGINT) AS {WEIGHT}"], unweighted(rows, op.input.columns))
+    return _difference(after, before, op.columns)
 
 
-def _less(after: str, before: str | None, columns: Sequence[str]) -> str:
-    both = united([after, None if before is None else negated(columns, before)])
+def _difference(after: str, before: str | None, columns: Sequence[str]) -> str:
+    both = union_all([after, None if before is None else negate(columns, before)])
     assert both is not None
-    return consolidated(both, columns)
+    return consolidate(both, columns)
 
 
-def added(op: Aggregate, sums: Sums, change: str) -> str:
-    """What each changed row adds to the sums of its group."""
-    what = [f"CAST({one.added} AS {one.type}) AS {quoted(one.name)}" for one in sums.columns]
-    return select([*listed(op.keys), *what], change)
+def sum_terms(op: Aggregate, sums: Sums, delta: str) -> str:
+    """The term that each changed row adds to each sum of its group."""
+    terms = [f"CAST({sum_.term} AS {sum_.type}) AS {quoted(sum_.name)}" for sum_ in sums.columns]
+    return select([*column_list(op.keys), *terms], delta)
 
 
-def added_up(op: Aggregate, sums: Sums, text: str) -> str:
-    """One row per group."""
-    group = f"GROUP BY {', '.join(listed(op.keys))}" if op.keys else ""
-    what = [f"coalesce(sum({quoted(one.name)}), CAST(0 AS {one.type})) AS {quoted(one.name)}" for one in sums.columns]
-    return select([*listed(op.keys), *what], text, group)
+def total_sums(op: Aggregate, sums: Sums, query: str) -> str:
+    """The total of each sum, one row per group."""
+    group = f"GROUP BY {', '.join(column_list(op.keys))}" if op.keys else ""
+    totals = [
+        f"coalesce(sum({quoted(sum_.name)}), CAST(0 AS {sum_.type})) AS {quoted(sum_.name)}" for sum_ in sums.columns
+    ]
+    return select([*column_list(op.keys), *totals], query, group)
 
 
-def groups_left(op: Aggregate, sums: Sums, text: str) -> str:
-    """The sums of all groups that are still there, added up."""
-    total = added_up(op, sums, text)
+def consolidate_sums(op: Aggregate, sums: Sums, query: str) -> str:
+    """The totals of all groups that still have rows."""
+    total = total_sums(op, sums, query)
     return f"{total} HAVING sum({quoted(COUNT)}) <> 0" if op.keys else total
 
 
-def linear_aggregate(op: Aggregate, sums: Sums, change: str | None, before: str | None, one_task: bool) -> str:
-    """By touched group: what is added to its sums, what they were (`…_old`) and what they are (`…_now`)."""
-    names = [*listed(op.keys), *listed(one.name for one in sums.columns)]
+def sums_delta(op: Aggregate, sums: Sums, delta: str | None, before: str | None, one_task: bool) -> str:
+    """For each touched group: the delta of its sums, their old values (`…_old`) and their new values (`…_now`)."""
+    names = [*column_list(op.keys), *column_list(sum_.name for sum_ in sums.columns)]
     parts = [
-        None if text is None else select([*names, f"{touched} AS __touched"], text)
-        for text, touched in ((change, 1), (before, 0))
+        None if query is None else select([*names, f"{touched} AS __touched"], query)
+        for query, touched in ((delta, 1), (before, 0))
     ]
-    # not by adding the two: the sum of two wide decimals loses a digit, that of a column does not
-    total = [
-        f"coalesce(sum({quoted(one.name)}){which}, CAST(0 AS {one.type})) AS {quoted(one.name + suffix)}"
-        for suffix, which in _OF_GROUP.items()
-        for one in sums.columns
+    # not old + delta: adding two wide decimals loses a digit, sum() of a column does not
+    totals = [
+        f"coalesce(sum({quoted(sum_.name)}){filter_}, CAST(0 AS {sum_.type})) AS {quoted(sum_.name + suffix)}"
+        for suffix, filter_ in _OF_GROUP.items()
+        for sum_ in sums.columns
     ]
-    rest = f"GROUP BY {', '.join(listed(op.keys))} HAVING max(__touched) = 1" if op.keys else ""
-    rows = united(parts) or _no_sums(sums)
-    return select([*listed(op.keys), *total], in_one_task(rows) if one_task else rows, rest)
+    rest = f"GROUP BY {', '.join(column_list(op.keys))} HAVING max(__touched) = 1" if op.keys else ""
+    rows = union_all(parts) or _no_sums(sums)
+    return select([*column_list(op.keys), *totals], in_one_task(rows) if one_task else rows, rest)
 
 
 OLD, NOW = "_old", "_now"
-"""Behind the name of a sum: what it was before a batch, and what it is after it."""
+"""Suffixes of a sum's name: its value before and after a batch."""
 _OF_GROUP = {"": " FILTER (WHERE __touched = 1)", OLD: " FILTER (WHERE __touched = 0)", NOW: ""}
 
 
 def _no_sums(sums: Sums) -> str:
-    return f"SELECT {', '.join(f'CAST(0 AS {one.type}) AS {quoted(one.name)}' for one in sums.columns)}, 1 AS __touched"
-
-
-def answers_changed(op: Aggregate, sums: Sums, groups: str, first: bool) -> str:
-    """The rows of the touched groups as they are, less the same as they were, where they differ."""
-    before, after = (sums.answers(lambda one, of=of: quoted(one.name + of)) for of in (OLD, NOW))  # type: ignore[misc]
-    was, now = (exists(op, of) for of in (OLD, NOW))
-    if first:
-        was = "false"
-    same = " AND ".join([was, now, *(f"({a}) <=> ({b})" for a, b in zip(before, after, strict=True))])
-    rows = [(after, 1, now), *([] if first else [(before, -1, was)])]
-    text = united(_answered(op, values, weight, groups, f"{there} AND NOT ({same})") for values, weight, there in rows)
-    assert text is not None
-    return text
-
-
-def numbered(op: Aggregate, groups: str, names: Sequence[str]) -> str:
-    """Rows that have no key, each copy of them with an `_id`: a hash of the row and the number of the copy."""
-    count = [quoted(COUNT + of) for of in (OLD, NOW)]
-    copy = f"sequence(least({', '.join(count)}), greatest({', '.join(count)}) - 1)"
-    moment = "yyyy-MM-dd HH:mm:ss.SSSSSS"
-    options = f"map('timestampFormat', '{moment}', 'timestampNTZFormat', '{moment}')"
-    row = ", ".join(listed(names))
-    return select(
-        [
-            f"concat(sha2(to_json(struct({row}), {options}), 256), '-', __copy) AS {quoted(ID)}",
-            *listed(names),
-            f"CAST(sign({count[1]} - {count[0]}) AS BIGINT) AS {WEIGHT}",
-        ],
-        select([f"{quoted(a)} AS {quoted(b)}" for a, b in zip(op.keys, names, strict=True)] + count, groups),
-        f"LATERAL VIEW explode({copy}) __copies AS __copy WHERE {count[0]} <> {count[1]}",
+    return (
+        f"SELECT {', '.join(f'CAST(0 AS {sum_.type}) AS {quoted(sum_.name)}' for sum_ in sums.columns)}, 1 AS __touched"
     )
 
 
-def answers(op: Aggregate, sums: Sums, groups: str) -> str:
-    """The rows of all groups, of sums that are added up."""
-    return _answered(op, sums.answers(lambda one: quoted(one.name)), 1, groups, exists(op))
+def aggregate_delta(op: Aggregate, sums: Sums, groups: str, first: bool) -> str:
+    """New result rows of the touched groups minus their old ones, where they differ."""
+    before, after = (sums.results(lambda sum_, suffix=suffix: quoted(sum_.name + suffix)) for suffix in (OLD, NOW))  # type: ignore[misc]
+    existed, exists = (group_exists(op, suffix) for suffix in (OLD, NOW))
+    if first:
+        existed = "false"
+    same = " AND ".join([existed, exists, *(f"({a}) <=> ({b})" for a, b in zip(before, after, strict=True))])
+    rows = [(after, 1, exists), *([] if first else [(before, -1, existed)])]
+    query = union_all(
+        _result_rows(op, values, weight, groups, f"{group_exists_} AND NOT ({same})")
+        for values, weight, group_exists_ in rows
+    )
+    assert query is not None
+    return query
 
 
-def _answered(op: Aggregate, values: Sequence[str], weight: int, groups: str, where: str) -> str:
-    what = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
-    return select([*listed(op.keys), *what, f"CAST({weight} AS BIGINT) AS {WEIGHT}"], groups, f"WHERE {where}")
+def copies_with_id(op: Aggregate, groups: str, names: Sequence[str]) -> str:
+    """Rows without a key, each copy with an `_id`: a hash of the row and the number of the copy."""
+    counts = [quoted(COUNT + suffix) for suffix in (OLD, NOW)]
+    copy = f"sequence(least({', '.join(counts)}), greatest({', '.join(counts)}) - 1)"
+    time_format = "yyyy-MM-dd HH:mm:ss.SSSSSS"
+    options = f"map('timestampFormat', '{time_format}', 'timestampNTZFormat', '{time_format}')"
+    row = ", ".join(column_list(names))
+    return select(
+        [
+            f"concat(sha2(to_json(struct({row}), {options}), 256), '-', __copy) AS {quoted(ID)}",
+            *column_list(names),
+            f"CAST(sign({counts[1]} - {counts[0]}) AS BIGINT) AS {WEIGHT}",
+        ],
+        select([f"{quoted(a)} AS {quoted(b)}" for a, b in zip(op.keys, names, strict=True)] + counts, groups),
+        f"LATERAL VIEW explode({copy}) __copies AS __copy WHERE {counts[0]} <> {counts[1]}",
+    )
 
 
-def exists(op: Aggregate, which: str = "") -> str:
-    """A group is there while it has rows; what is not grouped always is."""
-    return f"{quoted(COUNT + which)} > 0" if op.keys else "true"
+def aggregate_rows(op: Aggregate, sums: Sums, groups: str) -> str:
+    """The result rows of all groups, from totalled sums."""
+    return _result_rows(op, sums.results(lambda sum_: quoted(sum_.name)), 1, groups, group_exists(op))
+
+
+def _result_rows(op: Aggregate, values: Sequence[str], weight: int, groups: str, where: str) -> str:
+    results = [f"{value} AS {quoted(call.name)}" for value, call in zip(values, op.calls, strict=True)]
+    return select([*column_list(op.keys), *results, f"CAST({weight} AS BIGINT) AS {WEIGHT}"], groups, f"WHERE {where}")
+
+
+def group_exists(op: Aggregate, suffix: str = "") -> str:
+    """The condition that a group exists: it has rows. The group of an aggregate without keys always exists."""
+    return f"{quoted(COUNT + suffix)} > 0" if op.keys else "true"

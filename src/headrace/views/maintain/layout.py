@@ -1,4 +1,4 @@
-"""What a view keeps between batches, and which changes are computed once and then used by several texts."""
+"""The layout of a view's state: which operators are stored, and which deltas are computed once and reused."""
 
 from __future__ import annotations
 
@@ -20,44 +20,47 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.maintain.plain import OperatorTypes
+from headrace.views.maintain.batch_query import OperatorTypes
 from headrace.views.maintain.sums import Sums, as_sums
 
-_FRESH = re.compile(r"_\d+$")
-"""What was put behind the name that a column has in the text."""
+_NUMBER_SUFFIX = re.compile(r"_\d+$")
+"""The suffix that makes a column name of the query unique."""
 
 
 @dataclass
 class Layout:
-    """Operators in the order in which their changes are computed."""
+    """The stored operators, and the deltas in the order in which they are computed."""
 
-    taken: dict[Operator, str] = field(default_factory=dict)
-    """Those whose changes are computed once, with the name that they get."""
-    kept: set[Operator] = field(default_factory=set)
-    """Those whose result, or whose sums, are kept from batch to batch."""
+    delta_names: dict[Operator, str] = field(default_factory=dict)
+    """Operators whose delta is computed once, and the name of that relation."""
+    stored: set[Operator] = field(default_factory=set)
+    """Operators whose result, or whose sums, are part of the state."""
     sums: dict[Operator, Sums] = field(default_factory=dict)
-    """Aggregates that are kept as sums."""
+    """Aggregates maintained as sums."""
 
 
 def layout(root: Operator, types: OperatorTypes) -> Layout:
-    """Sums, and what was remembered of groups, are always kept. Besides, a join needs its inputs as they were, and so
-    does a group, of the values that are touched: tables have that themselves, and below a group a join can be computed
-    again from the touched values; all else is kept."""
-    made = Layout()
+    """The layout for a query.
+
+    Sums and results of groups are always stored. A join needs the old rows of its inputs, and a group the old rows of
+    the touched values: tables provide theirs, and a join below a group is recomputed for the touched values. All other
+    inputs are stored.
+    """
+    result = Layout()
     for operator in _bottom_up(root):
         _refuse_maps(operator, types)
         if isinstance(operator, Aggregate) and (sums := as_sums(operator, types)) is not None:
-            made.sums[operator] = sums
+            result.sums[operator] = sums
         if isinstance(operator, Aggregate | Ranked):
-            made.taken[operator] = ""
-            made.kept.add(operator)
-        if isinstance(operator, Join | Match | Aggregate | Ranked) and operator not in made.sums:
-            core = [one for below in inputs_of(operator) for one in _core(below)]
-            made.taken |= dict.fromkeys(core, "")
-            made.kept |= {one for one in core if isinstance(operator, Join) or not isinstance(one, Join)}
-    order = [one for one in dict.fromkeys(_bottom_up(root)) if one in made.taken]
-    made.taken = {one: f"r{number}" for number, one in enumerate(order)}
-    return made
+            result.delta_names[operator] = ""
+            result.stored.add(operator)
+        if isinstance(operator, Join | Match | Aggregate | Ranked) and operator not in result.sums:
+            core = [op for below in inputs_of(operator) for op in _core(below)]
+            result.delta_names |= dict.fromkeys(core, "")
+            result.stored |= {op for op in core if isinstance(operator, Join) or not isinstance(op, Join)}
+    order = [op for op in dict.fromkeys(_bottom_up(root)) if op in result.delta_names]
+    result.delta_names = {op: f"r{number}" for number, op in enumerate(order)}
+    return result
 
 
 def _bottom_up(operator: Operator) -> Iterator[Operator]:
@@ -67,7 +70,7 @@ def _bottom_up(operator: Operator) -> Iterator[Operator]:
 
 
 def _core(operator: Operator) -> list[Operator]:
-    """The operators that are not linear, right below those that are."""
+    """The first non-linear operators at or below this one."""
     match operator:
         case Scan():
             return []
@@ -78,19 +81,19 @@ def _core(operator: Operator) -> list[Operator]:
 
 
 def _refuse_maps(operator: Operator, types: OperatorTypes) -> None:
-    """Rows are told apart by all their columns, and Spark cannot compare maps."""
+    """Rows are compared by all their columns, and Spark cannot compare maps."""
     if isinstance(operator, Match | Aggregate | Ranked):
         for below in inputs_of(operator):
             refuse_maps(below, types)
 
 
 def refuse_maps(operator: Operator, types: OperatorTypes) -> None:
-    """Refuse columns that are maps, or have maps in them."""
-    for one in types.schema(operator):
-        if "map<" in ddl_type(one.type):
-            name = _FRESH.sub("", one.name)
+    """Refuse columns that are maps or contain maps."""
+    for column in types.schema(operator):
+        if "map<" in ddl_type(column.type):
+            name = _NUMBER_SUFFIX.sub("", column.name)
             raise ProjectError(
                 "view-unsupported",
-                f"column '{name}' is a map: rows of a view are compared by all their columns, and maps cannot be",
-                hint="select the values that are needed, m['key'], or map_entries(m)",
+                f"column '{name}' is a map: a view compares rows by all columns, and maps cannot be compared",
+                hint="select the values you need, m['key'], or map_entries(m)",
             )

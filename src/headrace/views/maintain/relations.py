@@ -1,4 +1,4 @@
-"""The relations of a view in one batch as texts of Spark SQL: what changed, what was, what is."""
+"""The relations of a view in one batch as Spark SQL: deltas, old rows and new rows of each operator."""
 
 from __future__ import annotations
 
@@ -20,64 +20,73 @@ from headrace.views.algebra.operators import (
     UnionAll,
     inputs_of,
 )
-from headrace.views.algebra.texts import SMALL, KeyMatch, Within, emptied, listed, restricted, select, united
+from headrace.views.algebra.sql_text import (
+    SMALL_BATCH,
+    KeyMatch,
+    Restriction,
+    column_list,
+    empty_rows,
+    restrict,
+    select,
+    union_all,
+)
 from headrace.views.maintain import deltas
+from headrace.views.maintain.batch_query import OperatorTypes, aliased
 from headrace.views.maintain.layout import Layout
-from headrace.views.maintain.plain import OperatorTypes, named
 
 _ONE_TASK = 200_000
-"""Tables and relations of up to so many rows together are read by a single task beside few changes."""
+"""Tables and stored relations of up to this many rows in total are read by a single task in a small batch."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The name of a relation that Spark knows, and how many rows it has."""
+class TempRelation:
+    """A temporary view of Spark: its name and row count."""
 
     name: str
     rows: int
 
 
 class Relations:
-    """Answers in texts; None says that there are no rows. `took` tells it what was computed meanwhile."""
+    """Gives SQL for the rows and deltas of operators; None means no rows. `set_delta` adds deltas already computed."""
 
     def __init__(
         self,
         layout: Layout,
         types: OperatorTypes,
-        changed: Mapping[str, Shown],
-        old: Callable[[str], Shown],
-        kept: Mapping[Operator, Shown],
+        changed: Mapping[str, TempRelation],
+        old: Callable[[str], TempRelation],
+        stored: Mapping[Operator, TempRelation],
         first: bool,
     ) -> None:
         self._layout, self._types = layout, types
-        self._changed, self._old, self.kept = changed, old, kept
+        self._changed, self._old, self.stored = changed, old, stored
         self.first = first
-        """In the first batch there was nothing before, whatever tables say."""
-        self._taken: dict[Operator, tuple[str | None, int]] = {}
-        self._read: dict[str, int] = {}
-        """How many rows the tables have that were asked for."""
+        """In the first batch all rows are new, whatever the tables report."""
+        self._deltas: dict[Operator, tuple[str | None, int]] = {}
+        self._table_rows: dict[str, int] = {}
+        """Row counts of the tables read so far."""
 
-    def took(self, operator: Operator, text: str | None, rows: int) -> None:
-        """The changes of this operator are there."""
-        self._taken[operator] = (text if rows else None, rows)
+    def set_delta(self, operator: Operator, sql: str | None, rows: int) -> None:
+        """Use this relation as the delta of an operator."""
+        self._deltas[operator] = (sql if rows else None, rows)
 
-    def changes(self, operator: Operator) -> int:
-        """How many changed rows a text over the changes of an operator begins with."""
-        if operator in self._taken:
-            return self._taken[operator][1]
+    def delta_size(self, operator: Operator) -> int:
+        """The number of changed input rows that the delta of an operator is computed from."""
+        if operator in self._deltas:
+            return self._deltas[operator][1]
         if isinstance(operator, Scan):
-            found = self._changed.get(operator.table)
-            return found.rows if found else 0
-        return sum(self.changes(below) for below in inputs_of(operator))
+            table = self._changed.get(operator.table)
+            return table.rows if table else 0
+        return sum(self.delta_size(below) for below in inputs_of(operator))
 
     def delta(self, operator: Operator) -> str | None:
-        """What changed."""
-        if operator in self._taken:
-            return self._taken[operator][0]
+        """The delta of an operator."""
+        if operator in self._deltas:
+            return self._deltas[operator][0]
         match operator:
             case Scan(table):
-                found = self._changed.get(table)
-                return _scanned(operator, found.name) if found else None
+                changed = self._changed.get(table)
+                return _scan_sql(operator, changed.name) if changed else None
             case Projection() | Selection() | UnionAll():
                 return self._linear(operator, [self.delta(below) for below in inputs_of(operator)])
             case Join():
@@ -89,164 +98,179 @@ class Relations:
 
     def _linear(self, operator: Projection | Selection | UnionAll, inputs: Sequence[str | None]) -> str | None:
         if isinstance(operator, UnionAll):
-            given = [(below, text) for below, text in zip(operator.inputs, inputs, strict=True) if text is not None]
-            return united(self._as(operator, below, text) for below, text in given)
+            present = [(below, sql) for below, sql in zip(operator.inputs, inputs, strict=True) if sql is not None]
+            return union_all(self._as_union_input(operator, below, sql) for below, sql in present)
         if inputs[0] is None:
             return None
         if isinstance(operator, Selection):
             return select(["*"], inputs[0], f"WHERE {operator.condition}")
-        return select([*named(operator.expressions), WEIGHT], inputs[0])
+        return select([*aliased(operator.expressions), WEIGHT], inputs[0])
 
-    def _as(self, union: UnionAll, below: Operator, text: str) -> str:
-        """An input of a union with the types of the union, which Spark would not know with one input alone."""
-        wanted, given = self._types.of(union), list(self._types.of(below).values())
-        what = [
-            quoted(name) if kind == has else f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}"
-            for (name, kind), has in zip(wanted.items(), given, strict=True)
+    def _as_union_input(self, union: UnionAll, below: Operator, sql: str) -> str:
+        """An input cast to the types of the union, which Spark cannot derive from one input."""
+        union_types, input_types = self._types.of(union), list(self._types.of(below).values())
+        columns = [
+            quoted(name) if kind == input_type else f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}"
+            for (name, kind), input_type in zip(union_types.items(), input_types, strict=True)
         ]
-        return select([*what, WEIGHT], text)
+        return select([*columns, WEIGHT], sql)
 
     def _join_delta(self, join: Join) -> str | None:
-        delta = [self.delta(one) for one in join.inputs]
+        delta = [self.delta(input_) for input_ in join.inputs]
         if not any(delta):
             return None
-        places = [number for number, change in enumerate(delta) if change is not None]
-        # only what a changed input is joined with: to ask for rows may make Spark look for their files
-        old = [self.rows(one, False) if number < places[-1] else None for number, one in enumerate(join.inputs)]
-        new = [self.rows(one, True) if number > places[0] else None for number, one in enumerate(join.inputs)]
-        return deltas.join_delta(join, delta, old, new, self.changes(join) <= SMALL, self.in_one_task(join))
+        changed = [number for number, input_delta in enumerate(delta) if input_delta is not None]
+        # only the inputs that a delta is joined with: asking for rows may make Spark list files
+        old = [self.rows(input_, False) if number < changed[-1] else None for number, input_ in enumerate(join.inputs)]
+        new = [self.rows(input_, True) if number > changed[0] else None for number, input_ in enumerate(join.inputs)]
+        return deltas.join_delta(join, delta, old, new, self.delta_size(join) <= SMALL_BATCH, self.in_one_task(join))
 
     def _match_delta(self, op: Match) -> str | None:
         sides = (op.left, op.right)
         delta = [self.delta(side) for side in sides]
         if not any(delta):
             return None
-        left, right = (self._touched(op, side, delta) for side in sides)
+        left, right = (self._touched_values(op, side, delta) for side in sides)
         new = (self.rows(op.left, True, left), self.rows(op.right, True, right))
         old = (self.rows(op.left, False, left), self.rows(op.right, False, right))
         types = {**self._types.of(op.left), **self._types.of(op.right)}
-        changed = deltas.match(op, old, new, types)
-        # without a restriction they are among the rows already
-        return changed if self.first else united([changed, deltas.unmatchable(op, delta[0], delta[1], types)])
+        delta_sql = deltas.match_delta(op, old, new, types)
+        # without a restriction the rows include them
+        return (
+            delta_sql if self.first else union_all([delta_sql, deltas.unmatchable_delta(op, delta[0], delta[1], types)])
+        )
 
-    def _touched(self, op: Match, side: Operator, delta: Sequence[str | None]) -> Within | None:
-        """The values of the equal columns that changed on either side, as a restriction of one side."""
+    def _touched_values(self, op: Match, side: Operator, delta: Sequence[str | None]) -> Restriction | None:
+        """Restricts one side to the values of the equal columns that changed on either side."""
         if self.first:
             return None
         values = []
-        for other, text in zip((op.left, op.right), delta, strict=True):
-            if text is not None:
-                mine = [f"{quoted(_of(one, other))} AS {quoted(f'__k{n}')}" for n, one in enumerate(op.equal)]
-                values.append(select(mine, text))
-        wanted = tuple(KeyMatch(_of(one, side), f"__k{n}", one.nulls) for n, one in enumerate(op.equal))
-        return Within(united(values) or "", wanted, self.changes(op) <= SMALL)
+        for changed_side, sql in zip((op.left, op.right), delta, strict=True):
+            if sql is not None:
+                key_columns = [
+                    f"{quoted(_column_of(pair, changed_side))} AS {quoted(f'__k{n}')}"
+                    for n, pair in enumerate(op.equal)
+                ]
+                values.append(select(key_columns, sql))
+        matches = tuple(KeyMatch(_column_of(pair, side), f"__k{n}", pair.nulls) for n, pair in enumerate(op.equal))
+        return Restriction(union_all(values) or "", matches, self.delta_size(op) <= SMALL_BATCH)
 
     def _group_delta(self, op: Aggregate | Ranked) -> str | None:
         keys = op.keys if isinstance(op, Aggregate) else op.partition
-        change = self.delta(op.input)
-        always = self.first and isinstance(op, Aggregate) and not op.keys
-        if change is None and not always:
+        delta = self.delta(op.input)
+        always_one_row = self.first and isinstance(op, Aggregate) and not op.keys
+        if delta is None and not always_one_row:
             return None
-        within = self.touched_groups(op.input, keys)
-        rows = self.rows(op.input, True, within) or emptied(self._types.of(op.input))
-        before = self.kept_rows(op, within)
-        return deltas.regroup(op, rows, before) if isinstance(op, Aggregate) else deltas.ranked(op, rows, before)
-
-    def touched_groups(self, below: Operator, keys: Sequence[str]) -> Within | None:
-        """The groups that changed; None when all are wanted."""
-        change = self.delta(below)
-        if self.first or not keys or change is None:
-            return None
-        values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], change)
-        return Within(
-            values, tuple(KeyMatch(key, f"__k{n}") for n, key in enumerate(keys)), self.changes(below) <= SMALL
+        touched = self.touched_groups(op.input, keys)
+        rows = self.rows(op.input, True, touched) or empty_rows(self._types.of(op.input))
+        before = self.stored_rows(op, touched)
+        return (
+            deltas.regroup_delta(op, rows, before)
+            if isinstance(op, Aggregate)
+            else deltas.ranking_delta(op, rows, before)
         )
 
-    def rows(self, operator: Operator, new: bool, within: Within | None = None) -> str | None:
-        """The rows as they are after this batch, or as they were before it."""
-        if operator in self._layout.kept:
-            return united([self.kept_rows(operator, within), restricted(self._only(operator, new), within)])
+    def touched_groups(self, below: Operator, keys: Sequence[str]) -> Restriction | None:
+        """Restricts rows to the groups that changed; None: all groups."""
+        delta = self.delta(below)
+        if self.first or not keys or delta is None:
+            return None
+        values = select([f"{quoted(key)} AS {quoted(f'__k{n}')}" for n, key in enumerate(keys)], delta)
+        return Restriction(
+            values, tuple(KeyMatch(key, f"__k{n}") for n, key in enumerate(keys)), self.delta_size(below) <= SMALL_BATCH
+        )
+
+    def rows(self, operator: Operator, new: bool, within: Restriction | None = None) -> str | None:
+        """The rows after this batch (`new`) or before it."""
+        if operator in self._layout.stored:
+            return union_all([self.stored_rows(operator, within), restrict(self._delta_if(operator, new), within)])
         match operator:
             case Scan(table):
-                return restricted(united([self._table(operator, table), self._only(operator, new)]), within)
+                return restrict(union_all([self._table(operator, table), self._delta_if(operator, new)]), within)
             case Projection(below):
                 pushed = within.through(_plain_columns(operator)) if within else None
-                text = self._linear(operator, [self.rows(below, new, pushed)])
-                return text if within is None or within.covers(pushed) else restricted(text, within)
+                sql = self._linear(operator, [self.rows(below, new, pushed)])
+                return sql if within is None or within.covers(pushed) else restrict(sql, within)
             case Selection(below):
                 return self._linear(operator, [self.rows(below, new, within)])
             case UnionAll(inputs):
-                names = [dict(zip(operator.columns, one.columns, strict=True)) for one in inputs]
-                pushed_to = [within.through(one) if within else None for one in names]
+                names = [dict(zip(operator.columns, input_.columns, strict=True)) for input_ in inputs]
+                pushed_to = [within.through(input_) if within else None for input_ in names]
                 return self._linear(
-                    operator, [self.rows(one, new, part) for one, part in zip(inputs, pushed_to, strict=True)]
+                    operator,
+                    [
+                        self.rows(input_, new, restriction)
+                        for input_, restriction in zip(inputs, pushed_to, strict=True)
+                    ],
                 )
             case Join():
                 return self._join_rows(operator, new, within)
             case _:
-                raise AssertionError(f"{type(operator).__name__} is kept where its rows are needed")
+                raise AssertionError(f"{type(operator).__name__} is stored where its rows are needed")
 
     def _table(self, operator: Scan, table: str) -> str | None:
         if self.first:
             return None
-        found = self._old(table)
-        self._read[table] = found.rows
-        return _scanned(operator, found.name)
+        relation = self._old(table)
+        self._table_rows[table] = relation.rows
+        return _scan_sql(operator, relation.name)
 
     def in_one_task(self, operator: Operator) -> bool:
-        """Whether the changes of an operator, and all that was asked for so far, are few enough for a single task."""
-        kept = sum(one.rows for one in self.kept.values())
-        return self.changes(operator) <= SMALL and sum(self._read.values()) + kept <= _ONE_TASK
+        """Whether the delta of an operator and all tables read so far are small enough for a single task."""
+        stored_rows = sum(relation.rows for relation in self.stored.values())
+        return self.delta_size(operator) <= SMALL_BATCH and sum(self._table_rows.values()) + stored_rows <= _ONE_TASK
 
-    def _only(self, operator: Operator, new: bool) -> str | None:
+    def _delta_if(self, operator: Operator, new: bool) -> str | None:
         return self.delta(operator) if new else None
 
-    def _join_rows(self, join: Join, new: bool, within: Within | None) -> str | None:
-        parts = [_part(join, one, within) for one in join.inputs]
-        sides = [self.rows(one, new, part) for one, part in zip(join.inputs, parts, strict=True)]
-        given = [side for side in sides if side is not None]
-        if len(given) < len(sides):
+    def _join_rows(self, join: Join, new: bool, within: Restriction | None) -> str | None:
+        restrictions = [_input_restriction(join, input_, within) for input_ in join.inputs]
+        sides = [
+            self.rows(input_, new, restriction) for input_, restriction in zip(join.inputs, restrictions, strict=True)
+        ]
+        present = [side for side in sides if side is not None]
+        if len(present) < len(sides):
             return None
-        known = [len(part.wanted) if part else 0 for part in parts]
-        begin = known.index(max(known))
-        text = deltas.joined(join, given, begin, within is not None and within.small)
-        return text if within is None or within.covers(parts[begin]) else restricted(text, within)
+        matched = [len(restriction.matches) if restriction else 0 for restriction in restrictions]
+        first = matched.index(max(matched))
+        sql = deltas.join_sides(join, present, first, within is not None and within.small)
+        return sql if within is None or within.covers(restrictions[first]) else restrict(sql, within)
 
-    def kept_rows(self, operator: Operator, within: Within | None = None) -> str | None:
-        """The result of an operator before this batch, as it was kept."""
-        found = self.kept.get(operator)
-        if found is None or self.first:
+    def stored_rows(self, operator: Operator, within: Restriction | None = None) -> str | None:
+        """The stored result of an operator before this batch."""
+        relation = self.stored.get(operator)
+        if relation is None or self.first:
             return None
         sums = self._layout.sums.get(operator)
         if sums is None or not isinstance(operator, Aggregate):
-            return restricted(select([*listed(operator.columns), WEIGHT], found.name), within)
+            return restrict(select([*column_list(operator.columns), WEIGHT], relation.name), within)
         pushed = within.through({key: key for key in operator.keys}) if within else None
-        groups = deltas.added_up(operator, sums, restricted(found.name, pushed) or found.name)
-        text = deltas.answers(operator, sums, groups)
-        return text if within is None or within.covers(pushed) else restricted(text, within)
+        groups = deltas.total_sums(operator, sums, restrict(relation.name, pushed) or relation.name)
+        sql = deltas.aggregate_rows(operator, sums, groups)
+        return sql if within is None or within.covers(pushed) else restrict(sql, within)
 
 
-def _scanned(scan: Scan, name: str) -> str:
-    return select([*(f"{quoted(there)} AS {quoted(here)}" for here, there in scan.fields), WEIGHT], name)
+def _scan_sql(scan: Scan, relation: str) -> str:
+    return select([*(f"{quoted(source)} AS {quoted(name)}" for name, source in scan.fields), WEIGHT], relation)
 
 
-def _of(equal: Equal, side: Operator) -> str:
+def _column_of(equal: Equal, side: Operator) -> str:
     return equal.left if equal.left in side.columns else equal.right
 
 
-def _plain_columns(project: Projection) -> dict[str, str]:
-    """The columns that are just columns of the input."""
-    known = {quoted(name): name for name in project.input.columns}
-    return {name: known[sql] for name, sql in project.expressions if sql in known}
+def _plain_columns(projection: Projection) -> dict[str, str]:
+    """The columns that a projection passes through, and their names in the input."""
+    input_columns = {quoted(name): name for name in projection.input.columns}
+    return {name: input_columns[sql] for name, sql in projection.expressions if sql in input_columns}
 
 
-def _part(join: Join, one: Operator, within: Within | None) -> Within | None:
-    """A restriction of a join as one of its inputs can know it: by its own columns, or those that have to be equal."""
-    if within is None:
+def _input_restriction(join: Join, input_: Operator, restriction: Restriction | None) -> Restriction | None:
+    """The part of a join's restriction that applies to one input: by its own columns or those equal to them."""
+    if restriction is None:
         return None
-    names = {column: column for column in one.columns}
+    names = {column: column for column in input_.columns}
     for equal in join.equal:
         for left, right in ((equal.left, equal.right), (equal.right, equal.left)):
-            if left not in names and right in one.columns:
+            if left not in names and right in input_.columns:
                 names[left] = right
-    return within.through(names)
+    return restriction.through(names)

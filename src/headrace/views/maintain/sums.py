@@ -1,4 +1,4 @@
-"""Aggregates that are kept as sums: which they are, what a row adds to them, and what they give in the end."""
+"""Aggregates maintained as sums: the sums they need, the term that a row adds, and the result of the sums."""
 
 from __future__ import annotations
 
@@ -9,103 +9,103 @@ import pyarrow as pa
 
 from headrace.core.tables import WEIGHT
 from headrace.views.algebra.operators import Aggregate, AggregateCall
-from headrace.views.maintain.plain import OperatorTypes
+from headrace.views.maintain.batch_query import OperatorTypes
 
 COUNT = "__n"
-"""How many rows a group has. It is there as long as that is more than 0."""
-_EXACT = {"sum": 28, "avg": 24}
-"""Of decimals of more digits a product with a weight, or the quotient of an average, would not be exact in 38."""
+"""The number of rows of a group. The group exists while it is above 0."""
+_MAX_DIGITS = {"sum": 28, "avg": 24}
+"""With more digits, a product with a weight or the quotient of an average would not be exact in 38 digits."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """One additive column: what a row adds, and the type of the sum."""
+    """One additive column: the term that a row adds, and the type of the sum."""
 
     name: str
-    added: str
+    term: str
     type: str
 
 
 @dataclass(frozen=True)
 class CallAsSums:
-    """A call as sums: those it needs, and the answer as an expression over them."""
+    """An aggregate call: the sums it needs, and its result as an expression over them."""
 
     sums: tuple[Sum, ...]
-    answer: Callable[[Callable[[Sum], str]], str]
-    """Given what gives the value of a sum."""
+    result: Callable[[Callable[[Sum], str]], str]
+    """Takes a function from a sum to the SQL of its value."""
 
 
 class Sums:
-    """All calls of one aggregate as sums. What several calls need is there once."""
+    """All calls of one aggregate as sums. A sum that several calls need is stored once."""
 
     def __init__(self, calls: tuple[CallAsSums, ...]) -> None:
         self._calls = calls
         self._first: dict[tuple[str, str], Sum] = {}
-        for one in (Sum(COUNT, WEIGHT, "BIGINT"), *(one for call in calls for one in call.sums)):
-            self._first.setdefault((one.added, one.type), one)
+        for sum_ in (Sum(COUNT, WEIGHT, "BIGINT"), *(sum_ for call in calls for sum_ in call.sums)):
+            self._first.setdefault((sum_.term, sum_.type), sum_)
         self.columns: tuple[Sum, ...] = tuple(self._first.values())
 
-    def answers(self, value: Callable[[Sum], str]) -> list[str]:
-        """The results of all calls, by what gives the value of a sum."""
-        return [call.answer(lambda one: value(self._first[one.added, one.type])) for call in self._calls]
+    def results(self, value: Callable[[Sum], str]) -> list[str]:
+        """The results of all calls; `value` gives the SQL of a sum's value."""
+        return [call.result(lambda sum_: value(self._first[sum_.term, sum_.type])) for call in self._calls]
 
 
 def as_sums(aggregate: Aggregate, types: OperatorTypes) -> Sums | None:
-    """The aggregate as sums, or None when some call is none: then touched groups are computed again."""
-    kept = []
+    """The aggregate as sums; None if a call is not linear: then touched groups are recomputed."""
+    calls = []
     for number, call in enumerate(aggregate.calls):
-        one = _kept(number, call, aggregate, types)
-        if one is None:
+        call_sums = _call_as_sums(number, call, aggregate, types)
+        if call_sums is None:
             return None
-        kept.append(one)
-    return Sums(tuple(kept))
+        calls.append(call_sums)
+    return Sums(tuple(calls))
 
 
-def _kept(number: int, call: AggregateCall, aggregate: Aggregate, types: OperatorTypes) -> CallAsSums | None:
+def _call_as_sums(number: int, call: AggregateCall, aggregate: Aggregate, types: OperatorTypes) -> CallAsSums | None:
     if call.distinct or call.function not in ("count", "sum", "avg"):
         return None
     count = Sum(f"__c{number}", _where(call, WEIGHT), "BIGINT")
     if call.function == "count":
-        # of several arguments it counts the rows in which none is null: not worth a rule
-        plain = call.argument is not None or call.sql.replace(" ", "").lower().startswith(("count(*)", "count(1)"))
-        return CallAsSums((count,), lambda value: value(count)) if plain else None
+        # count(a, b) counts rows in which none is null: rare, so it is recomputed
+        is_linear = call.argument is not None or call.sql.replace(" ", "").lower().startswith(("count(*)", "count(1)"))
+        return CallAsSums((count,), lambda value: value(count)) if is_linear else None
     if call.argument is None:
         return None
-    kind = types.of_expression(aggregate.input, call.argument)
-    digits = _digits(kind)
-    if digits is None or digits[0] > _EXACT[call.function]:
+    argument_type = types.of_expression(aggregate.input, call.argument)
+    digits = _digits(argument_type)
+    if digits is None or digits[0] > _MAX_DIGITS[call.function]:
         return None
     value = f"CAST({call.argument} AS DECIMAL({digits[0]},{digits[1]})) * CAST({WEIGHT} AS DECIMAL(9,0))"
     total = Sum(f"__s{number}", _where(call, f"({value})"), f"DECIMAL(38,{digits[1]})")
-    result = types.of(aggregate)[call.name]
+    result_type = types.of(aggregate)[call.name]
 
-    def answer(value: Callable[[Sum], str]) -> str:
-        whole = value(total) if call.function == "sum" else _average(value(total), value(count), kind)
-        return f"CASE WHEN {value(count)} > 0 THEN CAST({whole} AS {result}) END"
+    def result(value: Callable[[Sum], str]) -> str:
+        whole = value(total) if call.function == "sum" else _average(value(total), value(count), argument_type)
+        return f"CASE WHEN {value(count)} > 0 THEN CAST({whole} AS {result_type}) END"
 
-    return CallAsSums((count, total), answer)
+    return CallAsSums((count, total), result)
 
 
-def _where(call: AggregateCall, added: str) -> str:
-    """What a row adds if it counts, else 0."""
-    # the condition first: what it leaves out may not be computed, as it may fail (10 DIV n FILTER (WHERE n <> 0))
-    asked = [f"({call.condition})"] if call.condition else []
-    asked += [f"({call.argument}) IS NOT NULL"] if call.argument is not None else []
-    return f"CASE WHEN {' AND '.join(asked)} THEN {added} ELSE 0 END" if asked else added
+def _where(call: AggregateCall, term: str) -> str:
+    """The term of a row that counts, else 0."""
+    # the condition comes first: the argument of an excluded row may fail (10 DIV n FILTER (WHERE n <> 0))
+    conditions = [f"({call.condition})"] if call.condition else []
+    conditions += [f"({call.argument}) IS NOT NULL"] if call.argument is not None else []
+    return f"CASE WHEN {' AND '.join(conditions)} THEN {term} ELSE 0 END" if conditions else term
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int] | None:
-    """How many digits a value has, and how many of them after the point; None when it is no exact number."""
+    """Precision and scale; None if the type is not an exact number."""
     if pa.types.is_integer(kind):
         return 19, 0
     return (kind.precision, kind.scale) if pa.types.is_decimal(kind) else None
 
 
 def _average(total: str, count: str, kind: pa.DataType) -> str:
-    """As Spark divides: doubles for integers; for decimals rounded once, to four digits more than they have.
+    """Divides as Spark does: doubles for integers; decimals are rounded once, to four more digits.
 
-    The type of a division has the digits that are wanted when its left side has 34 of them and a scale of 2 or more,
-    so a scale below is shifted there and back.
+    The type of a division has the right digits if its left side has 34 of them and a scale of 2 or more, so a smaller
+    scale is shifted up and back.
     """
     if not pa.types.is_decimal(kind):
         return f"CAST({total} AS DOUBLE) / {count}"
