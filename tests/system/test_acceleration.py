@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.engine.flows.flow import FlowStarter
+from headrace.engine.spark.java_helpers import helpers_jar
 from headrace.engine.spark.session import start_session
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
@@ -87,7 +88,7 @@ def run_engine(folder: str) -> None:
         "fork server": any("fork_server" in row.command for row in parents),
         "worker daemon": "headrace" in spark.conf.get("spark.python.daemon.module", ""),
         "class archive": any("SharedArchiveFile" in str(option) for option in runtime.getInputArguments()),
-        "jar of the helpers": "/jars/local/" in str(runtime.getClassPath()),
+        "jar of the helpers": str(helpers_jar()) in str(runtime.getClassPath()),
         "missing classes": jvm.java.lang.Thread.currentThread().getContextClassLoader().getClass().getName(),
         "fields reader": any(readers),
         "local files": root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).getClass().getName(),

@@ -6,7 +6,7 @@ import java.util.concurrent.ConcurrentHashMap;
 
 /** A class loader that caches which classes are missing. The compiler of Spark's generated code and Py4J look up many
     names that are not classes, again and again, and Java then searches all of its three hundred jars each time. The
-    jars of the parent loader do not change any more; jars that are added later have loaders whose parent is this one. */
+    jars of the parent loader do not change any more; jars that are added later have loaders with this one as parent. */
 public final class MissingClassCache extends ClassLoader {
     private static final int MAX_NAMES = 100000;
 
