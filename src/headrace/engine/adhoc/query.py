@@ -22,7 +22,7 @@ from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.spark.failures import from_worker
 from headrace.engine.spark.functions import register as register_functions
-from headrace.engine.spark.sql_errors import from_failure, in_question
+from headrace.engine.spark.sql_errors import from_failure, from_query_analysis
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.engine.tables.table_rows import register_table
@@ -87,7 +87,7 @@ class AdHocSession:
             register_functions(self.spark, [expanded.sql], self.project)
             return _variants_as_json(self.spark.sql(expanded.sql)).toArrow()
         except AnalysisException as error:
-            raise self._with_known_inputs(in_question(error, expanded, self._functions)) from error
+            raise self._with_known_inputs(from_query_analysis(error, expanded, self._functions)) from error
         except (PySparkException, Py4JJavaError) as error:
             raise from_worker(str(error)) or from_failure(str(error)) from error
         except ValueError as error:

@@ -295,8 +295,8 @@ def _used_columns(frame: DataFrame, timed: TimedInput) -> tuple[list[str], tuple
         return [*timed.wanted.names, *timed.metadata], timed.spec.source.position
     if timed.columns is None:
         return frame.columns, ()
-    wanted = {name.lower() for name in (*timed.columns, *([timed.event_time.column] if timed.event_time else []))}
-    return [name for name in frame.columns if name.lower() in wanted] or frame.columns, ()
+    used = {name.lower() for name in (*timed.columns, *([timed.event_time.column] if timed.event_time else []))}
+    return [name for name in frame.columns if name.lower() in used] or frame.columns, ()
 
 
 def _watermarked(frame: DataFrame, timed: TimedInput, options: ReadOptions, state: StateDir) -> DataFrame:

@@ -37,15 +37,15 @@ class Acceleration:
     """False on a cluster: its executors do not have the jar."""
 
     def settings(self) -> dict[str, str]:
-        found: dict[str, str] = {_DAEMON: workers.MODULE} if self.fork_python else {}
+        settings: dict[str, str] = {_DAEMON: workers.MODULE} if self.fork_python else {}
         if self.helpers is not None:
-            found[CLASS_PATH] = str(self.helpers)
+            settings[CLASS_PATH] = str(self.helpers)
         if self.helpers is not None and self.helpers_in_tasks:
-            found["spark.hadoop.fs.file.impl"] = _LOCAL_FILES
-            found["spark.hadoop.fs.AbstractFileSystem.file.impl"] = f"{_LOCAL_FILES}$Context"
+            settings["spark.hadoop.fs.file.impl"] = _LOCAL_FILES
+            settings["spark.hadoop.fs.AbstractFileSystem.file.impl"] = f"{_LOCAL_FILES}$Context"
             # read by the processor `fields`
-            found["spark.headrace.fieldsReader"] = "headrace.JsonFields"
-        return found
+            settings["spark.headrace.fieldsReader"] = "headrace.JsonFields"
+        return settings
 
 
 def acceleration_of(spec: SparkSpec) -> Acceleration:

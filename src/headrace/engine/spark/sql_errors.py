@@ -20,14 +20,14 @@ _PLACE = re.compile(r"\(line (\d+), pos")
 _MISMATCH = re.compile(r".* due to data type mismatch: ")
 
 
-def in_question(
-    error: AnalysisException, asked: Expanded, functions: Callable[[], Iterable[str]] = tuple
+def from_query_analysis(
+    error: AnalysisException, query: Expanded, functions: Callable[[], Iterable[str]] = tuple
 ) -> ProjectError:
     """The error of an ad-hoc query. A type error inside an expanded function is reported for that function.
 
     `functions` returns the names of Spark's functions; it is only called if they are needed.
     """
-    condition, function = error.getCondition() or "", asked.function_at(_start(error))
+    condition, function = error.getCondition() or "", query.function_at(_start(error))
     if function is not None and condition.startswith("DATATYPE_MISMATCH"):
         reason = _MISMATCH.sub("", _first_sentence(str(error)))
         message = f"{function.name}: an argument is of a wrong type: {reason}"

@@ -47,7 +47,7 @@ class Timetable:
         known = self._known[flow.name] = {**self._of(flow), _LAST: last.isoformat()}
         write_atomically(self._file(flow), json.dumps(known).encode())
 
-    def told(self, flow: FlowPlan) -> dict[str, Any] | None:
+    def describe(self, flow: FlowPlan) -> dict[str, Any] | None:
         """The schedule of a flow for the status document."""
         schedule = flow.spec.schedule
         if schedule is None:
