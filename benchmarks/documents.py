@@ -112,14 +112,14 @@ def rate(meter: Meter, make: Callable[[], DataFrame], rows: int, repeats: int = 
 def measure(spark: SparkSession, rows: int, folder: Path) -> list[dict[str, Any]]:
     around = Alone(Context(folder, str(folder)))
     letters = StepDeadLetters(DeadLetterWriter(folder / "letters", "bench", "step", "g"))
-    at = StepContext(folder, str(folder), "bench", "step", letters, streaming=False)
+    at = StepContext(around.context, "bench", "step", letters, streaming=False)
     given = events(spark, rows).cache()
     whole = batches(given).cache()
     size = given.selectExpr("avg(length(value))").first()
     assert size is not None
     works: dict[str, Callable[[], DataFrame]] = {
         "reading": lambda: given,
-        "a way through Python": lambda: given.mapInArrow(lambda found: found, given.schema),
+        "a Python stage": lambda: given.mapInArrow(lambda found: found, given.schema),
         "explode": lambda: Explode(path="events").apply(whole, at),
         "explode by from_json": lambda: whole.selectExpr("explode(from_json(value, 'events array<string>').events)"),
     }

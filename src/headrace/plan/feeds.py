@@ -9,7 +9,8 @@ from sqlglot import exp
 from headrace.core.capabilities import ReadableAsStream
 from headrace.core.context import Context
 from headrace.core.places import Location
-from headrace.core.processor import Processor
+from headrace.core.processor import KnowsValues, Processor, RunsSql
+from headrace.core.source import HasPlaces
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan
 from headrace.sql.query import parse
 
@@ -20,7 +21,7 @@ Known = dict[str, tuple[str, ...]]
 def feeds(plan: Plan, context: Context) -> dict[str, frozenset[str]]:
     """For each flow those whose sinks write to where its streams read, itself included where that is so."""
     written = {flow.name: list(_written(flow, context)) for flow in plan.flows}
-    read = {f.name: [place for one in f.streams() for place in one.spec.source.places(context)] for f in plan.flows}
+    read = {flow.name: list(_read(flow, context)) for flow in plan.flows}
     return {flow: frozenset(_writers(written, places)) for flow, places in read.items()}
 
 
@@ -45,6 +46,12 @@ def _writers(written: Mapping[str, list[Location]], read: list[Location]) -> Ite
     for name, places in written.items():
         if any(one.meets(other) for one in places for other in read):
             yield name
+
+
+def _read(flow: FlowPlan, context: Context) -> Iterator[Location]:
+    for stream in flow.streams():
+        if isinstance(stream.spec.source, HasPlaces):
+            yield from stream.spec.source.places(context)
 
 
 def _written(flow: FlowPlan, context: Context) -> Iterator[Location]:
@@ -83,8 +90,9 @@ def _select(found: Known, sql: str) -> None:
 
 
 def _take(known: Known, step: Processor) -> None:
-    known |= step.texts
-    for statement in step.statements:
+    if isinstance(step, KnowsValues):
+        known |= step.known_values
+    for statement in step.statements if isinstance(step, RunsSql) else ():
         _select(known, statement)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.capabilities import lake_paths, sink_of_flow, sink_of_view
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
-from headrace.core.processor import FlowLakeTable
+from headrace.core.processor import FlowLakeTable, RunsSql
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
@@ -241,7 +241,8 @@ class _Planner:
         for one in _inlined(inputs):
             yield self.queries[one].sql
         for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
-            yield from step.processor.statements
+            if isinstance(step.processor, RunsSql):
+                yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
         """The names of the flow's columns; `*` where only Spark can tell."""

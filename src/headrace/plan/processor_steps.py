@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.processor import FlowLakeTable, Processor
+from headrace.core.processor import FlowLakeTable, Processor, StatefulStep
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction
 from headrace.plan.model import FlowInput, FlowPlan, Input, ProcessorStep, StreamInput
@@ -80,7 +80,8 @@ def part_of_another(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
 
 def remembered(steps: Sequence[ProcessorStep]) -> list[str]:
     """What these steps keep from batch to batch, in words."""
-    return [step.processor.remembers for step in steps if step.processor.remembers is not None]
+    names = (step.processor.state_name for step in steps if isinstance(step.processor, StatefulStep))
+    return [name for name in names if name is not None]
 
 
 def lost_times(
@@ -101,7 +102,7 @@ def lost_times(
 def step_refusals(flow: FlowPlan) -> Iterator[tuple[ProjectError, str]]:
     """Why steps cannot be in this flow, and the key that says so."""
     for step in flow.steps():
-        if step.processor.remembers and flow.spec.output == "update" and flow.spec.mode != "batch":
+        if remembered([step]) and flow.spec.output == "update" and flow.spec.mode != "batch":
             message = f"step {step.id} ({step.processor.kind()}) takes rows once, and update gives them again"
             hint = "use output: append, or put the step into a flow that reads this one through a lake table"
             yield ProjectError("step-needs-append", message, hint=hint), "output"
@@ -113,13 +114,15 @@ def step_refusals(flow: FlowPlan) -> Iterator[tuple[ProjectError, str]]:
 
 def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
     """What in a flow does not go together with a step that takes all rows at once, or has a watermark of its own."""
-    if step.processor.takes_all and flow.spec.mode != "batch":
-        yield f"is of a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
-    if step.processor.takes_all and flow.spec.max_records is not None:
-        yield "needs all rows of a run in one batch, and max_records divides them"
-    if not step.processor.keeps_time:
+    if not isinstance(step.processor, StatefulStep):
         return
-    others = [one for one in flow.steps() if one.processor.keeps_time and one != step]
+    if step.processor.needs_one_batch and flow.spec.mode != "batch":
+        yield f"is of a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
+    if step.processor.needs_one_batch and flow.spec.max_records is not None:
+        yield "needs all rows of a run in one batch, and max_records divides them"
+    if not step.processor.has_watermark:
+        return
+    others = [one for one in flow.steps() if _has_watermark(one.processor) and one != step]
     if others:
         yield f"has a watermark of its own, and so has {others[0].id}"
     for one in flow.all_inputs():
@@ -127,3 +130,7 @@ def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
             yield f"has a watermark of its own, and input '{one.name}' has an event time"
     for state in set(flow.state) - set(remembered(list(flow.steps()))):
         yield f"gives rows without a watermark, and the SQL keeps state ({state})"
+
+
+def _has_watermark(step: Processor) -> bool:
+    return isinstance(step, StatefulStep) and step.has_watermark

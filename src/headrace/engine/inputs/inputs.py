@@ -11,12 +11,13 @@ import pyarrow as pa
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import spark_interval
 from headrace.core.files.state_files import StatePath
-from headrace.core.format import Format
+from headrace.core.format import DecodesNatively, Format
 from headrace.core.positions import Position
-from headrace.core.processor import ArrowRows
+from headrace.core.python_stage import PythonStage
 from headrace.core.records import encode_rows
 from headrace.core.rows import structured
 from headrace.core.schema import to_ddl
+from headrace.core.source import PacksPosition, SpoilsRecords
 from headrace.core.tallies.step_tally import StepTally
 from headrace.engine.inputs.backfill import StreamHistory, seam_filter, with_history
 from headrace.engine.inputs.decode import PACKED, DecodeStep
@@ -66,12 +67,9 @@ class ReadOptions:
     def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:
         """The context of one stream of which the flow uses these metadata columns."""
         return ReadContext(
-            metadata=metadata,
-            root=self.context.root,
-            state=self.context.state,
-            store=self.context.store,
-            log=self.context.log,
+            context=self.context,
             stream=stream,
+            metadata=metadata,
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,
             max_records=self.max_records,
@@ -108,25 +106,25 @@ def processed(
     event_time: str | None = None,
 ) -> DataFrame:
     """The rows after these processors."""
-    return to_last_work(rows, steps, options, state, event_time).done()
+    return python_stage(rows, steps, options, state, event_time).finish()
 
 
-def to_last_work(
+def python_stage(
     rows: DataFrame,
     steps: Sequence[ProcessorStep],
     options: ReadOptions,
     state: StateDir,
     event_time: str | None = None,
-) -> ArrowRows:
-    """The same as `processed`, with the Arrow work of the last steps still pending."""
+) -> PythonStage:
+    """The same as `processed`, as a Python stage that is still open if the last processor runs in Python."""
     letters = options.letters or state.dead_letters
     if not options.streaming:
         processing = Processing(options.context, options.flow, "adhoc", letters, streaming=False)
-        return processing.run_to_last_work(rows, steps, event_time)
+        return processing.extend(PythonStage.of(rows), steps, event_time)
     generation = state.current(options.flow)
     clock = CheckpointClock(BatchClock(generation.checkpoint_folder.absolute()))
     processing = Processing(options.context, options.flow, generation.id, letters, clock=clock)
-    return processing.run_to_last_work(rows, steps, event_time)
+    return processing.extend(PythonStage.of(rows), steps, event_time)
 
 
 def _timed_steps(rows: DataFrame, timed: TimedInput, options: ReadOptions, state: StateDir) -> DataFrame:
@@ -143,13 +141,13 @@ def _timed_steps(rows: DataFrame, timed: TimedInput, options: ReadOptions, state
 def read_stream(spark: SparkSession, stream: StreamInput, options: ReadOptions, state: StateDir) -> DataFrame:
     """The columns of a stream that the flow uses, with their event time."""
     source, form = stream.spec.source, stream.spec.format
-    context = options.of(stream.name, (*source.position, *stream.metadata))
-    frame = source.read(spark, context)
+    frame = source.read(spark, options.of(stream.name, (*source.position, *stream.metadata)))
     if form is None:
         rows = _filter_by_time(_with_event_time(frame, stream.event_time), stream, options, state)
         return _timed_steps(rows, stream, options, state)
     if source.yields_rows:
-        frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
+        frame = encode_rows(frame, form, options.context, keep=tuple(source.metadata))
+        frame = source.encoded(frame) if isinstance(source, SpoilsRecords) else frame
     native = options.realtime or _is_verbatim(stream, form, options)
     rows = _decode_natively(frame, stream, form) if native else _decode(frame, stream, form, options, state)
     if stream.name in options.history:
@@ -173,7 +171,7 @@ def _decode(frame: DataFrame, stream: StreamInput, form: Format, options: ReadOp
         event_time=stream.event_time,
         on_error=stream.spec.on_error,
         letters=_letters(stream, options, state, keep_value=stream.spec.on_error == "dead_letter"),
-        packed=source.packed_position,
+        packed=source.packed_position if isinstance(source, PacksPosition) else None,
         time_filter=_time_filter(stream, options, state),
         tally=StepTally.of(options.flow, stream.name) if options.streaming else None,
     )
@@ -193,8 +191,8 @@ def _decode_natively(frame: DataFrame, stream: StreamInput, form: Format) -> Dat
     from pyspark.sql import functions as F
 
     schema = stream.wanted.append(pa.field(_CORRUPT, pa.string())) if form.can_fail else stream.wanted
+    assert isinstance(form, DecodesNatively), "the planner accepts only formats with a native decoder"
     row = form.native_decode(F.col("value"), schema)
-    assert row is not None, "the planner accepts only formats with a native decoder here"
     decoded = frame.select(row.alias("_row"), *stream.metadata)
     if form.can_fail:
         decoded = decoded.where(_is_good(stream))

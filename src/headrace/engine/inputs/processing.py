@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.files.state_files import StatePath
-from headrace.core.processor import ArrowRows, StandingClock, StepClock, StepContext
+from headrace.core.processor import StandingClock, StepClock, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.letters.step_rows import row_text
 from headrace.engine.state.batch_clock import BatchClock, running_batch
@@ -78,23 +79,18 @@ class Processing:
     clock: StepClock = field(default_factory=StandingClock)
 
     def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
-        return self.run_to_last_work(rows, steps, event_time).done()
+        return self.extend(PythonStage.of(rows), steps, event_time).finish()
 
-    def run_to_last_work(
-        self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None
-    ) -> ArrowRows:
-        """The rows, with the Arrow work of the last steps still pending. Adjacent steps share one Python stage."""
-        pending = ArrowRows.of(rows)
+    def extend(self, stage: PythonStage, steps: Sequence[ProcessorStep], event_time: str | None = None) -> PythonStage:
+        """The stage after these steps. It is still open if the last of them runs in Python."""
         for step in steps:
-            pending = step.processor.apply_behind(pending, self._at(step, event_time))
-        return pending
+            stage = step.processor.extend(stage, self._at(step, event_time))
+        return stage
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
         writer = DeadLetterWriter(self.letters, self.flow, step.id, self.generation)
         return StepContext(
-            root=self.context.root,
-            state=self.context.state,
-            store=self.context.store,
+            context=self.context,
             flow=self.flow,
             step=step.id,
             letters=StepDeadLetters(writer),

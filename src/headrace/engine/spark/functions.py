@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.core.processor import RunsSql
 from headrace.functions.expansion import called
 from headrace.functions.families.messages import pick, wanted
 from headrace.functions.function import Arrow
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def register_for(session: SparkSession, flow: FlowPlan, project: Project) -> None:
     """Register the functions that the SQL of a flow calls, and that of its steps and of the flows merged into it."""
     texts = [flow.sql, *(source.sql for source in flow.all_inputs() if isinstance(source, FlowInput))]
-    texts += [text for step in flow.steps() for text in step.processor.statements]
+    processors = (step.processor for step in flow.steps())
+    texts += [text for processor in processors if isinstance(processor, RunsSql) for text in processor.statements]
     register(session, texts, project)
 
 

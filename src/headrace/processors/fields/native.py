@@ -1,6 +1,6 @@
-"""Fields of JSON objects, read by Java where rows are there anyway.
+"""Reads fields of JSON objects in the JVM.
 
-The class is one of those that `headrace jars` compiles. Where it is not, or not on all executors, Python reads them.
+`headrace jars` compiles the class. If it is not available on all executors, Python reads the fields.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def native_reader(spark: SparkSession, paths: Sequence[Path]) -> str | None:
-    """The name of a SQL function that gives the fields of a document, as bytes, in the order of their paths."""
+    """The name of a SQL function that returns the fields of a document, as bytes, in the order of their paths."""
     from pyspark.sql.types import ArrayType, BinaryType
 
     # set by the engine where the class is on the class path of all tasks
     if spark.conf.get("spark.headrace.fieldsReader", None) is None:
         return None
     jvm: Any = spark.sparkContext._jvm
-    made = jvm.headrace.JsonFields
+    fields_class = jvm.headrace.JsonFields
     name = f"headrace_fields_{hashlib.sha256(repr(paths).encode()).hexdigest()[:16]}"
     texts = jvm.org.apache.spark.sql.types.DataType.fromJson(ArrayType(BinaryType()).json())
-    spark._jsparkSession.udf().register(name, made([list(path) for path in paths]), texts)
+    spark._jsparkSession.udf().register(name, fields_class([list(path) for path in paths]), texts)
     return name

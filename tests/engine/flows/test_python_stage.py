@@ -1,4 +1,4 @@
-"""What the last steps of a flow do in Arrow is left to a sink whose rows go through Python anyway."""
+"""A sink that writes from Python ends the Python stage of the last steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.engine.flows.flow import FlowStarter, _does_last_work
+from headrace.engine.flows.flow import FlowStarter, _ends_stage
 from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
@@ -94,7 +94,7 @@ def bench(tmp_path: Path, kafka: Kafka, topic: Any, spark: Any) -> Bench:
 def test_rows_are_written_once_and_those_that_fail_are_letters(bench: Bench) -> None:
     bench.feed('{"id":"1"}', '{"id":"2"}', '{"id":"3"}', "nonsense", '{"id":"1","x":1}')
     flow = make_plan(bench.project).flow("marked")
-    assert _does_last_work(flow, bench.starter._rows(flow))
+    assert _ends_stage(flow, bench.starter._stage(flow))
     done = bench.run()
     assert bench.records(bench.target) == [
         (b"1", b'{"id":"1","seen":false}'),
@@ -138,9 +138,9 @@ def test_a_batch_that_runs_again_is_not_doubled(bench: Bench) -> None:
 )  # fmt: skip
 @pytest.mark.spark
 @pytest.mark.service
-def test_other_sinks_and_steps_do_their_own_work(bench: Bench, old: str, new: str) -> None:
+def test_other_sinks_and_steps_do_not_end_the_stage(bench: Bench, old: str, new: str) -> None:
     text = (bench.folder / "headrace.yaml").read_text()
     assert old in text
     (bench.folder / "headrace.yaml").write_text(text.replace(old, new))
     flow = make_plan(bench.project).flow("marked")
-    assert not _does_last_work(flow, bench.starter._rows(flow))
+    assert not _ends_stage(flow, bench.starter._stage(flow))
