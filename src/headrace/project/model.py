@@ -334,6 +334,14 @@ class SparkSpec(Options):
     memory: str = Field(
         "1g", pattern=r"^\d+[mg]$", description="Heap of the driver; locally that is the whole engine.", examples=["2g"]
     )
+    accelerate: bool = Field(
+        True,
+        description=(
+            "Whether Headrace speeds Spark up: Python processes are forked from one with loaded libraries, Java maps "
+            "Spark's classes from an archive, and Java helpers cache missing classes, read JSON fields and write local "
+            "files. With false Headrace runs on plain Spark and Hadoop: the same results, more slowly."
+        ),
+    )
     conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
 
     @field_validator("master")

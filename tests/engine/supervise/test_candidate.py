@@ -134,8 +134,8 @@ def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
     generations = shop.state.generations("sums")
     assert (generations.current(), generations.candidate()) == (shop.first, made)
     assert made.manifest.parent == shop.first.id
-    assert shop.state.beside("sums").current("sums") == made
-    assert shop.state.beside("other").current("sums") == shop.first
+    assert shop.state.with_candidate("sums").current("sums") == made
+    assert shop.state.with_candidate("other").current("sums") == shop.first
     assert made.definition.read_text() == shop.project.definition()
     generations.switch(made)
     assert generations.candidate() is None, "what is current is no candidate any more"

@@ -43,7 +43,7 @@ def plan(
 
     loaded, flows = target.load(), target.flows
     state = StateDir.of(loaded.context)
-    plan_ = planner.make_plan(loaded, flows, lambda name, _spec: schemas.kept_schema(state, name))
+    plan_ = planner.make_plan(loaded, flows, lambda name, _spec: schemas.stored_schema(state, name))
     changes = changes_of(loaded, state, plan_)
     verdicts = {name: change.to_json() for name, change in changes.items()}
     if json:

@@ -329,7 +329,7 @@ def _candidate_line(switch: CandidateSwitch) -> str:
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
     # the index has no record bytes: there may be very many records
-    index = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
+    index = dead_letter_index.DeadLetterIndex(StateDir.of(project.context).dead_letters).read_without_status().index
     counts = {group["flow"]: group["count"] for group in dead_letter_index.count(index, "flow")}
     if json:
         printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.spark.progress import rows_given
+from headrace.engine.spark.progress import output_rows
 from headrace.engine.supervise.flow_run import FlowRun
 from headrace.plan.feeds import feeds, waits
 from headrace.plan.model import Plan
@@ -60,4 +60,4 @@ class FeedChain:
 
 
 def _rows(report: Mapping[str, Any]) -> int:
-    return int(report["numInputRows"] or 0) + (rows_given(report) or 0)
+    return int(report["numInputRows"] or 0) + (output_rows(report) or 0)
