@@ -17,7 +17,7 @@
           |
     batch writer             `batch_writer`: checks the lease, then writes the rows to one sink after the other
           |
-    sinks                    each writes the batch (flow, generation, batch number) once, also if Spark repeats it
+    sinks                    an exactly-once sink skips a batch (flow, generation, number) that it already has
           |
     checkpoint commit        Spark writes the commit file; the next batch starts
 
