@@ -12,7 +12,7 @@ import pytest
 from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.planner import make_plan
-from headrace.plan.settings import PARTITIONS, pins, refused
+from headrace.plan.settings import PARTITIONS, pins, refused_settings
 from headrace.project.loader import load
 
 STREAMS = """\
@@ -341,8 +341,8 @@ def test_a_shape_nobody_knows_is_not_trusted() -> None:
 
 
 def test_settings_that_would_break_a_promise_are_named() -> None:
-    assert list(refused({"spark.sql.adaptive.enabled": "FALSE", "spark.sql.ansi.enabled": "true"})) == []
-    (found,) = refused({"spark.sql.streaming.offsetLog.formatVersion": "2"})
+    assert list(refused_settings({"spark.sql.adaptive.enabled": "FALSE", "spark.sql.ansi.enabled": "true"})) == []
+    (found,) = refused_settings({"spark.sql.streaming.offsetLog.formatVersion": "2"})
     assert found[:2] == ("spark.sql.streaming.offsetLog.formatVersion", "1")
 
 

@@ -28,7 +28,7 @@ from headrace.plan.model import (
     StreamInput,
     TableInput,
 )
-from headrace.plan.settings import meaningful
+from headrace.plan.settings import semantic_settings
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
 from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
@@ -45,20 +45,20 @@ def shape_of(flow: FlowPlan, settings: Mapping[str, str] | None = None) -> dict[
     if flow.tables() or flow.is_report:
         return _view_shape(flow, settings or {})
     query = parse(flow.sql)
-    given = _given(flow.inputs)
+    given = _trace_inputs(flow.inputs)
     kept = operators(query, given)
     stateful = bool(flow.state)
     return {
         "version": VERSION,
         "inputs": list(_inputs(query, {one.name.lower(): one for one in flow.inputs}, stateful)),
         "operators": [
-            *_remembered(step for step in flow.steps() if step not in flow.after),
+            *_stateful_steps(step for step in flow.steps() if step not in flow.after),
             *kept.found,
-            *_remembered(flow.after),
+            *_stateful_steps(flow.after),
         ],
         "types": _types(flow, kept),
         "output": flow.spec.output,
-        "settings": meaningful(settings or {}),
+        "settings": semantic_settings(settings or {}),
         "sinks": [_sink(step, flow.output_columns) for step in flow.sinks],
         "loose": _loose(flow, query),
     }
@@ -70,11 +70,11 @@ def _view_shape(flow: FlowPlan, settings: Mapping[str, str]) -> dict[str, Any]:
     return {
         "version": VERSION,
         "view": True,
-        "inputs": [{"name": one.name, **_read(one), "event_time": None} for one in tables],
+        "inputs": [{"name": one.name, **_source_identity(one), "event_time": None} for one in tables],
         "operators": [{"operator": "query", "keeps": _digest("None" if flow.view is None else view_text(flow.view))}],
         "types": _view_types(flow),
         "output": flow.spec.output,
-        "settings": meaningful(settings),
+        "settings": semantic_settings(settings),
         "sinks": [_sink(step, flow.output_columns) for step in flow.sinks],
         "loose": {
             "sql": "",
@@ -106,7 +106,7 @@ def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
     return said
 
 
-def _remembered(steps: Iterable[ProcessorStep]) -> list[dict[str, Any]]:
+def _stateful_steps(steps: Iterable[ProcessorStep]) -> list[dict[str, Any]]:
     """The steps that keep something, with what they were told of which depends what they keep."""
     return [
         {"operator": step.processor.kind(), "options": _digest(json.dumps(step.processor.kept, sort_keys=True))}
@@ -124,14 +124,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _given(inputs: tuple[Input, ...]) -> dict[str, Given]:
-    return {one.name.lower(): _given_input(one) for one in inputs}
+def _trace_inputs(inputs: tuple[Input, ...]) -> dict[str, Given]:
+    return {one.name.lower(): _trace_input(one) for one in inputs}
 
 
-def _given_input(one: Input) -> Given:
+def _trace_input(one: Input) -> Given:
     match one:
         case FlowInput():
-            return Inlined(parse(one.sql), _given(one.inputs))
+            return Inlined(parse(one.sql), _trace_inputs(one.inputs))
         case StreamInput():
             known = one.schema
             return Leaf(one.name, None if known is None else (*known.names, *one.metadata))
@@ -146,7 +146,11 @@ def _inputs(query: Query, inputs: Mapping[str, Input], stateful: bool) -> Iterat
         if isinstance(one, FlowInput):
             yield from _inputs(parse(one.sql), {inner.name.lower(): inner for inner in one.inputs}, stateful)
             continue
-        yield {"name": one.name, **_read(one), "event_time": _time(one.event_time) if stateful else None}
+        yield {
+            "name": one.name,
+            **_source_identity(one),
+            "event_time": _event_time_text(one.event_time) if stateful else None,
+        }
         if isinstance(one, StreamInput) and one.spec.backfill is not None:
             yield {"name": one.name, "kind": "history", "reads": one.spec.backfill.reads, "event_time": None}
         if stateful and one.event_time is not None and one.event_time.idle is not None:
@@ -158,13 +162,13 @@ def _inputs(query: Query, inputs: Mapping[str, Input], stateful: bool) -> Iterat
             yield {"name": cte.alias.lower(), "kind": "cte", "reads": f"{uses[id(cte)]} times", "event_time": None}
 
 
-def _time(event_time: EventTime | None) -> str | None:
+def _event_time_text(event_time: EventTime | None) -> str | None:
     if event_time is None:
         return None
     return event_time.column if event_time.unit == "ms" else f"{event_time.column} in {event_time.unit}"
 
 
-def _read(one: StreamInput | LakeInput | TableInput | StandingInput) -> dict[str, str]:
+def _source_identity(one: StreamInput | LakeInput | TableInput | StandingInput) -> dict[str, str]:
     if isinstance(one, LakeInput | StandingInput):
         return {"kind": "flow", "reads": f"its lake table {one.path}"}
     if isinstance(one, TableInput):

@@ -17,7 +17,7 @@ from headrace.plan.settings import PARTITIONS
 Kind = Literal["first", "safe", "new_generation", "refused"]
 Shape = Mapping[str, Any]
 
-_ON = "from now on"
+_FROM_NOW_ON = "from now on"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def compare(old: Shape, new: Shape, old_pins: Mapping[str, str], new_pins: Mappi
         return ChangeVerdict(
             "new_generation", ("what the flow was when it began was not written down in a way known here",)
         )
-    broken = tuple(dict.fromkeys([*_broken(old, new), *_partitions(old_pins, new_pins)]))
+    broken = tuple(dict.fromkeys([*_breaking_changes(old, new), *_partitions(old_pins, new_pins)]))
     if broken:
         return ChangeVerdict("new_generation", broken)
-    return ChangeVerdict("safe", tuple(dict.fromkeys(_harmless(old, new))))
+    return ChangeVerdict("safe", tuple(dict.fromkeys(_safe_changes(old, new))))
 
 
 def _drift(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _partitions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]
         yield f"partitions changed from {old[PARTITIONS]} to {new[PARTITIONS]}, and what is kept is divided by them"
 
 
-def _broken(old: Shape, new: Shape) -> Iterator[str]:
+def _breaking_changes(old: Shape, new: Shape) -> Iterator[str]:
     yield from _inputs(old["inputs"], new["inputs"])
     yield from _operators(old["operators"], new["operators"])
     for column, kind in new["types"].items():
@@ -83,13 +83,13 @@ def _broken(old: Shape, new: Shape) -> Iterator[str]:
         if old["output"] != new["output"]:
             yield f"output changed from {old['output']} to {new['output']}"
         yield from _settings(old["settings"], new["settings"])
-    yield from _filled(old["sinks"], new["sinks"])
+    yield from _layout_changes(old["sinks"], new["sinks"])
     if new.get("view"):
         known = {one["id"] for one in old["sinks"]}
         yield from (f"{one['label']} is new, and holds all of a view" for one in new["sinks"] if one["id"] not in known)
 
 
-def _filled(old: list[Shape], new: list[Shape]) -> Iterator[str]:
+def _layout_changes(old: list[Shape], new: list[Shape]) -> Iterator[str]:
     """Sinks that hold rows in a layout which is another now."""
     before = {one["id"]: one["fills"] for one in old if "fills" in one}
     for one in new:
@@ -118,21 +118,21 @@ def _inputs(old: list[Shape], new: list[Shape]) -> Iterator[str]:
             gone[_identity(one)] -= 1
             same = next((other for other in new if other["name"] == one["name"] and added[_identity(other)]), None)
             if same is None:
-                yield f"input {one['name']} ({_words(one)}) is not read any more"
+                yield f"input {one['name']} ({_describe(one)}) is not read any more"
             else:
                 added[_identity(same)] -= 1
-                yield f"input {one['name']} read {_words(one)}, and reads {_words(same)} now"
+                yield f"input {one['name']} read {_describe(one)}, and reads {_describe(same)} now"
     for one in new:
         if added[_identity(one)]:
             added[_identity(one)] -= 1
-            yield f"input {one['name']} ({_words(one)}) is new"
+            yield f"input {one['name']} ({_describe(one)}) is new"
 
 
 def _identity(one: Shape) -> tuple[str, str]:
     return one["kind"], one["reads"]
 
 
-def _words(one: Shape) -> str:
+def _describe(one: Shape) -> str:
     return f"{one['kind']}: {one['reads']}"
 
 
@@ -184,17 +184,17 @@ def _list(value: Any) -> str:
     return value if isinstance(value, str) else ", ".join(value) or "none"
 
 
-def _harmless(old: Shape, new: Shape) -> Iterator[str]:
+def _safe_changes(old: Shape, new: Shape) -> Iterator[str]:
     before, now = old["loose"], new["loose"]
     if before["conditions"] != now["conditions"]:
         texts = [" and ".join(loose["conditions"]) or "all rows" for loose in (before, now)]
-        yield f"conditions changed from {texts[0]} to {texts[1]}: {_ON}"
+        yield f"conditions changed from {texts[0]} to {texts[1]}: {_FROM_NOW_ON}"
     yield from _columns(before["columns"], now["columns"])
     if before["parts"] != now["parts"]:
         changed = sorted(name for name in now["parts"] if now["parts"][name] != before["parts"].get(name))
-        yield f"flows that are part of it changed ({', '.join(changed) or 'one is gone'}): {_ON}"
+        yield f"flows that are part of it changed ({', '.join(changed) or 'one is gone'}): {_FROM_NOW_ON}"
     if before.get("steps", []) != now["steps"]:
-        yield f"processors changed: {_ON}"
+        yield f"processors changed: {_FROM_NOW_ON}"
     yield from _functions(before.get("functions", {}), now["functions"])
     for key in ("trigger", "max_records", "mode"):
         if before[key] != now[key]:
@@ -203,7 +203,7 @@ def _harmless(old: Shape, new: Shape) -> Iterator[str]:
             yield f"{key} changed from {before[key]} to {now[key]}{again}"
     for name, wait in now["watermarks"].items():
         if before["watermarks"].get(name, wait) != wait:
-            yield f"the watermark of {name} changed from {before['watermarks'][name]} to {wait}: {_ON}"
+            yield f"the watermark of {name} changed from {before['watermarks'][name]} to {wait}: {_FROM_NOW_ON}"
     if old["output"] != new["output"]:
         yield f"output changed from {old['output']} to {new['output']}"
     yield from _sinks(old["sinks"], new["sinks"])
@@ -212,13 +212,13 @@ def _harmless(old: Shape, new: Shape) -> Iterator[str]:
         and before["conditions"] == now["conditions"]
         and before["columns"] == now["columns"]
     ):
-        yield f"the SQL changed in a way that nothing kept depends on: {_ON}"
+        yield f"the SQL changed in a way that nothing kept depends on: {_FROM_NOW_ON}"
 
 
 def _functions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
     if changed:
-        yield f"the file of function {', '.join(changed)} changed: {_ON}"
+        yield f"the file of function {', '.join(changed)} changed: {_FROM_NOW_ON}"
 
 
 def _columns(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
@@ -229,14 +229,14 @@ def _columns(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     parts = [
         f"{', '.join(names)} {word}" for names, word in ((added, "new"), (gone, "gone"), (changed, "changed")) if names
     ]
-    yield f"columns: {'; '.join(parts)}: {_ON}"
+    yield f"columns: {'; '.join(parts)}: {_FROM_NOW_ON}"
 
 
 def _sinks(old: list[Shape], new: list[Shape]) -> Iterator[str]:
     before, now = ({one["id"]: one["label"] for one in sinks} for sinks in (old, new))
     for one, label in now.items():
         if one not in before:
-            yield f"sink {label} is new: it gets the rows that come {_ON}"
+            yield f"sink {label} is new: it gets the rows that come {_FROM_NOW_ON}"
     for one, label in before.items():
         if one not in now:
             yield f"sink {label} is gone: what it holds stays as it is"

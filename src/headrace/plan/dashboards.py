@@ -11,7 +11,7 @@ from headrace.project.dashboards import ChartSpec
 from headrace.project.loader import Project
 
 
-def wrong_charts(project: Project, flows: Iterable[FlowPlan | None]) -> Iterator[ProjectError]:
+def chart_problems(project: Project, flows: Iterable[FlowPlan | None]) -> Iterator[ProjectError]:
     """What is wrong with them, each at its place."""
     names = [name for _, _, name in endpoints(project)]
     columns = {name: found for flow in flows if flow is not None for name, found in _served(flow)}

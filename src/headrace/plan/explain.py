@@ -154,11 +154,11 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
             yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
         change = (changes or {}).get(flow.name)
         if change is not None and change["generation"] is not None:
-            yield f"  ⟳ {words_of(change)}"
+            yield f"  ⟳ {change_summary(change)}"
             yield from (f"    {reason}" for reason in change["reasons"])
 
 
-def words_of(change: Mapping[str, Any]) -> str:
+def change_summary(change: Mapping[str, Any]) -> str:
     """What a change means, for people."""
     verdict = ChangeVerdict(change["verdict"], tuple(change["reasons"]))
     beside = f", built beside {change['beside']}" if change.get("beside") else ""

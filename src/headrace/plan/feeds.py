@@ -12,24 +12,24 @@ from headrace.core.processor import Processor
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan
 from headrace.sql.query import parse
 
-Known = dict[str, tuple[str, ...]]
+ColumnValues = dict[str, tuple[str, ...]]
 """All texts that a column may hold, of columns of which that is known."""
 
 
-def feeds(plan: Plan, context: Context) -> dict[str, frozenset[str]]:
+def flow_feeds(plan: Plan, context: Context) -> dict[str, frozenset[str]]:
     """For each flow those whose sinks write to where its streams read, itself included where that is so."""
-    written = {flow.name: list(_written(flow, context)) for flow in plan.flows}
+    written = {flow.name: list(_written_locations(flow, context)) for flow in plan.flows}
     read = {f.name: [place for one in f.streams() for place in one.spec.source.places(context)] for f in plan.flows}
     return {flow: frozenset(_writers(written, places)) for flow, places in read.items()}
 
 
-def waits(links: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def flow_waits(links: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """For each flow those that feed it and are not fed by it in turn, directly or through others."""
-    behind = {flow: _behind(flow, links) for flow in links}
+    behind = {flow: _all_feeders(flow, links) for flow in links}
     return {flow: frozenset(one for one in behind[flow] if flow not in behind[one]) for flow in links}
 
 
-def _behind(flow: str, links: Mapping[str, frozenset[str]]) -> set[str]:
+def _all_feeders(flow: str, links: Mapping[str, frozenset[str]]) -> set[str]:
     """Everything that feeds a flow, through however many others."""
     found: set[str] = set()
     ahead = [flow]
@@ -46,47 +46,47 @@ def _writers(written: Mapping[str, list[Location]], read: list[Location]) -> Ite
             yield name
 
 
-def _written(flow: FlowPlan, context: Context) -> Iterator[Location]:
-    known = _known(flow.inputs, flow.sql)
+def _written_locations(flow: FlowPlan, context: Context) -> Iterator[Location]:
+    known = _column_values(flow.inputs, flow.sql)
     for step in flow.after:
-        _take(known, step.processor)
+        _apply_step(known, step.processor)
     for sink_step in flow.sinks:
         yield from sink_step.sink.places(context, known)
 
 
-def _known(inputs: tuple[Input, ...], sql: str) -> Known:
+def _column_values(inputs: tuple[Input, ...], sql: str) -> ColumnValues:
     """What columns of a query may hold: texts in it, or what steps before it say."""
-    found: Known = {}
+    found: ColumnValues = {}
     for one in inputs:
         if isinstance(one, FlowInput):
-            found |= _known(one.inputs, one.sql)
+            found |= _column_values(one.inputs, one.sql)
             for step in one.after:
-                _take(found, step.processor)
+                _apply_step(found, step.processor)
         if not isinstance(one, LakeInput):
             for step in one.before:
-                _take(found, step.processor)
+                _apply_step(found, step.processor)
     _select(found, sql)
     return found
 
 
-def _select(found: Known, sql: str) -> None:
+def _select(found: ColumnValues, sql: str) -> None:
     """What is known after a query."""
     for select in parse(sql).tree.selects:
         plain = select.unalias()
-        texts = _texts(plain)
+        texts = _string_values(plain)
         if texts is not None:
             found[select.alias_or_name] = texts
         elif not isinstance(plain, exp.Column | exp.Star):
             found.pop(select.alias_or_name, None)
 
 
-def _take(known: Known, step: Processor) -> None:
+def _apply_step(known: ColumnValues, step: Processor) -> None:
     known |= step.texts
     for statement in step.statements:
         _select(known, statement)
 
 
-def _texts(value: exp.Expr | None) -> tuple[str, ...] | None:
+def _string_values(value: exp.Expr | None) -> tuple[str, ...] | None:
     """The texts that an expression may give, None when they are not written in it."""
     if isinstance(value, exp.Literal) and value.is_string:
         return (str(value.this),)
@@ -96,5 +96,5 @@ def _texts(value: exp.Expr | None) -> tuple[str, ...] | None:
         branches = [value.args.get("true"), value.args.get("false")]
     else:
         return None
-    parts = [_texts(one) for one in branches if one is not None]
+    parts = [_string_values(one) for one in branches if one is not None]
     return None if None in parts else tuple(text for part in parts for text in part or ())

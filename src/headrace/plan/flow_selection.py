@@ -6,7 +6,7 @@ from headrace.core.errors import ProjectError, unknown_flow
 from headrace.project.loader import Project
 
 
-def check_asked(project: Project, name: str) -> None:
+def check_runnable(project: Project, name: str) -> None:
     """Refuse a flow that is not there or has no sinks."""
     if name not in project.spec.flows:
         raise unknown_flow(name, project.spec.flows)

@@ -32,7 +32,7 @@ def python_functions(texts: Iterable[str], own: Mapping[str, UserFunction]) -> d
     return found | {one.name: one.digest for one in used_by(names, own).values()}
 
 
-def unusable(sql: str, own: Mapping[str, UserFunction], project: Project) -> Iterator[ProjectError]:
+def function_problems(sql: str, own: Mapping[str, UserFunction], project: Project) -> Iterator[ProjectError]:
     """What is wrong with functions that a text calls. Runs the files of the project's own."""
     names = called(sql)
     if project.spec.functions.lookups is None and names & {"dartget", "dartcontains"}:

@@ -179,7 +179,7 @@ class FlowPlan:
 
     def all_inputs(self) -> Iterator[Input]:
         """All it reads, also through flows that became part of it."""
-        yield from flattened(self.inputs)
+        yield from all_inputs(self.inputs)
 
     def streams(self) -> Iterator[StreamInput]:
         """All streams it reads, also those of flows that became part of it."""
@@ -208,12 +208,12 @@ def _steps(inputs: tuple[Input, ...]) -> Iterator[ProcessorStep]:
         yield from one.before
 
 
-def flattened(inputs: tuple[Input, ...]) -> Iterator[Input]:
+def all_inputs(inputs: tuple[Input, ...]) -> Iterator[Input]:
     """Inputs, and what the flows among them read that are part of the query."""
     for one in inputs:
         yield one
         if isinstance(one, FlowInput):
-            yield from flattened(one.inputs)
+            yield from all_inputs(one.inputs)
 
 
 @dataclass(frozen=True)

@@ -13,34 +13,34 @@ from headrace.core.processor import FlowLakeTable
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
-from headrace.plan.dashboards import wrong_charts
-from headrace.plan.flow_selection import check_asked
-from headrace.plan.functions import python_functions, unusable
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
+from headrace.plan.dashboards import chart_problems
+from headrace.plan.flow_selection import check_runnable
+from headrace.plan.functions import function_problems, python_functions
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, all_inputs
 from headrace.plan.processor_steps import (
     ProjectFacts,
-    lost_times,
+    columns_needed,
+    inlined_inputs,
+    lost_event_times,
     output_of,
-    part_of_another,
-    remembered,
+    state_descriptions,
     step_refusals,
     steps_at,
     steps_of,
-    used_through,
 )
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
-from headrace.plan.settings import refused
+from headrace.plan.settings import refused_settings
 from headrace.plan.sink_ids import repeated_endpoints, sink_steps
-from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
+from headrace.plan.view_planning import ShapeOf, known_shape, reads_tables, view_obstacles, view_of, view_plan
 from headrace.plan.view_planning import ViewReads as ViewReads
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
-from headrace.sql.input_reads import InputReads, reads
+from headrace.sql.input_reads import InputReads, input_reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import output_refusals, refusals, state_of
@@ -64,15 +64,15 @@ def make_plan(
     `schema_of` may know more than the files say, e.g. from a sample of the data; so may `shape_of` of tables.
     """
     for name in only:
-        check_asked(project, name)
-    planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(kept_shape, project))
+        check_runnable(project, name)
+    planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(known_shape, project))
     planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
     planner.errors += repeated_endpoints(project)
     for name in only or project.spec.flows:
         planner.plan(name)
     if not only:
-        planner.errors += wrong_charts(project, planner.plans.values())
+        planner.errors += chart_problems(project, planner.plans.values())
     if planner.errors:
         raise ProjectErrors(planner.errors)
     flows = [flow for flow in planner.plans.values() if flow is not None]
@@ -125,7 +125,7 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        if read_by_view(query, self.project.spec, self.plan):
+        if reads_tables(query, self.project.spec, self.plan):
             return self._view(name, spec, query)
         self._bind(name, spec)
         known = self._known(name, query)
@@ -137,7 +137,7 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        for problem in unusable(query.sql, self.functions, self.project):
+        for problem in function_problems(query.sql, self.functions, self.project):
             self.errors.append(problem.at(self.project.sql_origin(name, 1)))
         flow = self._assemble(name, spec, query, self._inputs(name, query, known))
         self._check_streaming(flow, query)
@@ -156,7 +156,7 @@ class _Planner:
     def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
         """The plan of a flow over tables."""
         read = ViewReads.of(query, self.project.spec.tables, self.plans, self.shape_of)
-        for error, place in obstacles(name, spec, read.others):
+        for error, place in view_obstacles(name, spec, read.others):
             self._fail(error, name, *place)
         if read.others:
             return None
@@ -203,10 +203,10 @@ class _Planner:
         defaults = self.project.spec.defaults
         after = self.steps[name, "after"]
         kept = [state for one in inputs if isinstance(one, FlowInput) for state in self._state(one.name)]
-        kept += [state for one in inputs for state in remembered(one.before)]
-        state = tuple(dict.fromkeys([*kept, *state_of(query), *remembered(after)]))
+        kept += [state for one in inputs for state in state_descriptions(one.before)]
+        state = tuple(dict.fromkeys([*kept, *state_of(query), *state_descriptions(after)]))
         if state:
-            for error, one in lost_times(inputs, self._schema):
+            for error, one in lost_event_times(inputs, self._schema):
                 self._fail(error, name, "before", one)
             inputs = _stateful(inputs, self._late_rules(spec, query, inputs))
         return FlowPlan(
@@ -239,7 +239,7 @@ class _Planner:
         """All SQL beside the flow's own: of flows that are part of it, and of steps."""
         for one in _inlined(inputs):
             yield self.queries[one].sql
-        for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
+        for step in (*(step for one in all_inputs(inputs) for step in steps_at(one)), *after):
             yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ class _Planner:
         if any(key.startswith(_LATE_SETTINGS) for key in settings):
             return {}
         timed = {}
-        for one in flattened(inputs):
+        for one in all_inputs(inputs):
             if not isinstance(one, FlowInput):
                 schema = self._schema(one.name) if not one.before else None
                 column = one.event_time.column if one.event_time else None
@@ -312,9 +312,9 @@ class _Planner:
                 self._fail_sql(error, name)
         streams = self.project.spec.streams
         times = {n: s.event_time.column for n, s in streams.items() if s.event_time is not None}
-        used = reads(query, complete, times)
+        used = input_reads(query, complete, times)
         steps = {n: self.steps.get((name, f"before.{n}"), ()) for n in known}
-        stateful = bool(state_of(query) or any(map(remembered, [*steps.values(), self.steps[name, "after"]])))
+        stateful = bool(state_of(query) or any(map(state_descriptions, [*steps.values(), self.steps[name, "after"]])))
         words = query.words
         inputs = [self._input(n, used.get(n, InputReads(None)), stateful, words, steps[n]) for n in known]
         return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
@@ -332,7 +332,7 @@ class _Planner:
     ) -> Input:
         if before:
             # a step may change what a filter looks at, or look at rows that the filter would drop
-            used = InputReads(used_through(before, used.columns, self._schema(name)))
+            used = InputReads(columns_needed(before, used.columns, self._schema(name)))
             words = words | frozenset(used.columns or ())
         if name in self.project.spec.flows:
             return replace(self._flow_input(name, used), before=before)
@@ -353,7 +353,7 @@ class _Planner:
         if path is not None:
             return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
         after = tuple(step.within(name) for step in upstream.after)
-        return FlowInput(name, upstream.sql, part_of_another(name, upstream.inputs), after)
+        return FlowInput(name, upstream.sql, inlined_inputs(name, upstream.inputs), after)
 
     def _schema(self, name: str) -> pa.Schema | None:
         """All columns of an input that a query may name; for a flow only the names are known."""
@@ -405,7 +405,7 @@ class _Planner:
 
     def check_settings(self, settings: Mapping[str, str], *path: str) -> None:
         """Refuse Spark settings that would break what flows promise."""
-        for key, only, reason in refused(settings):
+        for key, only, reason in refused_settings(settings):
             error = ProjectError("spark-setting-refused", f"{key} must be {only}: {reason}", hint="remove it")
             self.errors.append(error.at(self.project.origin(*path, key)))
 

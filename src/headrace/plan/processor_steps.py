@@ -52,7 +52,7 @@ def output_of(
     return given
 
 
-def used_through(
+def columns_needed(
     steps: Sequence[ProcessorStep], wanted: Sequence[str] | None, given: pa.Schema | None
 ) -> tuple[str, ...] | None:
     """The columns that must go in so that those wanted come out; None for all.
@@ -73,17 +73,17 @@ def steps_at(one: Input) -> tuple[ProcessorStep, ...]:
     return (*one.after, *one.before) if isinstance(one, FlowInput) else one.before
 
 
-def part_of_another(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
+def inlined_inputs(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     """The inputs of a flow that becomes part of another."""
     return tuple(replace(one, before=tuple(step.within(flow) for step in one.before)) for one in inputs)
 
 
-def remembered(steps: Sequence[ProcessorStep]) -> list[str]:
+def state_descriptions(steps: Sequence[ProcessorStep]) -> list[str]:
     """What these steps keep from batch to batch, in words."""
     return [step.processor.remembers for step in steps if step.processor.remembers is not None]
 
 
-def lost_times(
+def lost_event_times(
     inputs: Sequence[Input], schema_of: Callable[[str], pa.Schema | None]
 ) -> Iterator[tuple[ProjectError, str]]:
     """Steps that lose the event time on which what a flow keeps depends, and the inputs before which they stand."""
@@ -125,5 +125,5 @@ def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
     for one in flow.all_inputs():
         if not isinstance(one, FlowInput) and one.event_time is not None:
             yield f"has a watermark of its own, and input '{one.name}' has an event time"
-    for state in set(flow.state) - set(remembered(list(flow.steps()))):
+    for state in set(flow.state) - set(state_descriptions(list(flow.steps()))):
         yield f"gives rows without a watermark, and the SQL keeps state ({state})"

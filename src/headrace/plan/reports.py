@@ -8,7 +8,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.sink import Sink
 from headrace.plan.model import FlowPlan, StandingInput
 from headrace.plan.sink_ids import sink_steps
-from headrace.plan.view_planning import Placed, ShapeOf, names_in
+from headrace.plan.view_planning import Placed, ShapeOf, input_names
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec
 from headrace.sources.lake import LakeSource
@@ -22,7 +22,7 @@ def report_of(
     spec = project.spec.flows[name]
     problems = [*_obstacles(name, spec), *_refused_sinks(spec, sinks)]
     inputs: list[StandingInput] = []
-    for one in names_in(query):
+    for one in input_names(query):
         try:
             inputs.append(_input(one, project, shape_of))
         except ProjectError as error:

@@ -52,7 +52,7 @@ def pins(settings: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in sorted(settings.items()) if key in _PINNED or key == PARTITIONS}
 
 
-def meaningful(settings: Mapping[str, str]) -> dict[str, str]:
+def semantic_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Those that may change what an expression gives, such as the time zone."""
     return {
         key: value
@@ -61,7 +61,7 @@ def meaningful(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def refused(settings: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def refused_settings(settings: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Settings that would break what is promised: the setting, the only value it may have, and why."""
     for key, (only, reason) in _REFUSED.items():
         if settings.get(key, only).lower() != only.lower():

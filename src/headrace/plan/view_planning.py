@@ -45,7 +45,7 @@ class ViewReads:
         inputs: dict[str, TableInput] = {}
         views: dict[str, str] = {}
         others = []
-        for name in names_in(query):
+        for name in input_names(query):
             if name in known:
                 table = known[name]
                 inputs[table] = TableInput(table, tables[table], shape_of(table, tables[table]))
@@ -64,7 +64,7 @@ class ViewReads:
         return known if len(known) == len(self.tables) else None
 
 
-def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
+def reads_tables(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
     """Whether a query reads a table, or a view: then it is a view itself."""
     tables = {name.lower() for name in spec.tables}
     flows = {name.lower(): name for name in spec.flows}
@@ -73,10 +73,10 @@ def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan
         planned = plan(flows[name]) if name in flows else None
         return planned is not None and bool(planned.tables())
 
-    return bool(tables) and any(name in tables or is_view(name) for name in names_in(query))
+    return bool(tables) and any(name in tables or is_view(name) for name in input_names(query))
 
 
-def names_in(query: Query) -> list[str]:
+def input_names(query: Query) -> list[str]:
     """What a query reads, in lower case, also through table functions such as TUMBLE(orders, at, '5 minutes')."""
     return list(dict.fromkeys(name.lower() for table in query.inputs for name in _named(table)))
 
@@ -91,13 +91,13 @@ def _named(table: exp.Table) -> Iterator[str]:
         yield first.name if first is not None else ""
 
 
-def kept_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
+def known_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
     """The shape of a table without asking its source: as it was captured last, or as it is declared."""
     known = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
     return None if known is None else replace(known, key=known.key or tuple(spec.key))
 
 
-def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
+def view_obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
     """Why a flow that reads tables cannot be a view."""
     if others:
         message = f"flow '{name}' reads tables and {', '.join(others)}: a view reads only tables and views"

@@ -14,7 +14,7 @@ from headrace.project.yaml_tree import Path_
 
 
 @dataclass(frozen=True)
-class Spot:
+class ErrorLocation:
     """A path in the file, and what the models know about it."""
 
     path: Path_
@@ -58,7 +58,7 @@ def family_of(info: FieldInfo) -> str | None:
     return _family(_annotated(info))
 
 
-def spot_of(detail: Any, data: Any, model: type[BaseModel]) -> Spot:
+def error_location(detail: Any, data: Any, model: type[BaseModel]) -> ErrorLocation:
     """The place of a validation error. Its location has the names of union members in it, which the file has not."""
     path: list[str | int] = []
     owner: type[BaseModel] | None = model
@@ -83,7 +83,7 @@ def spot_of(detail: Any, data: Any, model: type[BaseModel]) -> Spot:
             owner = found
         family = _family(inner) or family
     siblings = list(keys_of(owner)) if owner is not None else []
-    return Spot(tuple(path), owner, family, siblings)
+    return ErrorLocation(tuple(path), owner, family, siblings)
 
 
 def _is_tag(part: str | int, node: Any) -> bool:

@@ -104,29 +104,29 @@ def load(
         tree = with_override(tree, override)
     errors.extend(_unused_variables(tree, overrides))
     secrets, outside = Secrets(), os.environ if environment is None else environment
-    project, tree = _made(tree, file.parent, profile, outside, secrets, errors)
+    project, tree = _build(tree, file.parent, profile, outside, secrets, errors)
     if project is not None:
         errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
     if project is None or errors:
-        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
+        raise ProjectErrors([_without_secrets(secrets, error) for error in in_file_order(errors, tree)])
     return project
 
 
-def defined_by(project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None) -> Project:
+def load_definition(project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None) -> Project:
     """The project as an earlier `definition` has it: its streams, flows and sinks. Where and how it runs is that of
     `project`, and so are the files that it names, except SQL files."""
     errors: list[ProjectError] = []
     secrets, outside = Secrets(), os.environ if environment is None else environment
-    made, tree = _made(parse_tree(text, shown, errors), project.root, None, outside, secrets, errors)
+    made, tree = _build(parse_tree(text, shown, errors), project.root, None, outside, secrets, errors)
     if made is None or errors:
-        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
+        raise ProjectErrors([_without_secrets(secrets, error) for error in in_file_order(errors, tree)])
     now = project.spec
     place = {"project": now.project, "spark": now.spark, "restart": now.restart, "http": now.http, "state": now.state}
     project.secrets.values.update(made.secrets.values)
     return replace(made, spec=made.spec.model_copy(update=place), secrets=project.secrets, profile=project.profile)
 
 
-def _made(
+def _build(
     tree: Tree,
     root: Path,
     profile: str | None,
@@ -158,7 +158,7 @@ def _validated(
     return None
 
 
-def _without(secrets: Secrets, error: ProjectError) -> ProjectError:
+def _without_secrets(secrets: Secrets, error: ProjectError) -> ProjectError:
     """The error as it may be shown: also checks that name what they were given may have been given a secret."""
     error.message = secrets.redact(error.message)
     error.hint = None if error.hint is None else secrets.redact(error.hint)

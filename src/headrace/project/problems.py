@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.core.errors import ProjectError, did_you_mean, nearest
 from headrace.core.kinds import kinds
-from headrace.project.error_location import Spot, spot_of
+from headrace.project.error_location import ErrorLocation, error_location
 from headrace.project.model import ProjectSpec
-from headrace.project.value_descriptions import expected, found, is_about_type
+from headrace.project.value_descriptions import describe_expected, describe_value, is_about_type
 from headrace.project.variables import Secrets
 from headrace.project.yaml_tree import Path_, Tree, dotted
 
@@ -31,7 +31,7 @@ def problems_of(
     """One ProjectError per finding, in file order, without those at paths that are reported `elsewhere`."""
     grouped: dict[Path_, list[_Finding]] = {}
     for detail in error.errors(include_url=False):
-        finding = _Finding(detail, spot_of(detail, tree.data, model), tree, secrets or Secrets())
+        finding = _Finding(detail, error_location(detail, tree.data, model), tree, secrets or Secrets())
         if not any(finding.path[: len(path)] == path for path in elsewhere):
             grouped.setdefault(finding.path, []).append(finding)
     return in_file_order([_problem(findings) for findings in grouped.values()], tree)
@@ -55,7 +55,7 @@ class _Finding:
     """One of pydantic's errors, and the place in the file it is about."""
 
     detail: Any
-    spot: Spot
+    spot: ErrorLocation
     tree: Tree
     secrets: Secrets
 
@@ -80,7 +80,7 @@ class _Finding:
         value = self.detail.get("input")
         hidden = any(word in str(part).lower() for part in self.path for word in _SECRETIVE)
         hidden = hidden or any(secret in str(value) for secret in self.secrets.values)
-        return "a hidden value" if hidden and isinstance(value, str | int | float) else found(value)
+        return "a hidden value" if hidden and isinstance(value, str | int | float) else describe_value(value)
 
 
 def _problem(findings: Sequence[_Finding]) -> ProjectError:
@@ -126,7 +126,7 @@ def _own_check(finding: _Finding) -> ProjectError:
 
 def _wrong_value(findings: Sequence[_Finding]) -> ProjectError:
     first = findings[0]
-    wanted = list(dict.fromkeys(expected(finding.detail) for finding in findings))
+    wanted = list(dict.fromkeys(describe_expected(finding.detail) for finding in findings))
     code = "wrong-type" if all(is_about_type(finding.detail) for finding in findings) else "bad-value"
     message = f"{dotted(first.path) or 'the project'}: expected {' or '.join(wanted)}, found {first.given()}"
     return first.error(code, message, _hint(findings))

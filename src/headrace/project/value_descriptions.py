@@ -50,7 +50,7 @@ _LIMITS = {
 _PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false", "object": "mapping"}
 
 
-def expected(detail: Any) -> str:
+def describe_expected(detail: Any) -> str:
     """What a validation error says the value should be."""
     kind = detail["type"]
     if kind in _LIMITS:
@@ -68,7 +68,7 @@ def is_about_type(detail: Any) -> bool:
     return detail["type"] not in _LIMITS and detail["type"] not in ("value_error", "assertion_error")
 
 
-def found(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """What a value in a YAML file is, shown briefly."""
     match value:
         case None:
@@ -86,7 +86,7 @@ def found(value: Any) -> str:
     return "something else"
 
 
-def type_in_words(schema: dict[str, Any]) -> str:
+def describe_type(schema: dict[str, Any]) -> str:
     """The type of a JSON schema in plain words, for the reference pages."""
     if "const" in schema:
         return f"`{schema['const']}`" if isinstance(schema["const"], str) else f"`{json.dumps(schema['const'])}`"
@@ -94,15 +94,15 @@ def type_in_words(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            words = [type_in_words(part) for part in schema[key] if part.get("type") != "null"]
+            words = [describe_type(part) for part in schema[key] if part.get("type") != "null"]
             return " or ".join(dict.fromkeys(words))
     match schema.get("type"):
         case "array" if "prefixItems" in schema:
-            return f"list of {len(schema['prefixItems'])}: {', '.join(map(type_in_words, schema['prefixItems']))}"
+            return f"list of {len(schema['prefixItems'])}: {', '.join(map(describe_type, schema['prefixItems']))}"
         case "array":
-            return f"list of {type_in_words(schema.get('items', {}))}"
+            return f"list of {describe_type(schema.get('items', {}))}"
         case "object" if isinstance(schema.get("additionalProperties"), dict):
-            return f"mapping of names to {type_in_words(schema['additionalProperties'])}"
+            return f"mapping of names to {describe_type(schema['additionalProperties'])}"
         case "string" if schema.get("format") == "date-time":
             return "time"
         case str() as plain:

@@ -11,7 +11,7 @@ from headrace.sql.query import DIALECT, parse
 _CLOCKS = exp.CurrentTimestamp | exp.CurrentDate | exp.Localtimestamp
 
 
-def at_moment(sql: str, moment: datetime) -> str:
+def with_fixed_time(sql: str, moment: datetime) -> str:
     """The query with this moment in place of now; the text as it is when it does not ask for the time."""
     tree = parse(sql).tree
     if not any(_is_clock(node) for node in tree.walk()):

@@ -32,7 +32,7 @@ class InputReads:
     filters: tuple[ColumnFilter, ...] = ()
 
 
-def reads(
+def input_reads(
     query: Query, schemas: Mapping[str, pa.Schema], keep: Mapping[str, str] | None = None
 ) -> dict[str, InputReads]:
     """What `query` takes from each input. `keep` names, per input, a column that must not be filtered early."""

@@ -18,7 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.sql.dialect.syntax import WindowTable, respell
 from headrace.sql.errors import SqlError
-from headrace.sql.text_edits import Edit, apply, destination, origin
+from headrace.sql.text_edits import Edit, apply_edits, edited_offset, original_offset
 from headrace.sql.tokens import TokenList
 
 __all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]
@@ -92,12 +92,12 @@ class Query:
     def place(self, offset: int) -> int:
         """Where in the text something in `sql` comes from."""
         for step in reversed(self.edits):
-            offset = origin(offset, step)
+            offset = original_offset(offset, step)
         return offset
 
     def edited(self, edits: Iterable[Edit]) -> Query:
         """The query with these changes to its `sql`, parsed anew."""
-        sql, made = apply(self.sql, edits)
+        sql, made = apply_edits(self.sql, edits)
         steps = (*self.edits, made)
         return replace(_parsed(self.text, sql, steps), windows=())
 
@@ -146,8 +146,8 @@ def parse(text: str) -> Query:
     edits, windows = respell(words)
     if not edits:
         return _parsed(text, text, ())
-    sql, made = apply(text, edits)
-    moved = tuple(replace(one, start=destination(one.start, made)) for one in windows)
+    sql, made = apply_edits(text, edits)
+    moved = tuple(replace(one, start=edited_offset(one.start, made)) for one in windows)
     return replace(_parsed(text, sql, (made,)), windows=moved)
 
 
@@ -173,7 +173,7 @@ def _parsed(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
 def _placed(refused: SqlError, steps: tuple[tuple[Edit, ...], ...]) -> SqlError:
     """The error with the place in what the user wrote."""
     for step in reversed(steps):
-        refused.offset = origin(refused.offset or 0, step)
+        refused.offset = original_offset(refused.offset or 0, step)
     return refused
 
 

@@ -19,7 +19,7 @@ class Edit:
     text: str
 
 
-def apply(text: str, edits: Iterable[Edit]) -> tuple[str, tuple[Edit, ...]]:
+def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, tuple[Edit, ...]]:
     """The changed text, and the edits as they were made: each with as many line ends as it takes away.
 
     What another edit takes away as a whole need not be changed before.
@@ -43,7 +43,7 @@ def _inside(one: Edit, other: Edit) -> bool:
     return other.start <= one.start and one.end <= other.end and other.end - other.start > one.end - one.start
 
 
-def origin(offset: int, edits: Iterable[Edit]) -> int:
+def original_offset(offset: int, edits: Iterable[Edit]) -> int:
     """Where something in the changed text was before these edits; what an edit wrote is where the edit began."""
     moved = 0
     for edit in edits:
@@ -56,6 +56,6 @@ def origin(offset: int, edits: Iterable[Edit]) -> int:
     return offset - moved
 
 
-def destination(offset: int, edits: Iterable[Edit]) -> int:
+def edited_offset(offset: int, edits: Iterable[Edit]) -> int:
     """Where something that no edit touches is in the changed text."""
     return offset + sum(len(edit.text) - (edit.end - edit.start) for edit in edits if edit.end <= offset)

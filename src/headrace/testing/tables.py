@@ -11,7 +11,7 @@ from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import WEIGHT, TableShape
 from headrace.log.tables import table_log
-from headrace.plan.view_planning import kept_shape
+from headrace.plan.view_planning import known_shape
 from headrace.project.loader import Project
 
 Row = Mapping[str, Any]
@@ -24,7 +24,7 @@ class ListTables:
         self._project = project
         self._rows: dict[str, dict[tuple[Any, ...], Row]] = {name: {} for name in project.spec.tables}
         self._given = given
-        found = {name: kept_shape(given, name, given.spec.tables[name]) for name in project.spec.tables}
+        found = {name: known_shape(given, name, given.spec.tables[name]) for name in project.spec.tables}
         self._shapes = {name: shape for name, shape in found.items() if shape is not None}
         for group in {project.spec.tables[name].source.group for name in self._shapes}:
             self._commit(group, {})

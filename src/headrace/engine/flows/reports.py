@@ -18,7 +18,7 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.fixed_time import at_moment
+from headrace.sql.fixed_time import with_fixed_time
 from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ReportWriter:
     def _rows(self, pinned: Pinned) -> DataFrame:
         for one in standing(self.flow):
             self._read(one, pinned).createOrReplaceTempView(one.name)
-        return self.session.sql(at_moment(self.flow.sql, datetime.fromtimestamp(pinned["at"] / 1000, UTC)))
+        return self.session.sql(with_fixed_time(self.flow.sql, datetime.fromtimestamp(pinned["at"] / 1000, UTC)))
 
     def _read(self, one: StandingInput, pinned: Pinned) -> DataFrame:
         if one.path is not None:

@@ -25,7 +25,7 @@ from headrace.engine.state.state import StateDir
 from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
-from headrace.project.loader import Project, defined_by
+from headrace.project.loader import Project, load_definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def defined(project: Project, state: StateDir, flow: str, generation: Generation
         )
     try:
         text = generation.definition.read_text(encoding="utf-8")
-        then = defined_by(project, text, f"{generation.id}/{generation.definition.name}")
+        then = load_definition(project, text, f"{generation.id}/{generation.definition.name}")
         plan = make_plan(then, (flow,), lambda name, spec: infer_schema(then, state, name, spec)).flow(flow)
     except ProjectError as error:
         raise _cannot_go_on(flow, generation, f"{error.message} ({error.code})") from error

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.spark.progress import rows_given
 from headrace.engine.supervise.flow_run import FlowRun
-from headrace.plan.feeds import feeds, waits
+from headrace.plan.feeds import flow_feeds, flow_waits
 from headrace.plan.model import Plan
 
 
@@ -31,8 +31,8 @@ class Chain:
     @staticmethod
     def of(plan: Plan, starter: FlowStarter) -> Chain:
         """The chain of the flows of a plan."""
-        links = feeds(plan, starter.project.context)
-        behind = waits(links)
+        links = flow_feeds(plan, starter.project.context)
+        behind = flow_waits(links)
         return Chain(behind, {flow: writers - behind[flow] for flow, writers in links.items()})
 
     def begins(self, flow: str) -> None:
