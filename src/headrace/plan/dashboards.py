@@ -38,7 +38,7 @@ def _served(flow: FlowPlan) -> Iterator[tuple[str, list[str]]]:
 
 
 def _unknown(chart: ChartSpec, columns: list[str] | None) -> Iterator[tuple[str, ProjectError]]:
-    for key, column in chart.named() if columns is not None else ():
+    for key, column in chart.used_columns() if columns is not None else ():
         if columns is not None and column not in columns:
             message = f"chart '{chart.title}' uses the unknown column '{column}'"
             hint = did_you_mean(column, columns, f"columns of '{chart.endpoint}'")

@@ -1,4 +1,4 @@
-"""Plain words for what a value should be and for what was found instead."""
+"""Descriptions of expected and actual values for error messages and the reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false
 
 
 def describe_expected(detail: Any) -> str:
-    """What a validation error says the value should be."""
+    """The expected value of a validation error."""
     kind = detail["type"]
     if kind in _LIMITS:
         return _LIMITS[kind].format(**detail["ctx"])
@@ -64,12 +64,12 @@ def describe_expected(detail: Any) -> str:
 
 
 def is_about_type(detail: Any) -> bool:
-    """Whether the value is of a wrong type, not a wrong value of the right one."""
+    """Whether the error is about the type of a value, not about the value."""
     return detail["type"] not in _LIMITS and detail["type"] not in ("value_error", "assertion_error")
 
 
 def describe_value(value: Any) -> str:
-    """What a value in a YAML file is, shown briefly."""
+    """A short description of a value in a YAML file."""
     match value:
         case None:
             return "nothing"
@@ -87,7 +87,7 @@ def describe_value(value: Any) -> str:
 
 
 def describe_type(schema: dict[str, Any]) -> str:
-    """The type of a JSON schema in plain words, for the reference pages."""
+    """The type of a JSON schema as text, for the reference pages."""
     if "const" in schema:
         return f"`{schema['const']}`" if isinstance(schema["const"], str) else f"`{json.dumps(schema['const'])}`"
     if "enum" in schema:

@@ -78,4 +78,6 @@ class Dashboards:
 def _may(grant: Grant, chart: ChartSpec) -> bool:
     """Whether a caller may see all that a chart names: what it may not see is for it as if it were not there."""
     access = grant.may(chart.endpoint)
-    return access is not None and (access.fields is None or {one for _, one in chart.named()} <= set(access.fields))
+    return access is not None and (
+        access.fields is None or {one for _, one in chart.used_columns()} <= set(access.fields)
+    )
