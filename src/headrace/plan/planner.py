@@ -97,7 +97,6 @@ class _Planner:
     """The bound processors by flow and place (`after`, `before.orders`)."""
 
     def find_functions(self) -> None:
-        """Load the project's own functions."""
         try:
             self.functions = user_functions(self.project.root)
         except ProjectError as error:
@@ -146,7 +145,6 @@ class _Planner:
         return flow
 
     def _report(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
-        """The plan of a report."""
         expanded = expand(query, self.functions)
         flow, problems = report_of(name, expanded, self._sinks(name, spec), self.project, self.shape_of)
         for error, place in problems:
@@ -154,7 +152,6 @@ class _Planner:
         return flow
 
     def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
-        """The plan of a view."""
         read = ViewReads.of(query, self.project.spec.tables, self.plans, self.shape_of)
         for error, place in view_obstacles(name, spec, read.others):
             self._fail(error, name, *place)
@@ -248,7 +245,6 @@ class _Planner:
             yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
-        """The names of the flow's columns; `*` if only Spark knows them."""
         if not after:
             return query.output
         if any(column in ("", "*") for column in query.output):
