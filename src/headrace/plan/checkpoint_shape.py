@@ -31,7 +31,7 @@ from headrace.plan.model import (
 from headrace.plan.settings import semantic_settings
 from headrace.project.model import EventTime
 from headrace.sql.canonical import canonical
-from headrace.sql.operators import Given, Inlined, Leaf, Operators, all_conditions, operators
+from headrace.sql.operators import Inlined, Leaf, Operators, TraceInput, all_conditions, operators
 from headrace.sql.query import Query, cte_of, parse
 from headrace.views.algebra.fingerprint import view_text
 from headrace.views.algebra.operators import scans
@@ -124,11 +124,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _trace_inputs(inputs: tuple[Input, ...]) -> dict[str, Given]:
+def _trace_inputs(inputs: tuple[Input, ...]) -> dict[str, TraceInput]:
     return {input_.name.lower(): _trace_input(input_) for input_ in inputs}
 
 
-def _trace_input(input_: Input) -> Given:
+def _trace_input(input_: Input) -> TraceInput:
     match input_:
         case FlowInput():
             return Inlined(parse(input_.sql), _trace_inputs(input_.inputs))

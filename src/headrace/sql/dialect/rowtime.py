@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from headrace.core.schema import quoted
-from headrace.sql.dialect.scope import Meaning, QueryScope, identifiers, relations
+from headrace.sql.dialect.scope import QueryScope, RowtimeMeaning, identifiers, relations
 from headrace.sql.query import Query
 from headrace.sql.text_edits import Edit
 
@@ -32,7 +32,7 @@ def rowtime_edits(query: Query, scope: QueryScope) -> Iterator[Edit]:
         yield Edit(int(place["start"]), int(place["end"]) + 1, quoted(meaning.column) + name)
 
 
-def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: QueryScope) -> Meaning | None:
+def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: QueryScope) -> RowtimeMeaning | None:
     """What a name means in the SELECT it stands in, or in those around it."""
     name = parts[-1].name.lower()
     select = column.find_ancestor(exp.Select)

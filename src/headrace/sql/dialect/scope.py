@@ -26,7 +26,7 @@ class DialectInput:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class RowtimeMeaning:
     """What `rowtime` is in a relation: a column of another name, or nothing because `stream` has no event time."""
 
     column: str | None
@@ -39,7 +39,7 @@ class QueryScope:
 
     inputs: Mapping[str, DialectInput] = field(default_factory=dict)
 
-    def rowtime(self, relation: exp.Expr, name: str) -> Meaning | None:
+    def rowtime(self, relation: exp.Expr, name: str) -> RowtimeMeaning | None:
         """What `name` means in a relation if it is the other name of the event time; None when it is not."""
         query = _query_of(relation)
         if query is not None:
@@ -47,14 +47,14 @@ class QueryScope:
         known = self._input(relation)
         if known is None or known.rowtime.lower() != name or name in known.names():
             return None
-        return Meaning(known.event_time, relation.name)
+        return RowtimeMeaning(known.event_time, relation.name)
 
     def _input(self, relation: exp.Expr) -> DialectInput | None:
         if not isinstance(relation, exp.Table) or cte_of(relation) is not None:
             return None
         return self.inputs.get(relation.name.lower())
 
-    def _rowtime_of_query(self, query: exp.Query, name: str) -> Meaning | None:
+    def _rowtime_of_query(self, query: exp.Query, name: str) -> RowtimeMeaning | None:
         """A star hands the event time on under its own name; a column that is called so is one."""
         select = first_select(query)
         if select is None or name in (one.lower() for one in select.named_selects):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headrace.sql.dialect.rowtime import rowtime_edits
 from headrace.sql.dialect.scope import DialectInput, QueryScope
-from headrace.sql.dialect.values import dagger_meaning, distinct_counts, time_parts, unnested
+from headrace.sql.dialect.values import dagger_edits, distinct_count_edits, time_part_edits, unnest_edits
 from headrace.sql.dialect.windows import Windows
 from headrace.sql.query import Query
 from headrace.sql.tokens import TokenList
@@ -25,9 +25,9 @@ def translate(query: Query, inputs: Mapping[str, DialectInput] | None = None, *,
     edits = [
         *Windows(query, words, scope).edits(),
         *rowtime_edits(query, scope),
-        *time_parts(query, scope),
-        *distinct_counts(query, words),
-        *unnested(query, words, scope),
-        *(dagger_meaning(query, words, scope) if dagger else ()),
+        *time_part_edits(query, scope),
+        *distinct_count_edits(query, words),
+        *unnest_edits(query, words, scope),
+        *(dagger_edits(query, words, scope) if dagger else ()),
     ]
     return query.edited(edits) if edits else query
