@@ -110,7 +110,7 @@ def headrace(brokers: str, compression: str) -> Callable[[Path], None]:
         query = FlowStarter(project, state, spark, until_caught_up=True).start(flow)
         query.awaitTermination()
         assert query.exception() is None, query.exception()
-        flow.sinks[0].sink.caught_up(project.context)
+        flow.sinks[0].sink.publish_caught_up(project.context)
 
     return run
 

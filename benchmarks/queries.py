@@ -68,7 +68,7 @@ def measured(reader: StoreReader, document: dict[str, Any]) -> dict[str, Any]:
     """How long a query takes, from the document to the page, and its count."""
 
     def ask() -> int:
-        with reader.view() as view:
+        with reader.transaction() as view:
             return len(view.query(parse_query(document, ENDPOINT, page=1_000), BOUND).rows)
 
     def parse() -> None:

@@ -99,7 +99,7 @@ def applied(writer: StoreWriter, batches: list[pa.RecordBatch]) -> dict[str, flo
 def get(reader: StoreReader, options: argparse.Namespace) -> None:
     draw = random.Random(7)  # noqa: S311
     for _ in range(options.gets):
-        with reader.view() as view:
+        with reader.transaction() as view:
             assert view.get((draw.randrange(options.rows),)) is not None
 
 

@@ -21,7 +21,7 @@ from headrace.capture.__main__ import capture
 from headrace.core.context import Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
-from headrace.core.files.lock import holder
+from headrace.core.files.lock import lock_holder
 from headrace.core.processes.children import Child
 from headrace.core.tables import WEIGHT
 from headrace.log.inbox import Inbox, InboxEntry, Pushed
@@ -115,7 +115,7 @@ def test_it_ends_with_its_parent_even_when_that_is_killed(root: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(root)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
-    until(lambda: holder(root / ".headrace" / "tables" / "capture.lock") == child.pid)
+    until(lambda: lock_holder(root / ".headrace" / "tables" / "capture.lock") == child.pid)
     parent.kill()
     parent.wait()
     child.wait(30)
@@ -124,7 +124,7 @@ def test_it_ends_with_its_parent_even_when_that_is_killed(root: Path) -> None:
 
 
 def test_there_is_one_per_state_folder(root: Path, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    until(lambda: holder(root / ".headrace" / "tables" / "capture.lock") == child.pid)
+    until(lambda: lock_holder(root / ".headrace" / "tables" / "capture.lock") == child.pid)
     monkeypatch.setattr("headrace.capture.__main__.STOP_SECONDS", 0.1)
     with pytest.raises(ProjectError) as error:
         capture(ProjectRef(root).project(), threading.Event())

@@ -13,8 +13,9 @@ from tests.sinks.archives import Lines, write_archive
 from tests.system.conftest import consume
 
 from headrace.core.errors import Exit
+from headrace.core.files.state_files import names_in
 from headrace.engine.replay import archive_replay
-from headrace.sinks.archive.files import ArchivePart, DataFile, names_in, sorted_out
+from headrace.sinks.archive.files import ArchivePart, DataFile, sorted_out
 from headrace.sinks.archive.read import coverage, folders, located, read_parts
 from headrace.sinks.archive.upkeep import finish_folder
 from headrace.testing.services import Kafka

@@ -19,7 +19,7 @@ import pytest
 from headrace.engine.letters.dead_letter_index import LetterBook
 from headrace.engine.letters.dead_letters import SCHEMA, LetterBox
 from headrace.engine.letters.late_rows import SCHEMA as LATE
-from headrace.engine.replay.replay import Begun, FlowReplay
+from headrace.engine.replay.replay_folders import FlowReplay, UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -248,7 +248,7 @@ def test_what_a_replay_has_begun_with_cannot_be_discarded(headrace: Run, shop: P
     book = LetterBook(state.dead_letters)
     shelf = book.shelf()
     (made,) = ReplayPlanner(project, state, shelf).plan(book.find(shelf, ["2"]), ()).replays
-    Begun(state.replays).begin(made, shelf)
+    UnfinishedReplays(state.replays).begin(made, shelf)
     ran = headrace("dead-letters", "discard", "2", "-p", shop, "--yes")
     assert (ran.code, "error[replay-unfinished]" in ran.err) == (5, True)
     assert headrace("dead-letters", "discard", "3", "-p", shop, "--yes").code == 0

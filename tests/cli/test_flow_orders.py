@@ -65,7 +65,7 @@ def test_stop_start_and_restart(headrace: Run, project: Path, obedient: Obedient
     assert (flow["name"], flow["state"]) == ("big", "stopped")
     assert state.holder() is not None, "the engine goes on"
     shown = headrace("status", project).out
-    assert f"asked for by {flow['stop']['by']}" in shown
+    assert f"requested by {flow['stop']['by']}" in shown
     assert "headrace start big" in shown
     again = headrace("stop", "-p", project, "big", "--json")
     assert (again.code, again.error["error"]["code"]) == (5, "already-stopped")

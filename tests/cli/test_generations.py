@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.positions.upgrade import change_of, settle
+from headrace.engine.positions.upgrade import detect_change, resolve_generation
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
-from headrace.engine.supervise.candidate import begin_beside
+from headrace.engine.supervise.candidate import start_candidate
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 
@@ -23,13 +23,13 @@ def built(project: Path) -> tuple[Path, Generation, Generation]:
     """A project whose flow has a generation, and one that is built beside it."""
     loaded = load(project)
     state, flow = StateDir.of(loaded.context), make_plan(loaded).flow("big")
-    first = settle(loaded, state, flow)
+    first = resolve_generation(loaded, state, flow)
     for name in ("offsets", "commits"):
         (first.checkpoint_folder / name).mkdir(parents=True)
         (first.checkpoint_folder / name / "0").write_text(
             'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}'
         )
-    return project, first, begin_beside(loaded, state, change_of(loaded, state, flow))
+    return project, first, start_candidate(loaded, state, detect_change(loaded, state, flow))
 
 
 def test_lists_which_runs_and_which_is_built(built: tuple[Path, Generation, Generation], headrace: Run) -> None:

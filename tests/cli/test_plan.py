@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.projects._generation_changes import Anew, settle_changes
 from headrace.core.errors import ProjectError
-from headrace.engine.positions.upgrade import began, settle
+from headrace.engine.positions.upgrade import record_query_id, resolve_generation
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -88,13 +88,13 @@ def begun(project: Path) -> Path:
     """A project whose flow `big` has been running: a generation with a batch."""
     loaded = load(project, environment={})
     state = StateDir.of(loaded.context)
-    generation = settle(loaded, state, make_plan(loaded).flow("big"))
+    generation = resolve_generation(loaded, state, make_plan(loaded).flow("big"))
     checkpoint = generation.checkpoint_folder
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
         (checkpoint / name / "0").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
     (checkpoint / "metadata").write_text('{"id": "q"}')
-    began(generation, "q")
+    record_query_id(generation, "q")
     return project
 
 
@@ -187,7 +187,9 @@ def test_a_change_that_is_taken_back_before_it_began_goes_back_too(begun: Path, 
     generations = StateDir.of(loaded.context).generations("big")
     (said,) = headrace("plan", begun, "--json").data["flows"]
     assert (said["change"]["verdict"], said["change"]["generation"]) == ("safe", generations.all()[0].id)
-    assert settle(loaded, StateDir.of(loaded.context), make_plan(loaded).flow("big")) == generations.all()[0]
+    assert (
+        resolve_generation(loaded, StateDir.of(loaded.context), make_plan(loaded).flow("big")) == generations.all()[0]
+    )
     assert generations.current() == generations.all()[0]
 
 

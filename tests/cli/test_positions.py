@@ -138,7 +138,7 @@ def test_savepoints_are_made_listed_and_deleted(headrace: Run, folder: Path, ran
     assert unnamed["name"] in left.out
 
 
-def test_a_source_that_does_not_tell_positions_is_named(headrace: Run, folder: Path, ran: StateDir) -> None:
+def test_a_source_without_positions_is_named(headrace: Run, folder: Path, ran: StateDir) -> None:
     said = headrace("offsets", "show", "copy", "-p", folder, "--json").data["flows"][0]
     assert (said["lag"], said["lag_s"], said["partitions"], said["untold"]) == (None, None, [], ["orders"])
-    assert "does not tell" in headrace("offsets", "show", "-p", folder).out
+    assert "has no positions" in headrace("offsets", "show", "-p", folder).out

@@ -27,8 +27,8 @@ flows:
 
 
 def _run(name: str, rows: int, state: str = "running") -> Any:
-    numbers = SimpleNamespace(rows_per_s=lambda: rows / 10)
-    return SimpleNamespace(plan=SimpleNamespace(name=name), rows_in=rows, state=state, numbers=numbers)
+    counters = SimpleNamespace(rows_per_s=lambda: rows / 10)
+    return SimpleNamespace(plan=SimpleNamespace(name=name), rows_in=rows, state=state, counters=counters)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_all_flows_are_one_line_on_a_terminal(runs: list[Any], expected: str) ->
 def test_it_says_when_it_ends() -> None:
     assert _until(40, False) == "running for 40 s; Ctrl-C stops earlier"
     assert _until(None, False) == "running; Ctrl-C stops"
-    assert _until(None, True).startswith("running until all is processed")
+    assert _until(None, True).startswith("running until all existing records")
 
 
 def test_it_says_where_the_rows_are_as_seen_from_here(
@@ -59,11 +59,11 @@ def test_it_says_where_the_rows_are_as_seen_from_here(
     runs: Any = [SimpleNamespace(plan=flow) for flow in make_plan(project).flows]
     monkeypatch.chdir(folder.parent)
     assert list(_where_to_look(runs, project, bad=True)) == [
-        "kept is in shop/lake/kept; ask it:",
+        "kept is in shop/lake/kept; query it:",
         "  headrace sql -p shop 'SELECT * FROM kept LIMIT 10'",
-        "none has given no rows yet: shop/lake/none is still to be made",
-        "dead letters are records that could not be processed; look at them:",
+        "none has written no rows yet: shop/lake/none does not exist",
+        "dead letters are records that could not be processed; list them:",
         "  headrace dead-letters list -p shop",
     ]
     monkeypatch.chdir(folder)
-    assert next(iter(_where_to_look(runs, project, bad=False))) == "kept is in lake/kept; ask it:"
+    assert next(iter(_where_to_look(runs, project, bad=False))) == "kept is in lake/kept; query it:"

@@ -144,7 +144,7 @@ def test_an_engine_that_cannot_write_is_asked(state: StateDir, engine: subproces
 def test_after_its_end_the_last_that_is_known_is_shown_as_such(headrace: Run, project: Path, state: StateDir) -> None:
     write_status(state, document(1, age=3600, state="stopped"))
     ran = headrace("status", project)
-    assert "no engine runs; this is the last that is known" in ran.err
+    assert "no engine runs; last known status" in ran.err
     assert "stopped" in ran.out
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit
-from headrace.core.files.lock import held
+from headrace.core.files.lock import hold_lock
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
 from headrace.log.tables import table_log
@@ -90,7 +90,7 @@ def test_what_the_capture_says_is_shown_while_it_lives(root: Path, context: Cont
     folder = tables_folder(context)
     write_group(folder, "push", SAID)
     assert "orders: degraded?" in headrace("status", root).out
-    with held(folder / LOCK, RuntimeError):
+    with hold_lock(folder / LOCK, RuntimeError):
         (found,) = headrace("tables", "list", root, "--json").data
         assert (found["state"], found["lag"], found["reason"]["code"]) == ("degraded", 1200, "source-away")
         assert "nobody answers [source-away]" in headrace("tables", "show", "orders", "-p", root).out

@@ -142,7 +142,7 @@ def test_an_answer_of_somebody_else(server: Any) -> None:
         client.endpoints()
     with pytest.raises(ClientError, match="not JSON"):
         client.endpoints()
-    with pytest.raises(ClientError, match="not the address"):
+    with pytest.raises(ClientError, match="not the URL"):
         Client("localhost:9480")
 
 

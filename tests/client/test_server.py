@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.serve.conftest import filled
 from tests.serve.kit import FILMS, Served, api_key, film
-from tests.serve.test_live import Running
+from tests.serve.rest.test_live import Running
 
 from headrace.client import ApiError, Client, NotAllowedError
 

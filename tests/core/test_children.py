@@ -14,7 +14,7 @@ import pytest
 from tests.serve.nodekit import until
 
 from headrace.core.errors import ProjectError
-from headrace.core.files.lock import holder
+from headrace.core.files.lock import lock_holder
 from headrace.core.processes.children import Child, how
 from headrace.serve.base.lock import locked
 
@@ -94,11 +94,11 @@ def test_a_child_that_cannot_run_is_given_up() -> None:
 
 def test_a_store_has_one_keeper(tmp_path: Path) -> None:
     file = tmp_path / "applier.lock"
-    assert holder(file) is None
+    assert lock_holder(file) is None
     with locked(file, "applier"):
-        assert holder(file) == os.getpid()
+        assert lock_holder(file) == os.getpid()
         with pytest.raises(ProjectError) as raised, locked(file, "applier"):
             pass
         assert raised.value.code == "store-in-use"
         assert str(os.getpid()) in raised.value.message
-    assert holder(file) is None
+    assert lock_holder(file) is None

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
@@ -189,7 +190,7 @@ def test_protobuf_is_read_with_the_message_it_was_written_with(project: Context)
 def test_a_registry_that_does_not_answer_fails_the_batch_not_the_record(
     project: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_registry, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(schema_registry, "_BACKOFF", Backoff(0.001, 0.001))
     value = pa.array([header_of(5, (1,)) + b"\x10\x2a"], pa.binary())
     with serving(failures=4) as (url, seen):
         assert registry_decoder(url, project).decode(value).rows.column("id").to_pylist() == [42]

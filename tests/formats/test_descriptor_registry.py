@@ -14,6 +14,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from pydantic import ValidationError
 from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 
+from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.format import Offer
@@ -40,7 +41,7 @@ BROKEN = order(("id", 1, F.TYPE_STRING))
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorServer]:
-    monkeypatch.setattr(descriptor_registry, "_BACKOFF", 0.001)
+    monkeypatch.setattr(descriptor_registry, "_BACKOFF", Backoff(0.001, 0.001))
     with descriptor_server(FIRST) as running:
         yield running
 
@@ -185,7 +186,7 @@ def test_what_is_no_descriptor_set_is_not_kept(
 
 
 def test_an_answer_without_end(server: DescriptorServer, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptor_registry, "_MOST_BYTES", 1000)
+    monkeypatch.setattr("headrace.systems.http.download._MOST_BYTES", 1000)
     server.versions[:] = [b"x" * 5000]
     with pytest.raises(ProjectError) as caught:
         form(server).record_schema(context)

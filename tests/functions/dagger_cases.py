@@ -176,5 +176,5 @@ FAILED: list[tuple[str, str, str, str]] = [
     ("Split('a', concat('[', ''))", "function-argument", "not a pattern: Unclosed character class", ""),
     ("EndOfMonth(1, concat('No', 'where'))", "sql-failed", "Nowhere", ""),
     ("Features('k', array(1))", "sql-failed", "no slot for a value of type array<int>", ""),
-    ("collect_list(NULL)", "sql-failed", "cannot be shown", "cast"),
+    ("collect_list(NULL)", "sql-failed", "unsupported type", "cast"),
 ]

@@ -14,7 +14,7 @@ import pytest
 from tests.functions.vectors import CASES, REFUSED, call, check, literal, of_kind, plain
 
 from headrace.core.errors import ProjectError
-from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.state.state import StateDir
 from headrace.functions.expansion import expand_text
 from headrace.functions.library import families, library
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def asked(spark: SparkSession, folder: Path) -> AdHoc:
-    return AdHoc(spark.newSession(), None, StateDir(folder), folder / "letters")
+def asked(spark: SparkSession, folder: Path) -> AdHocSession:
+    return AdHocSession(spark.newSession(), None, StateDir(folder), folder / "letters")
 
 
-def answer(adhoc: AdHoc, expressions: list[str]) -> list[Any]:
+def answer(adhoc: AdHocSession, expressions: list[str]) -> list[Any]:
     """One row of all expressions."""
     columns = ", ".join(f"{one} AS c{place}" for place, one in enumerate(expressions))
     (row,) = adhoc.run(f"SELECT {columns}").to_pylist()

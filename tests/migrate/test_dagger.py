@@ -228,7 +228,7 @@ def test_transformers_before_and_after(tmp_path: Path, java: str, arguments: Any
     assert flow["before"] == {"t": [step]}
     assert flow["after"] == [step]
     assert kept(draft, "not_carried") == {
-        "PROCESSOR_PREPROCESSOR_CONFIG.table_transformers[1]": "there is no stream for the table 'u'"
+        "PROCESSOR_PREPROCESSOR_CONFIG.table_transformers[1]": "table 'u' has no stream"
     }
 
 
@@ -465,7 +465,7 @@ def test_java_patterns_become_templates() -> None:
     assert parameters(query, "x, y, z.w", "k") == (
         "SELECT a FROM t WHERE b = :x AND c LIKE :y || '%' AND d = :\"z.w\" AND e = '{}' AND f = ''"
     )
-    with pytest.raises(ProjectError, match="more places"):
+    with pytest.raises(ProjectError, match="more placeholders"):
         template("%s %s", "x", "k")
 
 

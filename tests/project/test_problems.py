@@ -60,7 +60,7 @@ flows:
             "missing-key",
             "flows.counts.sinks[0]",
             "the key 'type'",
-            "types: archive, console",
+            "types: archive, ",
         ),
         (project(flow="sinks: [7]"), "wrong-type", "flows.counts.sinks[0]", "found the number 7", "sinks of the rows"),
         (project(flow="sinks: 7"), "wrong-type", "flows.counts.sinks", "expected a list", "sinks of the rows"),

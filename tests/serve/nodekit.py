@@ -56,7 +56,7 @@ def defined(settings: Settings, endpoint: Endpoint = ORDERS) -> Log:
 
 def rows_of(stores: Stores, name: str = "orders", version: int | None = None) -> Rows:
     """All that is served, by key."""
-    with stores.view(name, version) as view:
+    with stores.transaction(name, version) as view:
         found = [json.loads(row.json) for row in view.scan()]
     return {row["id"]: row for row in found}
 

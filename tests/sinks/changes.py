@@ -6,9 +6,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from headrace.core.capabilities import HoldsView
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
-from headrace.core.sink import Sink
 
 COLUMNS = "region string, id bigint, amount decimal(9,2), note string"
 KEY = ("region", "id")
@@ -40,7 +40,9 @@ def after(number: int) -> set[Row]:
     return set(rows.values())
 
 
-def live(spark: Any, sink: Callable[[], Sink], batch: Callable[[int], Batch], held: Callable[[], list[Row]]) -> None:
+def live(
+    spark: Any, sink: Callable[[], HoldsView], batch: Callable[[int], Batch], held: Callable[[], list[Row]]
+) -> None:
     """Every batch comes twice, the second time from another process; what is held is the view all the same."""
     for number, changes in enumerate(LIFE):
         for _ in range(2):

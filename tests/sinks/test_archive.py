@@ -14,16 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.sinks.archives import Lines, stage_lines
+from tests.sinks.trials import Trial
 
+from headrace.core.capabilities import Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
-from headrace.core.files.state_files import StatePath
-from headrace.core.sink import Rewind
+from headrace.core.files.state_files import StatePath, names_in
 from headrace.sinks import archive as archive_module
 from headrace.sinks._refused import Report
 from headrace.sinks.archive import ArchiveSink
 from headrace.sinks.archive.batch import Staged
-from headrace.sinks.archive.files import archive_root, ends, names_in, parts_of, sorted_out
+from headrace.sinks.archive.files import archive_root, ends, parts_of, sorted_out
 from headrace.testing.services import S3
 
 DAY = "orders/dt=2026-01-31"
@@ -118,9 +119,9 @@ def test_a_day_that_is_over_is_merged_and_marked(without_spark: None, tmp_path: 
         given: Any = lines(*range(number * 10, number * 10 + 10)) + lines(100 + number, folder=NEXT)
         one.write_batch(given, batch(tmp_path, number))
     assert len(visible(root, DAY)) == 6
-    assert one.holds_back
-    one.caught_up(Context(tmp_path, "state"))
-    assert not one.holds_back
+    assert one.has_unpublished
+    one.publish_caught_up(Context(tmp_path, "state"))
+    assert not one.has_unpublished
     (name,) = visible(root, DAY)
     assert name == "backup-files-g1-00000000..00000002-0000.json.gz"
     found = mark(tmp_path, DAY)
@@ -145,16 +146,16 @@ def test_a_day_that_is_not_over_is_left_alone(
     given: Any = lines(1) + lines(2, folder="orders/dt=unknown")
     one.write_batch(given, batch(tmp_path))
     monkeypatch.setattr(archive_module, "now", lambda: (ends(DAY, "UTC") or 0) + 7199)
-    assert not one.holds_back
-    one.caught_up(Context(tmp_path, "state"))
+    assert not one.has_unpublished
+    one.publish_caught_up(Context(tmp_path, "state"))
     assert mark(tmp_path, DAY) is None
     monkeypatch.setattr(archive_module, "now", lambda: (ends(DAY, "UTC") or 0) + 7200)
     # another process knows of it from the first batch on, and that a folder has no day never ends
     other = sink(finish_after="2h")
     nothing: Any = []
     other.write_batch(nothing, batch(tmp_path, 1))
-    assert other.holds_back
-    other.caught_up(Context(tmp_path, "state"))
+    assert other.has_unpublished
+    other.publish_caught_up(Context(tmp_path, "state"))
     assert mark(tmp_path, DAY) is not None
     assert names_in(tmp_path / "archive/.headrace/open") == ["orders,dt=unknown"]
 
@@ -164,7 +165,7 @@ def test_late_lines_are_written_counted_and_the_mark_comes_back(without_spark: N
     one = sink()
     first: Any = lines(*range(10))
     one.write_batch(first, batch(tmp_path))
-    one.caught_up(context)
+    one.publish_caught_up(context)
     (settled,) = visible(root, DAY)
     late: Any = lines(10, 11, 12)
     second = batch(tmp_path, 1)
@@ -172,7 +173,7 @@ def test_late_lines_are_written_counted_and_the_mark_comes_back(without_spark: N
     assert second.tally.counts()[("backup", "files", "late")] == 3
     assert mark(tmp_path, DAY) is None
     assert mark(tmp_path, DAY, "_LATE") is not None
-    one.caught_up(context)
+    one.publish_caught_up(context)
     found = mark(tmp_path, DAY)
     assert found is not None
     assert (found["records"], found["late"]) == (13, 3)
@@ -192,7 +193,7 @@ def test_merged_files_are_not_larger_than_wanted(without_spark: None, tmp_path: 
     one = sink(compression="none", merge_to=1)
     nothing: Any = []
     one.write_batch(nothing, batch(tmp_path, 6))
-    one.caught_up(Context(tmp_path, "state"))
+    one.publish_caught_up(Context(tmp_path, "state"))
     names = visible(tmp_path / "archive", DAY)
     assert names == [f"backup-files-g1-{a:08d}..{a + 2:08d}-0000.json" for a in (0, 3)]
 
@@ -237,7 +238,7 @@ def test_a_crash_while_a_batch_is_written_loses_and_repeats_nothing(
     before, given, after = (lines(*range(first, first + 10)) for first in (0, 10, 20))
     one, call, crashed = sink(), 0, True
     one.write_batch(before, batch(tmp_path / "0", 0))  # type: ignore[arg-type]
-    one.caught_up(Context(tmp_path / "0", "state"))  # so that the day has a mark, which has to go
+    one.publish_caught_up(Context(tmp_path / "0", "state"))  # so that the day has a mark, which has to go
     while crashed:
         call += 1
         home = shutil.copytree(tmp_path / "0", tmp_path / str(call))
@@ -259,7 +260,7 @@ def test_a_crash_while_a_batch_is_written_loses_and_repeats_nothing(
         one.write_batch(given, batch(home, 1))  # type: ignore[arg-type]
         one.write_batch(after, batch(home, 2))  # type: ignore[arg-type]
         assert read(root, DAY) == list(range(30)), f"after a crash at step {call}"
-        one.caught_up(Context(home, "state"))
+        one.publish_caught_up(Context(home, "state"))
         found = mark(home, DAY)
         assert found is not None
         assert (found["records"], found["late"]) == (30, 20)
@@ -282,7 +283,7 @@ def test_a_crash_while_a_day_is_finished_loses_and_repeats_nothing(
         one.write_batch([], batch(home, 3))  # type: ignore[arg-type]
         patch = crash_at(call)
         try:
-            one.caught_up(Context(home, "state"))
+            one.publish_caught_up(Context(home, "state"))
             crashed = False
         except CrashError:
             pass
@@ -292,7 +293,7 @@ def test_a_crash_while_a_day_is_finished_loses_and_repeats_nothing(
             (root / DAY / "._SUCCESS.1.2").write_text("half of it, by a process that is gone")
         one = sink()
         one.write_batch([], batch(home, 4))  # type: ignore[arg-type]
-        one.caught_up(Context(home, "state"))
+        one.publish_caught_up(Context(home, "state"))
         assert read(root, DAY) == list(range(30))
         found = mark(home, DAY)
         assert found is not None
@@ -311,7 +312,7 @@ def test_what_a_rewind_takes_back_goes_also_from_merged_files(
     for number in range(4):
         some: Any = lines(*range(number * 10, number * 10 + 10))
         one.write_batch(some, batch(tmp_path / "0", number))
-    one.caught_up(Context(tmp_path / "0", "state"))
+    one.publish_caught_up(Context(tmp_path / "0", "state"))
     one.write_batch(lines(50, folder=NEXT), batch(tmp_path / "0", 4))  # type: ignore[arg-type]
     while crashed:
         call += 1
@@ -336,7 +337,7 @@ def test_what_a_rewind_takes_back_goes_also_from_merged_files(
         assert mark(home, DAY) is None
         other = sink()
         other.write_batch(lines(*range(20, 40)), batch(home, 0, "g2"))  # type: ignore[arg-type]
-        other.caught_up(context)
+        other.publish_caught_up(context)
         assert read(root, DAY) == list(range(40))
         found = mark(home, DAY)
         assert found is not None
@@ -426,13 +427,21 @@ def test_the_same_on_an_object_store(without_spark: None, tmp_path: Path, s3: S3
         write(one, number, *range(number * 10, number * 10 + 10))
         write(one, number, *range(number * 10, number * 10 + 10))
     assert read(root, DAY) == list(range(30))
-    one.caught_up(context)
+    one.publish_caught_up(context)
     assert visible(root, DAY) == ["backup-files-g1-00000000..00000002-0000.json.gz"]
     write(one, 3, 30, 31)
     assert not (root / DAY / "_SUCCESS").is_file()
-    one.caught_up(context)
+    one.publish_caught_up(context)
     found = json.loads((root / DAY / "_SUCCESS").read_bytes())
     assert (found["records"], found["late"]) == (32, 2)
     assert not (root / DAY / "_LATE").is_file()
     sink(path="s3://archive-test/all").take_back(Rewind("backup", "files", context, ("g1", 0)))
     assert read(root, DAY) == list(range(10))
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    def notes() -> list[str]:
+        files = [path for path in (folder / "archive").rglob("*.json.gz") if not path.name.startswith(("_", "."))]
+        return [line for file in files for line in gzip.decompress(file.read_bytes()).decode().splitlines()]
+
+    return Trial(lambda: sink(time="at", topic="region", value="note", position=[]), notes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.sinks.changes import KEY, LIFE, frame
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.sinks.console import ConsoleSink
@@ -92,3 +93,7 @@ def test_changes_of_a_view(spark: Any, batch: Batch, capsys: pytest.CaptureFixtu
     ConsoleSink(format="table").write_changes(frame(spark, LIFE[1]), KEY, batch)
     rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines() if "│" in line]
     assert sorted(rows) == [["+", "us", "2", "new"], ["-", "us", "1"], ["~", "eu", "1", "b"]]
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    return Trial(ConsoleSink, None)

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 from tests.sinks.changes import KEY, LIFE, Row, frame, live
 from tests.sinks.conftest import Desk
+from tests.sinks.trials import Trial
 
+from headrace.core.capabilities import Candidate, Rewind
 from headrace.core.context import Context
 from headrace.core.endpoints import OP, Conflicts, Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.core.sink import Rewind, Side
 from headrace.log.folder import LogFolder
 from headrace.log.log import LogDamagedError
 from headrace.sinks.endpoint import EndpointSink
@@ -271,11 +272,11 @@ def test_a_changed_definition_needs_a_generation_and_is_served_when_it_has_caugh
             == "endpoint-changed"
         )
     made = sink()
-    assert not made.holds_back
+    assert not made.has_unpublished
     made.write_batch(wider, desk.batch(0, generation="g2"))
-    assert (made.holds_back, logs(desk).served("orders")) == (True, 1)
-    made.caught_up(context)
-    assert (made.holds_back, logs(desk).served("orders")) == (False, 2)
+    assert (made.has_unpublished, logs(desk).served("orders")) == (True, 1)
+    made.publish_caught_up(context)
+    assert (made.has_unpublished, logs(desk).served("orders")) == (False, 2)
     made.write_batch(wider, desk.batch(1, generation="g2"))
     assert [len(changes(desk, version)) for version in (1, 2)] == [1, 2]
     described = sink(description="All orders")
@@ -288,23 +289,23 @@ def test_a_generation_built_beside_has_a_version_of_its_own(spark: Any, desk: De
     context, rows = context_of(desk), spark.range(3)
     made = sink()
     made.write_batch(rows, desk.batch(0))
-    side = Side("flow", "sink", "g2", context)
-    assert "instead of version 1" in made.beside_effect(side)
-    beside = made.beside(side)
+    side = Candidate("flow", "sink", "g2", context)
+    assert "instead of version 1" in made.candidate_effect(side)
+    beside = made.candidate_sink(side)
     beside.write_batch(rows.limit(1), desk.batch(0, generation="g2"))
     made.write_batch(rows, desk.batch(1))
-    assert (beside.holds_back, logs(desk).served("orders")) == (False, 1)
+    assert (beside.has_unpublished, logs(desk).served("orders")) == (False, 1)
     for _ in range(2):
         made.publish(side, spark)
-        made.forget_beside(side)
+        made.drop_candidate(side)
     assert logs(desk).served("orders") == 2
     sink().write_batch(rows.limit(2), desk.batch(1, generation="g2"))
     assert [len(segment) for segment in changes(desk, 1)] == [3, 3]
     assert [len(segment) for segment in changes(desk, 2)] == [1, 2]
-    other = Side("flow", "sink", "g3", context)
-    made.beside(other).write_batch(rows, desk.batch(0, generation="g3"))
+    other = Candidate("flow", "sink", "g3", context)
+    made.candidate_sink(other).write_batch(rows, desk.batch(0, generation="g3"))
     for _ in range(2):
-        made.forget_beside(other)
+        made.drop_candidate(other)
     assert [one.version for one in logs(desk).versions("orders")] == [1, 2]
 
 
@@ -384,17 +385,31 @@ def test_a_new_generation_of_a_view_fills_a_version_of_its_own(spark: Any, desk:
         return made
 
     first = write(0, "g1", sink(key=[]))
-    assert (logs(desk).served("orders"), first.holds_back) == (1, False)
+    assert (logs(desk).served("orders"), first.has_unpublished) == (1, False)
     write(0, "g2", sink(key=[]))
     anew = sink(key=[])
     for number in (0, 0, 1):
         write(number, "g3", anew)
     versions = [(one.number, one.ready) for one in logs(desk).details("orders")]
     assert versions == [(1, True), (3, False)], "what nobody will finish is dropped"
-    assert (logs(desk).served("orders"), anew.holds_back) == (1, True)
-    anew.caught_up(context_of(desk))
-    assert (logs(desk).served("orders"), anew.holds_back) == (3, False)
+    assert (logs(desk).served("orders"), anew.has_unpublished) == (1, True)
+    anew.publish_caught_up(context_of(desk))
+    assert (logs(desk).served("orders"), anew.has_unpublished) == (3, False)
     write(2, "g3", anew)
     write(2, "g3", sink(key=[]))
     assert [len(segment) for segment in changes(desk, 3)] == [len(batch) for batch in LIFE]
     assert len(changes(desk, 1)) == 1
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    logs = LogFolder(Context(folder, str(folder / "state")).log_path)
+
+    def notes() -> list[str]:
+        rows: dict[tuple[str, int], str] = {}
+        log = logs.open("orders", logs.served("orders") or 1)
+        for op, region, id, note, _at in (row for part in log.after(0) for row in _told(log.changes(part))):
+            rows.pop((region, id), None)
+            rows |= {} if op == "DELETE" else {(region, id): note}
+        return list(rows.values())
+
+    return Trial(lambda: sink(key=list(KEY)), notes)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
@@ -200,7 +203,7 @@ def crash_at(call: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     from pyspark.sql import DataFrameWriter
 
     monkeypatch.setattr(DataFrameWriter, "save", failing(DataFrameWriter.save))
-    for module, name in ((_publish.os, "replace"), (_publish.os, "fsync"), (_publish.shutil, "rmtree")):
+    for module, name in ((os, "replace"), (os, "fsync"), (shutil, "rmtree")):
         monkeypatch.setattr(module, name, failing(getattr(module, name)))
     monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
     monkeypatch.setattr(Path, "write_text", failing(Path.write_text))
@@ -254,3 +257,8 @@ def test_what_a_dying_engine_still_writes_is_not_published(tmp_path: Path) -> No
     publication.finish()
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["again"]
     assert not list((tmp_path / ".out.headrace" / "staging").iterdir())
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    spark = request.getfixturevalue("spark")
+    return Trial(sink, lambda: [row.note for row in spark.read.parquet(str(folder / "out/orders")).collect()])

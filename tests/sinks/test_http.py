@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.sinks.conftest import Desk, Heard, Stage
 
+from headrace.core.capabilities import Rewind
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Rewind
 from headrace.sinks import _templates as templates
-from headrace.sinks._chunks import chunks
-from headrace.sinks._http import _asked_wait
+from headrace.sinks._chunks import chunks, request_key
 from headrace.sinks._refused import Report
 from headrace.sinks.http import HttpSink
-from headrace.sinks.http.requests import HttpWrite, request_key
+from headrace.sinks.http.requests import HttpWrite
 
 HERE = Context(Path("/project"), "state")
 
@@ -107,15 +104,6 @@ def test_chunks_hold_all_in_order_and_keep_to_their_limits(sizes: list[int], mos
     made = list(chunks(sizes, lambda size: size, most, most_bytes))
     assert [size for chunk in made for size in chunk] == sizes
     assert all(1 <= len(chunk) <= most and (len(chunk) == 1 or sum(chunk) <= most_bytes) for chunk in made)
-
-
-def test_what_a_server_asks_for() -> None:
-    assert _asked_wait(None) is None
-    assert _asked_wait("soon") is None
-    assert _asked_wait("1.5") == 1.5
-    assert _asked_wait("86400") == 30.0
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=25), usegmt=True)
-    assert 0 < (_asked_wait(later) or 0) <= 25
 
 
 @pytest.mark.parametrize(

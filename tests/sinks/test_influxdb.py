@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from tests.conftest import unavailable
 from tests.sinks.conftest import Desk, Heard, Stage
+from tests.sinks.trials import Trial, running
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
@@ -185,3 +186,15 @@ def test_old_points_are_counted_and_a_field_of_another_type_is_a_letter(
     (letter,) = desk.letters()
     assert "field type conflict" in letter["detail"]
     assert letter["batch"] is None
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    server = running(request, InfluxDB())
+    url = f"http://{server.address}"
+    sink(url=url, create=True).check(HERE)
+
+    def notes() -> list[str]:
+        return [note for _time, note in ask(server, "SELECT note FROM wheel")]
+
+    return Trial(lambda: sink(url=url, time="at", tags=["region"]), notes)

@@ -20,6 +20,7 @@ from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
 from tests.sinks.changes import LIFE, Row, live
 from tests.sinks.changes import frame as changes_frame
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
@@ -742,3 +743,15 @@ def test_forms_of_keys_and_values_of_a_view(spark: Any, kafka: Kafka, topic: Top
     assert written(["id"], key="id", key_format="json") == (b"{}", b'{"who":{"name":"b"}}')
     with pytest.raises(Exception, match=r"error\[kafka-key-null\]"):
         written(["id"])
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    kafka: Kafka = request.getfixturevalue("kafka")
+    name = request.getfixturevalue("topic")(partitions=2)
+
+    def notes() -> list[str]:
+        last = {(message.partition(), message.key() or message.offset()): message for message in consume(kafka, name)}
+        return [json.loads(message.value())["note"] for message in last.values() if message.value() is not None]
+
+    return Trial(lambda: sink(brokers=kafka.address, topic=name, delivery="exactly_once"), notes)

@@ -9,11 +9,12 @@ import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
 from tests.sinks.changes import KEY, LIFE, Row, after, frame, live
+from tests.sinks.trials import Trial
 
+from headrace.core.capabilities import Candidate
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Side
 from headrace.sinks.lake import LakeSink
 from headrace.sinks.lake.schema import require_fit
 from headrace.sinks.lake.upsert import Upsert
@@ -239,9 +240,9 @@ def test_a_stateful_flow_that_died_after_its_commit_goes_on(spark: Any, tmp_path
 
 @pytest.mark.spark
 def test_a_table_built_beside_takes_the_place_of_the_rows_once(tmp_path: Path, spark: Any) -> None:
-    side = Side("orders", "lake", "g2-abc", Context(tmp_path, "state"))
+    side = Candidate("orders", "lake", "g2-abc", Context(tmp_path, "state"))
     out = sink(partition_by=["id"])
-    beside = out.beside(side)
+    beside = out.candidate_sink(side)
 
     def write(to: LakeSink, text: str, number: int, generation: str) -> None:
         to.write_batch(spark.sql(text), batch(tmp_path, number, generation))
@@ -259,13 +260,13 @@ def test_a_table_built_beside_takes_the_place_of_the_rows_once(tmp_path: Path, s
     out.publish(side, spark)
     assert ids(tmp_path) == [2, 3, 4], "published once, however often it is tried"
     for _twice in range(2):
-        out.forget_beside(side)
+        out.drop_candidate(side)
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["orders"]
 
 
 @pytest.mark.spark
 def test_a_table_beside_which_nothing_was_written_is_emptied(tmp_path: Path, spark: Any) -> None:
-    side = Side("orders", "lake", "g2-abc", Context(tmp_path, "state"))
+    side = Candidate("orders", "lake", "g2-abc", Context(tmp_path, "state"))
     sink().publish(side, spark)
     assert not (tmp_path / "lake/orders").exists()
     sink().write_batch(spark.sql("SELECT 1 AS id"), batch(tmp_path))
@@ -296,3 +297,8 @@ def test_a_view_is_held_by_its_key(spark: Any, tmp_path: Path) -> None:
     sink().write_changes(frame(spark, LIFE[1]), KEY, batch(tmp_path, 1, generation="g2"))
     sink().write_changes(frame(spark, LIFE[2]), KEY, batch(tmp_path, 0, flow="other"))
     assert {row[:4] for row in held()} == after(2), "what others wrote is not replaced"
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    table, spark = str(folder / "lake/orders"), request.getfixturevalue("spark")
+    return Trial(sink, lambda: [row.note for row in spark.read.format("delta").load(table).collect()])

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
 from headrace.sinks.noop import NoopSink
@@ -28,3 +29,7 @@ def test_every_row_is_computed(spark: Any, tmp_path: Path) -> None:
 
 def test_it_promises_nothing() -> None:
     assert NoopSink().guarantee == "best_effort"
+
+
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    return Trial(NoopSink, None)

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk, Heard, Stage
+from tests.sinks.trials import Trial
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
@@ -217,3 +218,14 @@ def test_a_view_is_held_by_its_key(spark: Any, opensearch: OpenSearch, desk: Des
 
 def _amount(found: Any) -> Decimal | None:
     return None if found is None else Decimal(str(found))
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    server: OpenSearch = request.getfixturevalue("opensearch")
+    index = f"trial-{folder.name.replace('[', '-').replace(']', '').lower()}"
+    url = f"http://{server.address}"
+    return Trial(
+        lambda: sink(url=url, index=index, id=["region", "id"]),
+        lambda: [document["note"] for document in documents(server, index).values()],
+    )

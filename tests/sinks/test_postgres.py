@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
 from tests.sinks.changes import KEY, LIFE, after, frame, live
 from tests.sinks.conftest import Desk
+from tests.sinks.trials import Trial, running
 
+from headrace.core.capabilities import Candidate
 from headrace.core.context import Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
-from headrace.core.sink import Side
 from headrace.sinks.postgres import PostgresSink
 from headrace.sinks.postgres.server import explanation
 from headrace.sinks.postgres.table import ServerTable, TableColumn, column_type, create_statement, require_fit
@@ -353,7 +354,7 @@ def test_of_two_attempts_at_a_batch_one_is_merged_and_what_the_dead_left_is_remo
 def test_a_server_that_stands_still_is_not_waited_for(
     server: Postgres, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sinks.postgres.server._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.systems.postgres.server._GRACE_SECONDS", 0.0)
     given = sink(url=server.env["POSTGRES_URL"], statement_timeout="300ms", timeout="2s")
     connection = given.server(HERE).connect()
     connection.execute("SELECT 1")
@@ -376,11 +377,11 @@ def test_a_table_built_beside_takes_the_place_of_the_rows_once(
     held.execute("INSERT INTO orders VALUES (1, 'old'), (2, 'old')")
     held.execute("CREATE VIEW seen AS SELECT id, name, made FROM orders")
     out = at(server, key=["id"])
-    side = Side("flow", "sink", "g2-abc", desk.batch().context)
-    assert out.beside_effect(side).startswith("orders__g2_abc is filled")
+    side = Candidate("flow", "sink", "g2-abc", desk.batch().context)
+    assert out.candidate_effect(side).startswith("orders__g2_abc is filled")
     for number in (0, 1):
         rows = spark.sql(f"SELECT * FROM VALUES ({2 + number}L, 'new') AS t(id, name)")
-        target = out.beside(side)
+        target = out.candidate_sink(side)
         assert target is not None
         target.write_batch(rows, desk.batch(number, generation="g2-abc"))
     assert rows_of(held, "SELECT * FROM seen ORDER BY 1") == [(1, "old", 7), (2, "old", 7)]
@@ -389,7 +390,7 @@ def test_a_table_built_beside_takes_the_place_of_the_rows_once(
     out.publish(side, spark)
     assert rows_of(held, "SELECT * FROM seen ORDER BY 1") == [(2, "new", 7), (3, "new", 7), (9, "later", 7)]
     for _twice in range(2):
-        out.forget_beside(side)
+        out.drop_candidate(side)
     assert rows_of(held, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'orders%'") == [("orders",)]
 
 
@@ -399,9 +400,9 @@ def test_a_table_whose_rows_may_not_be_deleted_is_not_built_beside(server: Postg
     held.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN PASSWORD 'x'")
     held.execute("GRANT USAGE, CREATE ON SCHEMA public TO clerk; GRANT INSERT, SELECT ON orders TO clerk")
     out = at(server, username="clerk", password="x")
-    side = Side("flow", "sink", "g2-abc", desk.batch().context)
+    side = Candidate("flow", "sink", "g2-abc", desk.batch().context)
     with pytest.raises(ProjectError, match="DELETE ON orders"):
-        out.beside_effect(side)
+        out.candidate_effect(side)
 
 
 @pytest.mark.spark
@@ -429,3 +430,14 @@ def test_a_view_is_held_by_its_key(spark: Any, server: Postgres, held: Any, desk
     with pytest.raises(ProjectError, match="DELETE ON orders"):
         clerk.of_view(KEY).check(HERE)
     held.execute("DROP OWNED BY clerk")
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    server = running(request, Postgres())
+
+    def notes() -> list[str]:
+        with psycopg.connect(server.env["POSTGRES_URL"]) as connection:
+            return [note for (note,) in rows_of(connection, "SELECT note FROM orders")]
+
+    return Trial(lambda: at(server, create=True, key=list(KEY)), notes)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tests.conftest import unavailable
 from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk
+from tests.sinks.trials import Trial, running
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
@@ -259,3 +260,14 @@ def test_a_document_that_somebody_else_changes_meanwhile(server: Redis, held: An
     with client.Redis(port=server.port) as connection:
         connection.transaction(meddled, "o:1", value_from_callable=True)
     assert json.loads(held.get("o:1")) == {"other1": 1, "mine": 1}
+
+
+@pytest.mark.service
+def trial(request: pytest.FixtureRequest, folder: Path) -> Trial:
+    server = running(request, Redis())
+
+    def notes() -> list[str]:
+        with client.Redis(port=server.port, decode_responses=True) as connection:
+            return [json.loads(connection.get(key))["note"] for key in connection.scan_iter()]
+
+    return Trial(lambda: sink(url=f"redis://{server.address}/0", key="t:{region}:{id}"), notes)

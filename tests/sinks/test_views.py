@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.core.capabilities import Candidate, HoldsView, sink_of_view
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.sink import Side, Sink
+from headrace.core.sink import Sink
 
 GIVEN: dict[str, dict[str, Any]] = {
     "archive": {"path": "archive", "time": "at"},
@@ -29,26 +30,25 @@ GIVEN: dict[str, dict[str, Any]] = {
 KEY = ("region", "id")
 
 
-def sink(kind: str, **options: Any) -> Sink:
+def sink(kind: str, **options: Any) -> Any:
     return cast(Sink, kinds("sinks")[kind].model_validate({"type": kind} | GIVEN[kind] | options))
 
 
 def refusal(kind: str, of: tuple[str, ...] = KEY, **options: Any) -> ProjectError:
     with pytest.raises(ProjectError) as refused:
-        sink(kind, **options).of_view(of)
+        sink_of_view(sink(kind, **options), of)
     return refused.value
 
 
 def test_sinks_hold_views_or_say_which_do() -> None:
-    assert set(GIVEN) == set(kinds("sinks"))
-    refusing = {kind for kind in GIVEN if not sink(kind).takes_changes}
+    able = [name for name, kind in kinds("sinks").items() if issubclass(kind, HoldsView)]
+    refusing = {kind for kind in GIVEN if not isinstance(sink(kind), HoldsView)}
     assert refusing == {"archive", "files", "http", "influxdb"}
     for kind in refusing:
         error = refusal(kind)
         assert error.code == "sink-takes-no-changes"
-        assert error.hint == (
-            "sinks that hold views: console, endpoint, kafka, lake, noop, opensearch, postgres, redis"
-        )
+        assert error.hint == f"sinks that hold views: {', '.join(able)}"
+    assert set(able) >= {"console", "endpoint", "kafka", "lake", "noop", "opensearch", "postgres", "redis"}
     for kind in set(GIVEN) - refusing:
         held = sink(kind).of_view(KEY)
         assert held.of_view(KEY) == held
@@ -65,8 +65,8 @@ def test_the_key_of_a_view_is_that_of_its_sink(kind: str) -> None:
 
 
 def test_what_a_sink_holds_is_laid_out_by_the_key_of_the_view() -> None:
-    assert (sink("endpoint").of_view(KEY).fills or {})["key"] == list(KEY)
-    assert sink("lake").of_view(KEY).one_writer
+    assert sink("endpoint").of_view(KEY).layout["key"] == list(KEY)
+    assert sink("lake").of_view(KEY).single_writer
     assert sink("endpoint").of_view(KEY).label == "endpoint totals by region, id"
 
 
@@ -107,10 +107,10 @@ def test_a_topic_of_changes_is_for_views_alone(tmp_path: Path) -> None:
         out.check_rows(context, list(KEY), "append", None)
     assert refused.value.code == "kafka-changes"
     out.of_view(KEY).check_rows(context, list(KEY), "append", None)
-    side = Side("flow", "sink", "g2", context)
-    assert "stays" in sink("kafka").beside_effect(side)
+    side = Candidate("flow", "sink", "g2", context)
+    assert "rows stay" in sink("kafka").candidate_effect(side)
     with pytest.raises(ProjectError) as mixture:
-        sink("kafka").of_view(KEY).beside_effect(side)
+        sink("kafka").of_view(KEY).candidate_effect(side)
     assert mixture.value.code == "beside-unsupported"
     with pytest.raises(ValueError, match="is JSON"):
         sink("kafka", changes="debezium", format="avro")

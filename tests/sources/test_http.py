@@ -114,7 +114,8 @@ def test_an_inbox_with_less_than_was_read_is_refused(tmp_path: Path) -> None:
     from headrace.sources.http.posted import Posts, _PostedStreamReader
 
     posted(tmp_path, 1)
-    reader = _PostedStreamReader(Posts(SOURCE, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry"), 2))
+    context = ReadContext(tmp_path, str(tmp_path / "state"), "telemetry")
+    reader = _PostedStreamReader(Posts(SOURCE.path, SOURCE.max_age, context, 2))
     assert reader.latestOffset(at(1), reader.getDefaultReadLimit()) == at(2)
     with pytest.raises(ProjectError) as refused:
         reader.latestOffset(at(9), reader.getDefaultReadLimit())

@@ -22,7 +22,8 @@ from headrace.cli.projects._generation_changes import Anew, settle_changes
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
-from headrace.engine.supervise.candidate_switch import Building
+from headrace.engine.supervise.candidate_alignment import Alignment
+from headrace.engine.supervise.candidate_switch import CandidateSwitch
 from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -154,12 +155,12 @@ def test_readers_see_old_rows_until_the_new_generation_has_caught_up(bench: Benc
 
     bench.write(NEW, max_records=150)
     with bench.running(Anew(("sums",), beside=True)) as run:
-        assert run.building is not None
-        await_true(lambda: run.building is None or run.building.candidate.batches > 0, "a batch of the candidate")
-        if run.building is not None:
+        assert run.switch is not None
+        await_true(lambda: run.switch is None or run.switch.candidate.batches > 0, "a batch of the candidate")
+        if run.switch is not None:
             assert {row["by"] for row in bench.lake()} == {"old"}
         bench.feed(200)
-        await_true(lambda: run.building is None, "the switch")
+        await_true(lambda: run.switch is None, "the switch")
         bench.feed(200)
         await_true(lambda: by_window(bench.lake()) == windows(range(800), lambda n: n), "the rows of the new one")
         await_true(lambda: len(bench.topic()) == len(windows(range(800), int)), "the topic")
@@ -181,16 +182,16 @@ PASSED = "SELECT k, n, '{by}' AS by FROM events"
 
 def handed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let records come between the candidate's last batch and that of the one that runs."""
-    hand_over = Building._hand_over
+    switch = CandidateSwitch._switch
 
-    def late(self: Building) -> None:
+    def late(self: CandidateSwitch) -> None:
         bench.feed(30)
         aim = bench.fed
         await_true(lambda: sum(_offsets(self._current)) == aim, "the running generation")
         assert sum(_offsets(self._candidate)) < aim
-        hand_over(self)
+        switch(self)
 
-    monkeypatch.setattr(Building, "_hand_over", late)
+    monkeypatch.setattr(CandidateSwitch, "_switch", late)
 
 
 def _offsets(generation: Generation) -> list[int]:
@@ -206,12 +207,12 @@ def test_every_record_is_on_one_side_of_the_switch(
     bench.feed(60)
     handed_over(bench, monkeypatch)
     if planted:
-        monkeypatch.setattr(Building, "_align", lambda _self: None)
+        monkeypatch.setattr(Alignment, "align", lambda _self: None)
     with bench.running():
         await_true(lambda: len(bench.topic()) == 60, "the first run")
     bench.write(PASSED.format(by="new"))
     with bench.running(Anew(("sums",), beside=True)) as run:
-        await_true(lambda: run.building is None, "the switch")
+        await_true(lambda: run.switch is None, "the switch")
         bench.feed(30)
         await_true(lambda: any(row["n"] == 119 for row in bench.topic()), "records after the switch")
     said = Counter((row["n"], row["by"]) for row in bench.topic())

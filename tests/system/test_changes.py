@@ -16,7 +16,7 @@ from tests.system.conftest import RunProject, consume, produce
 
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.positions.upgrade import FlowChange, begin_anew, change_of
+from headrace.engine.positions.upgrade import FlowChange, detect_change, start_new_generation
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -87,11 +87,11 @@ class Flow:
 
     def change(self) -> FlowChange:
         project = load(self.folder)
-        return change_of(project, StateDir(Path(project.context.state)), make_plan(project).flow("f"))
+        return detect_change(project, StateDir(Path(project.context.state)), make_plan(project).flow("f"))
 
     def anew(self) -> str:
         project = load(self.folder)
-        return begin_anew(project, StateDir(Path(project.context.state)), self.change()).id
+        return start_new_generation(project, StateDir(Path(project.context.state)), self.change()).id
 
     def anyway(self) -> ProjectError | None:
         """Let Spark go on from the old checkpoint, as if nobody had compared; what it says."""
@@ -287,7 +287,7 @@ def test_sinks_may_come_go_and_change_places_with_a_batch_in_flight(
     sinks("new", "b", "a")
     change = flow.change()
     assert change.verdict.kind == "safe"
-    assert change.verdict.reasons[-1] == "batch 0 was begun before the change and is finished after it"
+    assert change.verdict.reasons[-1] == "batch 0 was started before the change and is finished after it"
     flow.feed("2", SECOND)
     flow.run_project(flow.folder)
     everything = [*FIRST, *SECOND]
@@ -326,7 +326,7 @@ def test_to_realtime_and_back_loses_nothing(
         project = load(tmp_path)
         starter = FlowStarter(project, StateDir(tmp_path / ".headrace"), spark)
         plan = make_plan(project).flow("f")
-        verdict = change_of(project, starter.state, plan).verdict
+        verdict = detect_change(project, starter.state, plan).verdict
         assert verdict.kind == ("safe" if number else "first")
         query = starter.start(plan)
         try:
@@ -365,9 +365,9 @@ def test_a_new_generation_may_begin_where_the_old_one_is(
         produce(kafka, name, [json.dumps({"n": n}).encode() for n in numbers])
         (tmp_path / "headrace.yaml").write_text(COUNTED.format(brokers=kafka.address, topic=name, parts=parts))
         project = load(tmp_path)
-        change = change_of(project, state, make_plan(project).flow("f"))
+        change = detect_change(project, state, make_plan(project).flow("f"))
         if change.verdict.kind == "new_generation":
-            begin_anew(project, state, change, "current")
+            start_new_generation(project, state, change, "current")
         run_project(tmp_path)
         rows = DeltaTable(str(tmp_path / "lake" / f"by_{parts}")).to_pyarrow_table().to_pylist()
         return {row["k"]: row["n"] for row in rows}

@@ -10,7 +10,7 @@ import pytest
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
-from headrace.engine.positions.upgrade import begin_anew, change_of
+from headrace.engine.positions.upgrade import detect_change, start_new_generation
 from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
@@ -60,7 +60,7 @@ def test_other_columns_are_a_new_version(tmp_path: Path, run_project: RunProject
         run_project(tmp_path)
     assert refused.value.code == "needs-new-generation"
     project, state = load(tmp_path), StateDir.of(load(tmp_path).context)
-    begin_anew(project, state, change_of(project, state, make_plan(project).flow("orders")))
+    start_new_generation(project, state, detect_change(project, state, make_plan(project).flow("orders")))
     run_project(tmp_path)
     assert [one.version for one in logs.versions("orders")] == [1, 2]
     assert (logs.served("orders"), held(logs, 2)) == (2, {1: "paid", 2: "new"})

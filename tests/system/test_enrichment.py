@@ -17,7 +17,7 @@ from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.dead_letters import read_letters
 from headrace.engine.observe.step_metrics import step_families
-from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome, alone
+from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome, single_writer_lock
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import FlowRun, Runner
@@ -102,7 +102,7 @@ def replay(project: Path, spark: SparkSession) -> list[ReplayOutcome]:
         shelf = book.shelf()
         plan = ReplayPlanner(loaded, state, shelf).plan(LetterFilter().of(shelf.index), [])
         assert not plan.refused
-        with alone(state, plan.replays):
+        with single_writer_lock(state, plan.replays):
             return [DeadLetterReplayer(loaded, state, spark).run(one, shelf) for one in plan.replays]
 
 

@@ -82,4 +82,4 @@ def test_a_flow_outlives_a_server_that_stands_still(spark: Any, server: Postgres
         (other,) = connection.execute("SELECT count(*) FROM kept WHERE tier IS DISTINCT FROM 'gold'").fetchone() or (1,)
     assert sorted(found) == list(range(len(found))), "each row once"
     assert other == 0
-    assert run.numbers.rows_out == len(found)
+    assert run.counters.rows_out == len(found)

@@ -25,7 +25,7 @@ from tests.system.conftest import RunShown, by_command, consume, output_of, prod
 
 from headrace.cli.main import main
 from headrace.core.encoding.descriptors import compile_text, find_message
-from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 from headrace.testing.services import InfluxDB
@@ -125,7 +125,7 @@ def test_a_migrated_job_gives_the_rows_of_its_query(
     found = [message("BookingCount").FromString(one.value()) for one in consume(kafka, target)]
     rows = sorted((one.service_type, one.bookings, one.window_timestamp.ToDatetime()) for one in found)
     project = load(folder)
-    asked = AdHoc(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
+    asked = AdHocSession(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
     by_hand = asked.run(project.sql_of("counts")).to_pylist()
     closed = [tuple(row.values()) for row in by_hand if row["window_timestamp"].timestamp() < START + FAR]
     assert rows == sorted((service, n, end.replace(tzinfo=None)) for service, n, end in closed)

@@ -24,10 +24,12 @@ from headrace.core.files.objects import ObjectPath
 from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.late_rows import read_late
 from headrace.engine.observe.housekeeping import remove_old_generations
-from headrace.engine.positions.rewind import Copy, Rewinder, stopped
+from headrace.engine.positions.rewind import Rewinder, while_stopped
+from headrace.engine.positions.rewind_plan import CheckpointCopy
 from headrace.engine.positions.savepoints import Savepoints
-from headrace.engine.positions.upgrade import change_of
-from headrace.engine.replay.replay import Begun, DeadLetterReplayer
+from headrace.engine.positions.upgrade import detect_change
+from headrace.engine.replay.replay import DeadLetterReplayer
+from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.spark.session import reach
 from headrace.engine.state.lease import Owner
@@ -160,22 +162,22 @@ def _rewind(shop: Shop, run_project: RunProject) -> None:
     project, state = shop.project, shop.state
     plan = make_plan(project)
     flow = plan.flow("counts")
-    with stopped(state, "counts"):
+    with while_stopped(state, "counts"):
         saved = Savepoints(state, "counts").create(flow, project.context, "before")
     shop.add(3)
     run_project(shop.folder)
     assert shop.counted() == [shop.windows(4), shop.windows(4)]
     before = state.current("counts").id
-    with stopped(state, "counts"):
+    with while_stopped(state, "counts"):
         rewinder = Rewinder(flow, plan, state, project.context)
-        rewinder.execute(rewinder.to_copy(Copy("before", saved.generation), replace=True))
+        rewinder.execute(rewinder.to_checkpoint(CheckpointCopy("before", saved.generation), replace=True))
     assert shop.counted() == [shop.windows(3), shop.windows(3)]
     run_project(shop.folder)
     assert shop.counted() == [shop.windows(4), shop.windows(4)]
     assert state.current("counts").manifest.parent == before
     Savepoints(state, "counts").delete("before")
     assert Savepoints(state, "counts").all() == []
-    assert change_of(project, state, flow).verdict.kind == "safe"
+    assert detect_change(project, state, flow).verdict.kind == "safe"
     assert len(remove_old_generations(state.generations("counts"), timedelta(0))) == 0, "parents stay"
 
 
@@ -187,13 +189,15 @@ def _replay(shop: Shop, spark: SparkSession) -> None:
     project, state = shop.project, shop.state
     with book.history.lock(), book.reading():
         shelf = book.shelf("copies")
-        plan = ReplayPlanner(project, state, shelf).plan(LetterFilter().of(shelf.index), Begun(state.replays).flows())
+        plan = ReplayPlanner(project, state, shelf).plan(
+            LetterFilter().of(shelf.index), UnfinishedReplays(state.replays).flows()
+        )
         outcomes = [DeadLetterReplayer(project, state, spark).run(one, shelf) for one in plan.replays]
     assert [(one.replayed, one.still_bad, one.rows) for one in outcomes] == [(1, 0, 1)]
     found = Counter(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist())
     assert found == dict.fromkeys(range(80), 1)
     assert LetterFilter().of(book.shelf("copies").index).num_rows == 0
-    assert Begun(state.replays).flows() == set()
+    assert UnfinishedReplays(state.replays).flows() == set()
 
 
 def _others(shop: Shop) -> None:

@@ -21,7 +21,7 @@ from tests.system.conftest import RunProject
 
 from headrace.cli.main import main
 from headrace.core.errors import ProjectError
-from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 
@@ -83,7 +83,7 @@ def test_run_ask_and_test(folder: Path, spark: SparkSession, tmp_path: Path) -> 
     }
 
     project = load(folder)
-    asked = AdHoc(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
+    asked = AdHocSession(spark.newSession(), project, StateDir.of(project.context), tmp_path / "letters")
     answer = asked.run("SELECT sum(bookings) AS n FROM bookings_per_service")
     assert answer.to_pylist() == [{"n": sum(row["bookings"] for row in windows)}]
     with pytest.raises(ProjectError) as refused:

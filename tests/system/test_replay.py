@@ -21,7 +21,8 @@ from tests.system.conftest import RunProject, consume
 from headrace.core.errors import ProjectError
 from headrace.core.rows import drain
 from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.replay.replay import Begun, DeadLetterReplayer, ReplayOutcome
+from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome
+from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlan, ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -59,7 +60,7 @@ class Letters:
 
     def plan(self) -> ReplayPlan:
         shelf = self.book.shelf()
-        begun = Begun(self.state.replays).flows()
+        begun = UnfinishedReplays(self.state.replays).flows()
         return ReplayPlanner(self.project, self.state, shelf).plan(LetterFilter().of(shelf.index), begun)
 
     def replay(self) -> list[ReplayOutcome]:

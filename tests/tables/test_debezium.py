@@ -19,13 +19,13 @@ from pydantic import ValidationError
 from tests.tables.applied import Applied
 from tests.tables.envelopes import avro_envelope, bare, field, framed, payload, registry, wrapped, wrapped_key
 
+import headrace.tables.debezium.reader as debezium_reader
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
 from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.systems.schema_registry import Schemas
 from headrace.tables.debezium import DebeziumTable
-from headrace.tables.debezium import reader as debezium_reader
 from headrace.tables.debezium.connect import columns_of
 from headrace.tables.debezium.messages import AvroMessages, BadMessageError, JsonMessages, MessageParser
 from headrace.tables.debezium.rows import Said, TableRows

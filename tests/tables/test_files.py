@@ -13,12 +13,12 @@ import pytest
 from pydantic import ValidationError
 from tests.tables.applied import Applied
 
+import headrace.tables.files.reader as files_reader
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
 from headrace.tables.files import FilesTable
-from headrace.tables.files import reader as files_reader
 
 COLUMNS = from_ddl("id bigint, name string")
 SHAPE = TableShape(COLUMNS, ("id",))

@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from tests.conftest import unavailable
 from tests.tables.applied import Applied
 
+import headrace.tables.polling.reader as polling_reader
+import headrace.tables.polling.sqlite as polling_sqlite
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableShape
 from headrace.tables.polling import PollingTable
-from headrace.tables.polling import reader as polling_reader
-from headrace.tables.polling import sqlite as polling_sqlite
 from headrace.tables.polling.reader import PollingReader
 from headrace.testing.services import MariaDB, Postgres
 

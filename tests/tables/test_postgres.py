@@ -21,12 +21,12 @@ from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
 from tests.tables.conftest import Copy
 
+import headrace.tables.postgres.reader as postgres_reader
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import UNCHANGED, CapturedBatch, TableReader, TableShape
 from headrace.tables.postgres import PostgresTable
-from headrace.tables.postgres import reader as postgres_reader
 from headrace.tables.postgres import snapshot as postgres_snapshot
 from headrace.tables.postgres import stream as postgres_stream
 from headrace.testing.services import Postgres

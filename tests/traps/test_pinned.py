@@ -18,7 +18,7 @@ from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.positions.upgrade import begin_anew, change_of
+from headrace.engine.positions.upgrade import detect_change, start_new_generation
 from headrace.engine.spark.failures import from_query
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -96,7 +96,7 @@ class Trap:
 
     def anew(self) -> Generation:
         project = load(self.folder)
-        return begin_anew(project, self.state, change_of(project, self.state, self.plan()))
+        return start_new_generation(project, self.state, detect_change(project, self.state, self.plan()))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_t4_a_setting_that_spark_would_ignore_is_refused(trap: Trap) -> None:
     assert other in str(refused.value)
 
     old = trap.generation
-    old.describe(replace(old.manifest, pins=change_of(load(trap.folder), trap.state, trap.plan()).pins))
+    old.describe(replace(old.manifest, pins=detect_change(load(trap.folder), trap.state, trap.plan()).pins))
     trap.feed()
     trap.run(ListSink())
     assert old.checkpoint.planned().settings[provider].endswith("RocksDBStateStoreProvider")  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ import time
 
 from headrace.capture.follower import CaptureWorker
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.lock import held
+from headrace.core.files.lock import hold_lock
 from headrace.core.processes.lifeline import STOP_SECONDS, live
 from headrace.log.tablestatus import LOCK, tables_folder
 from headrace.project.loader import Project
@@ -20,7 +20,7 @@ def capture(project: Project, told: threading.Event) -> None:
     """Capture all tables until told to stop."""
     folder = tables_folder(project.context)
     restart, redact = project.spec.restart, project.secrets.redact
-    with held(folder / LOCK, _in_use, patience=STOP_SECONDS):
+    with hold_lock(folder / LOCK, _in_use, timeout=STOP_SECONDS):
         followers = [
             CaptureWorker(group, tables, project.context, folder, restart, redact)
             for group, tables in groups(project.spec.tables).items()
@@ -35,10 +35,10 @@ def capture(project: Project, told: threading.Event) -> None:
             follower.join(max(0.0, deadline - time.monotonic()))
 
 
-def _in_use(pid: str) -> ProjectError:
+def _in_use(pid: int) -> ProjectError:
     return ProjectError(
         "capture-in-use",
-        f"another process (pid {pid}) captures the tables of this state folder",
+        f"another process (pid {pid or 'unknown'}) captures the tables of this state folder",
         hint="stop it first, or choose another folder with --set state=DIR",
         exit_code=Exit.CONFLICT,
     )

@@ -9,13 +9,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal
 
 from headrace.capture.group import Capture, Progress
+from headrace.core.backoff import Backoff
 from headrace.core.context import Context
+from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
 from headrace.log.tables import LogMovedError, group_id
 from headrace.log.tablestatus import write_group
@@ -41,7 +42,7 @@ class CaptureWorker:
     progress: Progress = field(default_factory=Progress, init=False)
     state: State = field(default="starting", init=False)
     reason: dict[str, Any] | None = field(default=None, init=False)
-    _since: str = field(default_factory=lambda: _now(), init=False)
+    _since: str = field(default_factory=utc_now, init=False)
     _restarts: int = field(default=0, init=False)
     _rates: deque[tuple[float, int]] = field(default_factory=deque, init=False)
     _stopping: Event = field(default_factory=Event, init=False)
@@ -67,8 +68,8 @@ class CaptureWorker:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
-        first = self.restart.backoff.total_seconds()
-        wait, folder = first, self.folder / group_id(self.group)
+        backoff = Backoff(self.restart.backoff.total_seconds(), self.restart.max_backoff.total_seconds())
+        failures, folder = 0, self.folder / group_id(self.group)
         while not self._stopping.is_set():
             before = self.progress.sequence
             try:
@@ -77,9 +78,9 @@ class CaptureWorker:
                 continue  # another had the log for a moment: go on from what it has written
             except Exception as error:
                 self._failed(error)
-                wait = first if self.progress.sequence > before else wait
-                self._stopping.wait(wait)
-                wait = min(2 * wait, self.restart.max_backoff.total_seconds())
+                failures = 0 if self.progress.sequence > before else failures
+                self._stopping.wait(backoff.pause(failures))
+                failures += 1
         self._be("stopped", self.reason)
 
     def _alive(self) -> None:
@@ -99,7 +100,7 @@ class CaptureWorker:
 
     def _be(self, state: State, reason: dict[str, Any] | None) -> None:
         if (state, reason) != (self.state, self.reason):
-            self.state, self.reason, self._since = state, reason, _now()
+            self.state, self.reason, self._since = state, reason, utc_now()
 
     def _tell(self, worker: Thread) -> None:
         """Write it down once a second, and at the end."""
@@ -115,7 +116,6 @@ class CaptureWorker:
             print(f"{self.group}: its status cannot be written: {error}", file=sys.stderr, flush=True)
 
     def document(self) -> dict[str, Any]:
-        """How it is."""
         progress = self.progress
         tables = {
             name: {"rows": progress.counts.get(name), "complete": name in progress.complete} for name in self.tables
@@ -144,10 +144,6 @@ class CaptureWorker:
             self._rates.popleft()
         began, before = self._rates[0]
         return round((self.progress.changes - before) / (now - began), 1) if now > began else None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _unexpected(error: Exception) -> ProjectError:

@@ -27,8 +27,8 @@ from headrace.core.files.objects import StoreError
 
 _PROGRAM = "headrace"
 _STDOUT, _STDERR = 1, 2
-_NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
@@ -89,7 +89,7 @@ class CommandGroup(TyperGroup):
         known = all_commands()
         if cmd_name in known:
             return known[cmd_name].load()
-        if ctx.resilient_parsing:  # the shell is completing a line that is not finished
+        if ctx.resilient_parsing:  # the shell completes an unfinished line
             return None
         raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, known, "commands"))
 
@@ -124,13 +124,13 @@ def _headrace(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The only place where errors are turned into output."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    printer.begin(json_errors="--json" in given)
-    _open_what_is_closed()
+    """Run one command and return its exit code. The only place that turns errors into output."""
+    arguments_ = list(sys.argv[1:] if arguments is None else arguments)
+    printer.begin(json_errors="--json" in arguments_)
+    _reopen_closed_streams()
     never_fail_on_a_character()
     try:
-        _run(given)
+        _run(arguments_)
         sys.stdout.flush()
         return Exit.OK
     except typer.Exit as request:
@@ -146,13 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except Exception as error:  # the last resort: whatever it is, the user must learn that it is not their fault
-        if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
+    except Exception as error:  # the last resort: the user must learn that the fault is ours
+        if isinstance(error, BrokenPipeError) and _stdout_has_no_reader():
             return Exit.FAILED
-        mendable = _as_mendable(error)
-        if mendable is not None:
-            printer.error(mendable)
-            return mendable.exit_code
+        fixable = _as_fixable(error)
+        if fixable is not None:
+            printer.error(fixable)
+            return fixable.exit_code
         printer.crash(error, __version__)
         return Exit.FAILED
 
@@ -166,17 +166,17 @@ def _as_unreachable(error: StoreError) -> ProjectError:
     )
 
 
-def _as_mendable(error: Exception) -> ProjectError | None:
-    """What the system refused because of rights or room, wherever that was: the user can mend it."""
+def _as_fixable(error: Exception) -> ProjectError | None:
+    """An error of the operating system that the user can fix: permissions, disk space, a path that is too long."""
     if not isinstance(error, OSError):
         return None
     message = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    if error.errno in _NO_RIGHT:
-        return ProjectError("not-permitted", message, hint="check the rights of it and of the folders above it")
-    if error.errno in _NO_ROOM:
-        return ProjectError("disk-full", message, hint="make room there", exit_code=Exit.TRANSIENT)
+    if error.errno in _NO_PERMISSION:
+        return ProjectError("not-permitted", message, hint="check the permissions of the file and its folders")
+    if error.errno in _NO_SPACE:
+        return ProjectError("disk-full", message, hint="free some disk space", exit_code=Exit.TRANSIENT)
     if error.errno in _NO_PATH:
-        return ProjectError("bad-path", message, hint="choose another name, which is shorter or no link to itself")
+        return ProjectError("bad-path", message, hint="choose a shorter name, or one that is not a link to itself")
     return None
 
 
@@ -184,11 +184,11 @@ def _run(arguments: list[str]) -> None:
     command = typer.main.get_command(app)
     if f"_{_PROGRAM.upper()}_COMPLETE" in os.environ:
         command.main(arguments, prog_name=_PROGRAM)
-    # not command.main(): it takes every broken pipe, also one of a socket, for the end of stdout
+    # not command.main(): it treats every broken pipe, also that of a socket, as a closed stdout
     with command.make_context(_PROGRAM, arguments) as context:
         result = command.invoke(context)
     if result is not None:
-        raise TypeError(f"a command gave back {result!r}, which no shell sees; raise typer.Exit(code) instead")
+        raise TypeError(f"a command returned {result!r}, which the shell cannot see; raise typer.Exit(code) instead")
 
 
 def _as_usage_error(error: typer.TyperException) -> ProjectError:
@@ -198,8 +198,8 @@ def _as_usage_error(error: typer.TyperException) -> ProjectError:
     return usage_error(message[:1].lower() + message[1:], hint)
 
 
-def _open_what_is_closed() -> None:
-    """Called with `>&-` there is no stdout: Python has None for it, and the next file to be opened takes its place."""
+def _reopen_closed_streams() -> None:
+    """With `>&-` there is no stdout: Python sets it to None, and the next opened file would take its descriptor."""
     if sys.stdout is not None and sys.stderr is not None:
         return
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
@@ -209,11 +209,11 @@ def _open_what_is_closed() -> None:
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", closefd=False)
 
 
-def _nobody_reads_stdout() -> bool:
+def _stdout_has_no_reader() -> bool:
     pipe = select.poll()
     pipe.register(_STDOUT, 0)
     closed = any(event & select.POLLERR for _, event in pipe.poll(0))
     if closed:
-        # Python flushes once more at its end and would complain then
+        # Python flushes stdout at exit and would report an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     return closed

@@ -1,4 +1,4 @@
-"""The way in: a server of endpoints."""
+"""The client of a serve node or of a cluster of serve nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from headrace.client.transport import Transport
 
 
 class Client:
-    """A server of endpoints. Safe for several threads.
+    """A client of served endpoints. Thread-safe.
 
-    A server that is busy, not ready or gone is asked again for up to `patience` seconds; then the error is raised.
+    A request to a server that is busy, not ready or unreachable is retried for up to `patience` seconds; then the error
+    is raised.
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0, patience: float = 30.0) -> None:
@@ -31,32 +32,32 @@ class Client:
         return f"Client({self._transport.url!r})"
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         self._transport.close()
 
     def endpoints(self) -> list[str]:
-        """The endpoints that can be asked with this token."""
-        found, _ = self._transport.ask("GET", "/")
-        return [str(path).strip("/") for path in found]
+        """The endpoints that the token may read."""
+        paths, _ = self._transport.ask("GET", "/")
+        return [str(path).strip("/") for path in paths]
 
     def endpoint(self, name: str) -> EndpointClient:
-        """One of them. `films@v2`: that version of it."""
+        """The endpoint of that name; `films@v2` is version 2 of it."""
         return EndpointClient(self._transport, name)
 
     def table(self, name: str) -> TableClient:
-        """A table that takes changes."""
+        """A table that accepts changes."""
         return TableClient(self._transport, name)
 
     def health(self) -> dict[str, Any]:
-        """What the server says of itself and its endpoints."""
-        found, _ = self._transport.ask("GET", "/health")
-        return dict(found)
+        """The status of the server and its endpoints."""
+        document, _ = self._transport.ask("GET", "/health")
+        return dict(document)
 
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Answer:
-        """The answer to a question in SQL over endpoints and lake tables. Parameters: `?`, `$1` or `$name`."""
+        """Run an SQL query over endpoints and lake tables. Parameters: `?`, `$1` or `$name`."""
         document: dict[str, Any] = {"sql": text}
         if parameters is not None:
             document["parameters"] = json.loads(json.dumps(parameters, default=jsonable))
-        found, _ = self._transport.ask("POST", "/sql", document)
-        columns = {column["name"]: column["type"] for column in found["columns"]}
-        return Answer(columns, found["rows"], found["truncated"])
+        result, _ = self._transport.ask("POST", "/sql", document)
+        columns = {column["name"]: column["type"] for column in result["columns"]}
+        return Answer(columns, result["rows"], result["truncated"])

@@ -1,4 +1,4 @@
-"""One endpoint of a server."""
+"""The client of one endpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OrderBy = str | Sequence[str] | Mapping[str, str]
 
 
 class EndpointClient:
-    """Rows of one endpoint: by key, by filter, and as they change."""
+    """Rows of one endpoint: by key, by filter, and live."""
 
     def __init__(self, transport: Transport, name: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class EndpointClient:
         return f"EndpointClient({self.name!r})"
 
     def get(self, key: Any) -> dict[str, Any] | None:
-        """The row of a key, None if there is none. Several key columns: a tuple of their values."""
+        """The row of a key; None if it does not exist. For several key columns pass a tuple."""
         parts = key if isinstance(key, (tuple, list)) else (key,)
         text = ",".join(quote(_key_text(part), safe="") for part in parts)
         try:
@@ -56,8 +56,9 @@ class EndpointClient:
         limit: int | None = None,
         page: int | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """All rows that meet the filter, fetched page by page; rows that do not change come once, whatever is written
-        meanwhile. `page`: rows per request; by default 500, or fewer if the server wants that."""
+        """All rows that match the filter, fetched page by page; a row that does not change is returned once, whatever
+        is written meanwhile. `page` is the number of rows per request: 500 by default, or fewer if the server allows
+        fewer."""
         left, size = limit, page or _PAGE
         document = _query(filter, order_by)
         while left is None or left > 0:
@@ -76,9 +77,9 @@ class EndpointClient:
             document["$after"] = headers["x-next-cursor"]
 
     def count(self, filter: Filter | None = None) -> int:
-        """How many rows meet the filter."""
-        found, _ = self._transport.ask("POST", f"{self._path}/count", _query(filter, None))
-        return int(found)
+        """The number of rows that match the filter."""
+        number, _ = self._transport.ask("POST", f"{self._path}/count", _query(filter, None))
+        return int(number)
 
     def events(
         self,
@@ -88,7 +89,7 @@ class EndpointClient:
         snapshot: bool = False,
         after: str | None = None,
     ) -> Events:
-        """Changes as they come. `snapshot`: the rows there are first; `after`: those since an event's id."""
+        """Changes as they happen. `snapshot`: the current rows first; `after`: the changes after an event's id."""
         query = {}
         if filter is not None:
             query["$filter"] = json.dumps(filter, default=jsonable)
@@ -129,7 +130,7 @@ def _query(filter: Filter | None, order_by: OrderBy | None) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """Values that JSON has no form for, as the server takes them."""
+    """Converts values without a JSON form to the form that the server accepts."""
     match value:
         case datetime():
             return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat()
@@ -139,7 +140,7 @@ def jsonable(value: Any) -> Any:
             return str(value)
         case bytes():
             return base64.b64encode(value).decode()
-    raise TypeError(f"a value of type {type(value).__name__} cannot stand in a filter or a key")
+    raise TypeError(f"a value of type {type(value).__name__} is not supported in a filter or a key")
 
 
 def _key_text(value: Any) -> str:
@@ -149,9 +150,9 @@ def _key_text(value: Any) -> str:
 
 
 def _columns(document: dict[str, Any], name: str) -> dict[str, str]:
-    """The types of an endpoint's columns in its OpenAPI document."""
+    """The column types in the OpenAPI document of an endpoint."""
     for schema in document["components"]["schemas"].values():
         columns = {key: column.get("x-headrace-type") for key, column in schema.get("properties", {}).items()}
         if columns and all(columns.values()):
             return columns
-    raise ClientError(f"the server does not tell the types of '{name}'")
+    raise ClientError(f"the server does not report the column types of '{name}'")

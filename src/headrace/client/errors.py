@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as a caller tells it apart."""
+"""The errors of a request."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """The request was not answered as hoped."""
+    """The request failed."""
 
 
 class UnreachableError(ClientError):
-    """Nobody answered, or not in time."""
+    """The server did not answer, or not in time."""
 
 
 class ApiError(ClientError):
-    """The server refused. `code` says why in a word that stays, `hint` what to do about it."""
+    """The server rejected the request. `code` is stable, for programs; `hint` says how to fix it."""
 
     def __init__(self, status: int, code: str, detail: str, hint: str | None = None) -> None:
         super().__init__(f"{code} ({status}): {detail}" + (f" ({hint})" if hint else ""))
@@ -27,19 +27,19 @@ class ApiError(ClientError):
 
 
 class NotAllowedError(ApiError):
-    """No token, one that is not valid (401), or one that does not allow this (403)."""
+    """No token, an invalid token (401), or one that does not allow the request (403)."""
 
 
 class NotFoundError(ApiError):
-    """There is no such endpoint, row or version."""
+    """The endpoint, row or version does not exist."""
 
 
 class LimitedError(ApiError):
-    """Too many requests, still after waiting."""
+    """Too many requests, even after retries."""
 
 
 class UnavailableError(ApiError):
-    """The server is not ready, still after waiting."""
+    """The server is not ready, even after retries."""
 
 
 _KINDS: dict[int, type[ApiError]] = {
@@ -51,13 +51,13 @@ _KINDS: dict[int, type[ApiError]] = {
 }
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that an answer stands for; also of a proxy in between, which has no problem document."""
-    return told(status, _problem(headers, body))
+def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error of a response, with or without a problem document: proxies send none."""
+    return error_of_problem(status, _problem(headers, body))
 
 
-def told(status: int, problem: Mapping[str, Any]) -> ApiError:
-    """The error that a problem document tells of."""
+def error_of_problem(status: int, problem: Mapping[str, Any]) -> ApiError:
+    """The error of a problem document."""
     kind = _KINDS.get(status, ApiError)
     detail = problem.get("detail") or problem.get("title") or "the server gave no reason"
     return kind(status, str(problem.get("code", f"http-{status}")), str(detail), problem.get("hint"))
@@ -67,7 +67,7 @@ def _problem(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     if "json" not in headers.get("content-type", ""):
         return {"detail": body[:200].decode(errors="replace").strip()}
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

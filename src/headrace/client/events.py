@@ -1,4 +1,4 @@
-"""Live events as an iterator that outlives lost connections."""
+"""Live events as an iterator that reconnects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 
 import urllib3
 
-from headrace.client.errors import ApiError, ClientError, UnreachableError, refused, told
-from headrace.client.transport import AGAIN, Patience, Transport, retry_after
+from headrace.client.errors import ApiError, ClientError, UnreachableError, error_of_problem, error_of_response
+from headrace.client.transport import AGAIN, Transport, retry_after
 
-# the server says something at least every 15 seconds
+# the server sends at least a heartbeat every 15 seconds
 _QUIET = 45.0
 _CHUNK = 65_536
 
@@ -21,24 +21,24 @@ EventType = Literal["insert", "update", "delete", "snapshot", "snapshot_end", "g
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One event.
 
-    insert, update, delete: a change. snapshot: a row that was there at the beginning; snapshot_end: that was all of
-    them. gap: changes were missed (`detail` says which): read the rows anew. version: the endpoint has a new version,
-    whose changes follow. restart: the connection was lost amid the snapshot, which begins again.
+    insert, update, delete: a change. snapshot: a row of the initial snapshot; snapshot_end: the snapshot is complete.
+    gap: changes were missed (see `detail`): read the rows again. version: the endpoint has a new version, whose changes
+    follow. restart: the connection was lost during the snapshot, which begins again.
     """
 
     type: EventType
     id: str | None
-    """The place in the endpoint's history: give it as `after` to go on behind this event."""
+    """The position of the event: pass it as `after` to resume after this event."""
     row: dict[str, Any] | None = None
     old: dict[str, Any] | None = None
     detail: dict[str, Any] | None = None
-    """What else the server says."""
+    """The complete message of the server."""
 
 
 class Events(Iterator[Event]):
-    """The changes of an endpoint as they come. `after` is where another iterator can go on."""
+    """The changes of an endpoint as they happen. Another iterator can resume from `after`."""
 
     def __init__(self, transport: Transport, path: str, query: dict[str, str], after: str | None) -> None:
         self.after = after
@@ -46,7 +46,7 @@ class Events(Iterator[Event]):
         self._path = path
         self._query = query
         self._in_snapshot = query.get("snapshot") == "true"
-        self._patience = Patience(transport.patience)
+        self._retries = transport.retries()
         self._response: urllib3.BaseHTTPResponse | None = None
         self._closed = False
         self._events = self._follow()
@@ -61,7 +61,6 @@ class Events(Iterator[Event]):
         self.close()
 
     def close(self) -> None:
-        """End the subscription."""
         self._closed = True
         self._disconnect()
 
@@ -70,7 +69,7 @@ class Events(Iterator[Event]):
             try:
                 self._connect()
                 yield from self._read()
-                lost: ClientError = UnreachableError(f"{self._transport.url} has ended the stream")
+                lost: ClientError = UnreachableError(f"{self._transport.url} ended the stream")
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
                 lost = self._transport.unreachable(error)
             except ApiError as error:
@@ -80,7 +79,8 @@ class Events(Iterator[Event]):
             if self._closed:
                 return
             self._disconnect()
-            self._patience.wait(lost)
+            if not self._retries.wait():
+                raise lost
             if self._in_snapshot:
                 yield Event("restart", None)
 
@@ -95,11 +95,10 @@ class Events(Iterator[Event]):
             self._response = response = self._transport.stream(self._path, query, accept, _QUIET)
             if response.status < 400:
                 return
-            problem = refused(response.status, response.headers, response.read())
+            problem = error_of_response(response.status, response.headers, response.read())
             self._disconnect()
-            if response.status not in AGAIN:
+            if response.status not in AGAIN or not self._retries.wait(at_least=retry_after(response.headers)):
                 raise problem
-            self._patience.wait(problem, at_least=retry_after(response.headers))
 
     def _disconnect(self) -> None:
         if self._response is not None:
@@ -108,9 +107,9 @@ class Events(Iterator[Event]):
 
     def _read(self) -> Iterator[Event]:
         """The events of one connection, until the server ends it."""
-        for name, place, data in messages(self._chunks()):
-            self._patience.renew()
-            event = self._event(name, place, data)
+        for name, event_id, data in messages(self._chunks()):
+            self._retries.renew()
+            event = self._event(name, event_id, data)
             if event is not None:
                 yield event
 
@@ -118,40 +117,40 @@ class Events(Iterator[Event]):
         while self._response is not None and (chunk := self._response.read1(_CHUNK)):
             yield chunk
 
-    def _event(self, name: str, place: str | None, data: str) -> Event | None:
+    def _event(self, name: str, event_id: str | None, data: str) -> Event | None:
         if name == "heartbeat":
-            self._seen(place)
+            self._advance(event_id)
             return None
         document: dict[str, Any] = json.loads(data) if data else {}
         if name == "error":
-            raise told(int(document["status"]), document)
+            raise error_of_problem(int(document["status"]), document)
         if name == "snapshot_end":
             self._in_snapshot = False
-        # what was missed is told once
-        self._seen(document.get("to") if name == "gap" else place)
-        return Event(cast(EventType, name), place or self.after, document.get("row"), document.get("old"), document)
+        # a gap is reported once
+        self._advance(document.get("to") if name == "gap" else event_id)
+        return Event(cast(EventType, name), event_id or self.after, document.get("row"), document.get("old"), document)
 
-    def _seen(self, place: str | None) -> None:
-        # the middle of a snapshot is no place to go on from
-        if place and not self._in_snapshot:
-            self.after = place
+    def _advance(self, event_id: str | None) -> None:
+        # the client cannot resume within a snapshot
+        if event_id and not self._in_snapshot:
+            self.after = event_id
 
 
 def messages(chunks: Iterator[bytes]) -> Iterator[tuple[str, str | None, str]]:
-    """Name, id and data of each message of an event stream; an unfinished one at the end is dropped, as is the rule."""
-    name, place, data = "message", None, list[str]()
+    """Name, id and data of each message of an event stream; an incomplete last message is ignored (per standard)."""
+    name, event_id, data = "message", None, list[str]()
     for line in _lines(chunks):
         if not line:
             if data or name != "message":
-                yield name, place, "\n".join(data)
-            name, place, data = "message", None, []
+                yield name, event_id, "\n".join(data)
+            name, event_id, data = "message", None, []
             continue
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "event":
             name = value
         elif field == "id":
-            place = value
+            event_id = value
         elif field == "data":
             data.append(value)
 
@@ -159,6 +158,6 @@ def messages(chunks: Iterator[bytes]) -> Iterator[tuple[str, str | None, str]]:
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
-        # bytes are cut at line ends only: a chunk may end amid a character
+        # split at line ends only: a chunk may end within a character
         *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
         yield from (line.decode() for line in lines)

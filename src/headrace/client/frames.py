@@ -1,4 +1,4 @@
-"""Rows as JSON made into typed Arrow tables and data frames. Both libraries are loaded when asked for."""
+"""Converts JSON rows to typed Arrow tables and data frames. Both libraries are loaded at first use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.lazy import lazy_modules
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from headrace.core import schema as schemas
+else:
+    pa, schemas = lazy_modules("pyarrow", "headrace.core.schema")
+
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question in SQL."""
+    """The result of an SQL query."""
 
     columns: dict[str, str]
-    """Their names and types."""
+    """Names and types of the columns."""
     values: list[list[Any]]
     truncated: bool
-    """Whether there were more rows than the server gives."""
+    """Whether the query has more rows than the server returns."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -31,11 +37,11 @@ class Answer:
         return (dict(zip(self.columns, row, strict=True)) for row in self.values)
 
     def to_arrow(self) -> pa.Table:
-        """With the types that the server names."""
+        """The result as a table with the types of the server."""
         return table(self.columns, list(zip(*self.values, strict=True)) if self.values else [()] * len(self.columns))
 
     def to_pandas(self) -> pd.DataFrame:
-        """As a data frame."""
+        """The result as a data frame."""
         return self.to_arrow().to_pandas()
 
 
@@ -46,29 +52,21 @@ def rows_table(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> pa.Ta
 
 def table(columns: dict[str, str], values: Sequence[Sequence[Any]]) -> pa.Table:
     """Columns of JSON values as a table with these types."""
-    import pyarrow as pa
-
-    from headrace.core.schema import from_ddl, quoted
-
-    schema = from_ddl(", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items()))
+    schema = schemas.from_ddl(", ".join(f"{schemas.quoted(name)} {kind}" for name, kind in columns.items()))
     arrays = [_array(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
     convert = _converter(kind)
     return pa.array(values if convert is None else [None if v is None else convert(v) for v in values], type=kind)
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What a JSON value of this type has to go through; None: it is right as it is."""
-    import pyarrow as pa
-
+    """Converts a JSON value of this type; None: no conversion is needed."""
     types = pa.types
     if types.is_floating(kind):
-        # JSON has no NaN and no infinities: these come as text
+        # JSON has no NaN and no infinities: the server sends them as text
         return float
     if types.is_decimal(kind):
         return Decimal
@@ -82,14 +80,12 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _nested(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    import pyarrow as pa
-
     if pa.types.is_list(kind):
         return _of_list(_converter(kind.value_type) or _same)
     if pa.types.is_struct(kind):
         return _of_struct({field.name: _converter(field.type) or _same for field in kind})
     if pa.types.is_map(kind):
-        # JSON's keys are text, whatever the map's are
+        # keys of JSON objects are text, whatever the type of the map's keys
         key = int if pa.types.is_integer(kind.key_type) else _converter(kind.key_type) or _same
         return _of_map(key, _converter(kind.item_type) or _same)
     return None
@@ -110,4 +106,4 @@ def _of_struct(fields: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _of_map(key: Callable[[Any], Any], item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: [(key(name), None if one is None else item(one)) for name, one in value.items()]
+    return lambda value: [(key(name), None if inner is None else item(inner)) for name, inner in value.items()]

@@ -1,4 +1,4 @@
-"""One table of a server that takes changes."""
+"""The client of one table that accepts changes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class TableClient:
         return f"TableClient({self.name!r})"
 
     def push(self, changes: Iterable[Mapping[str, Any]], *, idempotency_key: str | None = None) -> dict[str, int]:
-        """Send changes such as `{"op": "upsert", "row": {"id": 1}}`, all or nothing; returns when they are durable.
+        """Send changes such as `{"op": "upsert", "row": {"id": 1}}` atomically; returns when they are durable.
 
-        A request that fails on the way is sent again with the same key, so that it counts once. Give a key of your own
-        to be able to send it again after a crash of your program, too.
+        A failed request is repeated with the same key, so that it counts once. Pass your own key to be able to repeat
+        it after a crash of your program, too.
         """
         document = json.loads(json.dumps({"changes": list(changes)}, default=jsonable))
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}

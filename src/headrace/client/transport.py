@@ -1,52 +1,29 @@
-"""Requests with patience: a server that is busy or not ready is asked again, as it says."""
+"""Sends requests and retries them when the server is busy or not ready."""
 
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
-from headrace.client.errors import ClientError, UnreachableError, refused
+from headrace.client.errors import ClientError, UnreachableError, error_of_response
+from headrace.core.backoff import Backoff, Retries
 
 AGAIN = (429, 502, 503, 504)
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_BACKOFF = Backoff(first=0.1, longest=10.0, jitter=(0.5, 1.0))
 _CONNECT = 10.0
 
 
-class Patience:
-    """How long an outage may last: waits longer from try to try, and raises when it is used up."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.renew()
-
-    def renew(self) -> None:
-        """Begin again: there was an answer."""
-        self._until = time.monotonic() + self._seconds
-        self._pause = _FIRST_PAUSE
-
-    def wait(self, error: ClientError, at_least: float = 0.0) -> None:
-        """Before the next try."""
-        # spread, so that clients that were refused together do not come back together
-        pause = max(at_least, self._pause * random.uniform(0.5, 1.0))  # noqa: S311
-        if time.monotonic() + pause > self._until:
-            raise error
-        time.sleep(pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-
-
 class Transport:
-    """One server. What is asked here only reads, or has a key by which it is known when it comes again: so whatever
-    fails on the way can be asked again."""
+    """The connection to one server. All requests either only read or have an idempotency key, so every failed request
+    can be repeated."""
 
     def __init__(self, url: str, token: str | None, timeout: float, patience: float) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ClientError(f"'{url}' is not the address of a server; give one like http://127.0.0.1:9480")
+            raise ClientError(f"'{url}' is not the URL of a server; use one like http://127.0.0.1:9480")
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.patience = patience
@@ -61,20 +38,21 @@ class Transport:
     def ask(
         self, method: str, path: str, document: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, Mapping[str, str]]:
-        """The answer as JSON values, and its headers."""
-        patience = Patience(self.patience)
+        """The JSON of the response, and its headers."""
+        retries = self.retries()
         while True:
             try:
                 response = self._request(method, path, document, headers or {})
             except urllib3.exceptions.HTTPError as error:
-                patience.wait(self.unreachable(error))
+                problem: ClientError = self.unreachable(error)
+                if not retries.wait():
+                    raise problem from error
                 continue
             if response.status < 400:
                 return _decoded(response.data, self.url), response.headers
-            problem = refused(response.status, response.headers, response.data)
-            if response.status not in AGAIN:
+            problem = error_of_response(response.status, response.headers, response.data)
+            if response.status not in AGAIN or not retries.wait(at_least=retry_after(response.headers)):
                 raise problem
-            patience.wait(problem, at_least=retry_after(response.headers))
 
     def _request(self, method: str, path: str, document: Any, further: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         headers, body = {**self._headers, **further}, None
@@ -87,26 +65,29 @@ class Transport:
     def stream(
         self, path: str, query: dict[str, str], headers: dict[str, str], quiet: float
     ) -> urllib3.BaseHTTPResponse:
-        """An answer that goes on; `quiet` seconds without a byte mean that the connection is lost."""
+        """A streaming response; `quiet` seconds without data mean that the connection is lost."""
         address = f"{self.url}{path}?{urlencode(query)}" if query else self.url + path
         limit = urllib3.Timeout(connect=min(self.timeout, _CONNECT), read=quiet)
         return self._pool.request(
             "GET", address, headers={**self._headers, **headers}, timeout=limit, preload_content=False
         )
 
+    def retries(self) -> Retries:
+        """The attempts of one call, for as long as an outage may last."""
+        return _BACKOFF.within(self.patience)
+
     def unreachable(self, error: Exception) -> UnreachableError:
-        """What a failed connection is to the caller."""
+        """The error for a failed connection."""
         slow = isinstance(error, urllib3.exceptions.TimeoutError)
-        why = "it took too long" if slow else str(error).split(">: ")[-1].split("): ")[-1][:200]
-        return UnreachableError(f"no answer from {self.url}: {why}")
+        reason = "the request timed out" if slow else str(error).split(">: ")[-1].split("): ")[-1][:200]
+        return UnreachableError(f"no answer from {self.url}: {reason}")
 
     def close(self) -> None:
-        """Give up the connections."""
         self._pool.clear()
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds that the server wants to be left alone."""
+    """The seconds to wait before a retry."""
     try:
         return max(0.0, float(headers.get("retry-after", "0")))
     except ValueError:
@@ -117,4 +98,4 @@ def _decoded(body: bytes, url: str) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise ClientError(f"{url} answered with something that is not JSON: {body[:80]!r}") from error
+        raise ClientError(f"the answer of {url} is not JSON: {body[:80]!r}") from error

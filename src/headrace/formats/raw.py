@@ -31,7 +31,6 @@ class RawFormat(Format):
     as_: Literal["binary", "string"] = Field("binary", alias="as", description="The type of the column `value`.")
 
     def record_schema(self, context: Context) -> pa.Schema:
-        """One column `value`."""
         return pa.schema([("value", pa.string() if self.as_ == "string" else pa.binary())])
 
     def decoder(self, context: Context, schema: pa.Schema) -> Decoder:

@@ -50,7 +50,6 @@ class SegmentCommit:
 
     @staticmethod
     def from_bytes(content: bytes, name: str) -> SegmentCommit:
-        """The inverse of `to_bytes`."""
         document = unsealed(content, name)
         parts = tuple(SegmentPart(**part) for part in document["parts"])
         segment = Segment(

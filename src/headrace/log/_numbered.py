@@ -10,7 +10,6 @@ _NUMBERED = re.compile(r"(\d{12})\.json")
 
 
 def numbered(folder: StatePath, number: int) -> StatePath:
-    """The file of a number."""
     return folder / f"{number:012d}.json"
 
 

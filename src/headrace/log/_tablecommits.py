@@ -66,7 +66,6 @@ class TableCommit:
 
     @staticmethod
     def from_bytes(content: bytes, name: str) -> TableCommit:
-        """The inverse of `to_bytes`."""
         said = unsealed(content, name)
         segment = TableSegment(
             sequence=said["sequence"],
@@ -84,7 +83,6 @@ def shape_to_json(shape: TableShape) -> dict[str, Any]:
 
 
 def shape_from_json(said: Mapping[str, Any]) -> TableShape:
-    """The inverse of `shape_to_json`."""
     return TableShape(_schema(said["columns"]), tuple(said["key"]))
 
 

@@ -11,15 +11,21 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.context import Context
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.files.state_files import StatePath, remove_tree, write_atomically, write_new
+from headrace.core.lazy import lazy_modules
 from headrace.core.log_topics import LogTopics
 from headrace.log.files import FileLog
 from headrace.log.log import Log
+
+if TYPE_CHECKING:
+    from headrace.log import kafka
+else:
+    kafka = lazy_modules("headrace.log.kafka")  # loading the client is slow
 
 _DEFINITION, _ALIAS, _DROPPED = "endpoint.json", "alias.json", "dropped"
 _VERSION = re.compile(r"v([1-9]\d*)")
@@ -41,7 +47,6 @@ class Version:
 
     @property
     def number(self) -> int:
-        """The first is 1."""
         return self.endpoint.version
 
     def to_bytes(self) -> bytes:
@@ -51,7 +56,6 @@ class Version:
 
     @staticmethod
     def from_bytes(content: bytes) -> Version:
-        """The inverse of `to_bytes`."""
         document: dict[str, Any] = json.loads(content)
         about = {name: document[name] for name in ("builder", "ready", "id", "kafka")}
         return Version(Endpoint.from_json(document), **about)
@@ -114,9 +118,7 @@ class LogFolder:
                 "project does not say where that is",
                 hint="put `serve.topics` back, or fill a new version: headrace run --new-generation FLOW",
             )
-        from headrace.log.kafka import KafkaLog  # its client takes a while to load
-
-        return KafkaLog(folder, version.endpoint, version.id, self.topics)
+        return kafka.KafkaLog(folder, version.endpoint, version.id, self.topics)
 
     def has(self, version: Version) -> bool:
         """Whether a version is still there."""

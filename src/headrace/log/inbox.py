@@ -181,7 +181,6 @@ class Inbox:
         return self._log.begin() - 1
 
     def end(self) -> int:
-        """The newest position."""
         return self._log.end()
 
     def after(self, position: int) -> Iterator[tuple[Segment, list[tuple[Op, bytes]]]]:

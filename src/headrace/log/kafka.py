@@ -135,7 +135,6 @@ class KafkaLog(Log):
             cluster.create(topic, 1, self._topics.replication, _KEPT)
 
     def remove(self) -> None:
-        """Delete the topics."""
         from confluent_kafka.admin import AdminClient
 
         gone = client(AdminClient, self._topics.properties).delete_topics([self._changes, self._commits])

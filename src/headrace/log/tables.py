@@ -166,7 +166,6 @@ class TableLog:
         return bool(files) and all(str(file.parent.parent.parent) == str(self._bases) for file in files)
 
     def file(self, part: SegmentPart) -> StatePath:
-        """Where a part is."""
         return self._parts / part.name
 
     def read(self, part: SegmentPart, shape: TableShape) -> pa.Table:

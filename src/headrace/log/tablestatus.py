@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.context import Context
-from headrace.core.files.lock import holder
+from headrace.core.encoding.timestamps import utc_text
+from headrace.core.files.lock import lock_holder
 from headrace.core.files.state_files import write_atomically
 from headrace.log.groups import group_id
 
@@ -28,19 +29,19 @@ def tables_folder(context: Context) -> Path:
 def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
     """Say how a group is. Not durable: after a crash of the machine nothing of it holds."""
     now = time.time()
-    as_of = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    as_of = utc_text(datetime.fromtimestamp(now, UTC), "milliseconds")
     document = {"group": group, "as_of": as_of, "written": now, **said}
     write_atomically(folder / f"{group_id(group)}{_ENDING}", json.dumps(document).encode(), durable=False)
 
 
 def read_group(folder: Path, group: str) -> dict[str, Any] | None:
     """What was last said of a group, with its age and whether it still holds; None when nothing ever was."""
-    return _read(folder / f"{group_id(group)}{_ENDING}", holder(folder / LOCK))
+    return _read(folder / f"{group_id(group)}{_ENDING}", lock_holder(folder / LOCK))
 
 
 def read_groups(folder: Path) -> list[dict[str, Any]]:
     """What was last said of every group, also of those that are no longer in the project."""
-    pid = holder(folder / LOCK)
+    pid = lock_holder(folder / LOCK)
     files = sorted(folder.glob(f"*{_ENDING}"))
     return [said for file in files if (said := _read(file, pid)) is not None]
 

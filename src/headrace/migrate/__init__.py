@@ -1,1 +1,1 @@
-"""Projects made from the configuration of other systems."""
+"""Creates projects from the configuration of other systems."""

@@ -1,4 +1,4 @@
-"""A project in the making: its files, what is secret, and what people must know about it."""
+"""The draft of a migrated project: its files, its secrets and notes for the user."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from headrace.core.errors import ProjectError
 
-PLACE = "schemas/messages.desc"
-"""Where a project made here has its descriptor set."""
+DESCRIPTORS_PATH = "schemas/messages.desc"
+"""The path of the descriptor set in a migrated project."""
+NO_EQUIVALENT = "Headrace has no equivalent"
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
 Kind = Literal["not_carried", "check", "not_needed"]
@@ -19,51 +20,52 @@ Kind = Literal["not_carried", "check", "not_needed"]
 
 @dataclass(frozen=True)
 class MigrationNote:
-    """About one setting: it is lost (`not_carried`), was carried over in a way to be looked at (`check`), or has no
-    counterpart because none is needed (`not_needed`)."""
+    """A note about one setting.
+
+    `not_carried`: the setting is lost. `check`: it is carried over, and the user should check the result. `not_needed`:
+    it has no counterpart because none is needed.
+    """
 
     kind: Kind
     key: str
     message: str
 
     def to_json(self) -> dict[str, str]:
-        """For programs."""
         return {"kind": self.kind, "key": self.key, "message": self.message}
 
 
 @dataclass
 class Draft:
-    """What the settings have become so far."""
+    """The project so far, and the settings that are not used yet."""
 
     settings: Mapping[str, Any]
     document: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str | bytes] = field(default_factory=dict)
     notes: list[MigrationNote] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
-    """Names of secrets, and the settings they were in."""
+    """The settings that held secrets, by name of the secret."""
     descriptors: bytes | None = None
-    """The descriptor set, when one is at hand."""
-    schemas: str | dict[str, Any] = PLACE
-    """Where the project finds it."""
+    """The descriptor set, if one was found."""
+    schemas: str | dict[str, Any] = DESCRIPTORS_PATH
+    """The option `descriptors` of formats: a path, or the options of a registry."""
     seen: set[str] = field(default_factory=set)
 
     def take(self, key: str, default: str = "") -> str:
-        """A setting, which then counts as dealt with."""
+        """The value of a setting, which then counts as used."""
         self.seen.add(key)
         value = self.settings.get(key)
         return default if value is None or value == "" else _text(value)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """All settings of a prefix that are not dealt with, without it."""
+        """All unused settings with a prefix, by name without the prefix."""
         keys = [key for key in self.settings if key.startswith(prefix) and key not in self.seen]
         return {key.removeprefix(prefix): self.take(key) for key in keys}
 
     def is_on(self, key: str) -> bool:
-        """Whether a switch is on."""
         return self.take(key).strip().lower() == "true"
 
     def json(self, key: str, default: Any = None) -> Any:
-        """A setting that is a JSON document."""
+        """The value of a setting that is JSON."""
         text = self.take(key)
         if not text:
             return default
@@ -74,40 +76,44 @@ class Draft:
             raise ProjectError("migrate-unreadable", message, hint="check its quotes and commas") from None
 
     def note(self, kind: Kind, key: str, message: str) -> None:
-        """Tell people something about a setting."""
         self.notes.append(MigrationNote(kind, key, message))
 
     def secret(self, name: str, key: str) -> str:
-        """A reference instead of a value that must not be in a file."""
-        plain = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
-        self.secrets[plain] = key
-        return f"${{secret:{plain}}}"
+        """A reference to a secret, in place of its value."""
+        variable = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
+        self.secrets[variable] = key
+        return f"${{secret:{variable}}}"
 
     def part(self, settings: Mapping[str, Any]) -> Draft:
-        """The same project, seen from a part of the settings, such as one stream."""
+        """The same draft with a part of the settings, such as those of one stream."""
         return Draft(settings, self.document, self.files, self.notes, self.secrets, self.descriptors, self.schemas)
 
 
-def literal(text: str) -> str:
-    """A text in which nothing is taken for a variable of the project."""
+def escape_variables(text: str) -> str:
+    """Escape a text so that no part of it is read as a variable of the project."""
     return text.replace("$$", "$$$$").replace("${", "$${")
 
 
-def name_of(text: str, fallback: str) -> str:
-    """A name that a stream, flow or project can have."""
+def split_list(text: str) -> list[str]:
+    """The items of a comma-separated list."""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def valid_name(text: str, fallback: str) -> str:
+    """A valid name for a stream, flow or project."""
     words = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return (words if words[:1].isalpha() else f"{fallback}_{words}".rstrip("_"))[:60]
 
 
-def hidden(draft: Draft, name: str, value: str, place: str) -> str:
-    """The value of a header, or a reference when it lets someone in."""
+def header_value(draft: Draft, name: str, value: str, place: str) -> str:
+    """The value of a header, or a reference to a secret if it is a credential."""
     if name.lower() in _SECRET_HEADERS or "token" in name.lower():
         return draft.secret(f"header_{name}", f"{place}.{name}")
     return value
 
 
-def milliseconds(text: str) -> str:
-    """A number of milliseconds as a duration."""
+def duration(text: str) -> str:
+    """Milliseconds as a duration."""
     number = int(text)
     return f"{number // 1000}s" if number % 1000 == 0 and number else f"{number}ms"
 

@@ -1,10 +1,11 @@
-"""Protobuf messages behind the Java classes that Dagger names."""
+"""Finds the protobuf messages of Java classes in Dagger's settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.encoding.descriptors import files_of, find_message, message_names
 from headrace.core.errors import ProjectError, did_you_mean
 
 if TYPE_CHECKING:
@@ -15,31 +16,30 @@ if TYPE_CHECKING:
 
 def protobuf(draft: Draft, java_class: str, key: str) -> dict[str, Any]:
     """A protobuf format for a Java class."""
-    found = message_of(draft, java_class)
-    if found is None:
-        draft.note("check", key, f"'{java_class}' is taken for the full name of the message, without descriptors")
-    return {"type": "protobuf", "message": found.full_name if found else java_class, "descriptors": draft.schemas}
+    message = message_of(draft, java_class)
+    if message is None:
+        draft.note("check", key, f"without descriptors '{java_class}' is assumed to be the full name of the message")
+    name = message.full_name if message else java_class
+    return {"type": "protobuf", "message": name, "descriptors": draft.schemas}
 
 
 def message_of(draft: Draft, java_class: str) -> Descriptor | None:
-    """The message of a Java class, when a descriptor set is at hand."""
+    """The message of a Java class; None without a descriptor set."""
     if draft.descriptors is None:
         return None
-    from headrace.core.encoding.descriptors import find_message
-
     names = dict(_names(draft.descriptors))
-    wanted = java_class.replace("$", ".")
-    if wanted not in names:
+    name = java_class.replace("$", ".")
+    if name not in names:
         raise ProjectError(
             "unknown-message",
             f"the descriptor set has no message for '{java_class}'",
-            hint=did_you_mean(wanted, names, "messages"),
+            hint=did_you_mean(name, names, "messages"),
         )
-    return find_message(draft.descriptors, names[wanted])
+    return find_message(draft.descriptors, names[name])
 
 
 def field_name(message: Descriptor, number: str) -> str:
-    """The name of a field that is known by its number."""
+    """The name of the field with a number."""
     known = {str(field.number): field.name for field in message.fields}
     if number not in known:
         raise ProjectError(
@@ -51,9 +51,7 @@ def field_name(message: Descriptor, number: str) -> str:
 
 
 def _names(descriptor_set: bytes) -> Iterator[tuple[str, str]]:
-    """Every name a message may go by in Java, and its own."""
-    from headrace.core.encoding.descriptors import files_of, message_names
-
+    """Every Java name of each message, with its full name."""
     for file in files_of(descriptor_set):
         java = file.options.java_package or file.package
         outer = file.options.java_outer_classname or _outer(file.name)
@@ -65,5 +63,5 @@ def _names(descriptor_set: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _outer(file: str) -> str:
-    """The class that protoc makes of a file's name."""
+    """The class name that protoc derives from a file name."""
     return "".join(word[:1].upper() + word[1:] for word in file.rpartition("/")[2].removesuffix(".proto").split("_"))

@@ -1,4 +1,4 @@
-"""Dagger's pre- and post-processors as steps of a flow."""
+"""Migrates the pre- and post-processors of Dagger to steps of a flow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.migrate.draft import Draft, literal
+from headrace.migrate.draft import NO_EQUIVALENT, Draft, escape_variables
 from headrace.migrate.enrichers import ENRICHERS
 from headrace.migrate.messages import protobuf
 from headrace.sql.query import parse
@@ -27,17 +27,17 @@ def before(draft: Draft, tables: dict[str, str]) -> dict[str, list[Step]]:
         if config:
             draft.note("not_needed", _BEFORE, "PROCESSOR_PREPROCESSOR_ENABLE is not true")
         return {}
-    made: dict[str, list[Step]] = {}
-    for number, one in enumerate(config.get("table_transformers") or ()):
-        table = str(one.get("table_name", ""))
+    steps_by_stream: dict[str, list[Step]] = {}
+    for number, transformer in enumerate(config.get("table_transformers") or ()):
+        table = str(transformer.get("table_name", ""))
         place = f"{_BEFORE}.table_transformers[{number}]"
         if table not in tables:
-            draft.note("not_carried", place, f"there is no stream for the table '{table}'")
+            draft.note("not_carried", place, f"table '{table}' has no stream")
             continue
-        steps = list(_transformers(draft, one.get("transformers") or (), place))
+        steps = list(_transformers(draft, transformer.get("transformers") or (), place))
         if steps:
-            made.setdefault(tables[table], []).extend(steps)
-    return made
+            steps_by_stream.setdefault(tables[table], []).extend(steps)
+    return steps_by_stream
 
 
 def after(draft: Draft) -> list[Step]:
@@ -50,75 +50,77 @@ def after(draft: Draft) -> list[Step]:
     steps = []
     external = config.get("external_source") or {}
     for kind in ("http", "es", "pg", "grpc"):
-        for number, one in enumerate(external.get(kind) or ()):
+        for number, source in enumerate(external.get(kind) or ()):
             place = f"{_AFTER}.external_source.{kind}[{number}]"
-            steps += _checked(draft, place, lambda k=kind, o=one, p=place: [ENRICHERS[k](draft, o, p)])  # type: ignore[misc]
-    for number, one in enumerate(config.get("internal_source") or ()):
+            steps += _checked(draft, place, lambda k=kind, s=source, p=place: [ENRICHERS[k](draft, s, p)])  # type: ignore[misc]
+    for number, source in enumerate(config.get("internal_source") or ()):
         place = f"{_AFTER}.internal_source[{number}]"
-        steps += _checked(draft, place, lambda o=one: list(_internal(draft, o)))  # type: ignore[misc]
+        steps += _checked(draft, place, lambda s=source: list(_internal(draft, s)))  # type: ignore[misc]
     steps += _checked(draft, _AFTER, lambda: _outputs(config, steps))
     steps += _transformers(draft, config.get("transformers") or (), _AFTER)
     known = ("external_source", "internal_source", "transformers")
     for key in [key for key in config if key not in known] + [key for key in external if key not in ENRICHERS]:
-        draft.note("not_carried", f"{_AFTER}.{key}", "there is nothing like it here")
+        draft.note("not_carried", f"{_AFTER}.{key}", NO_EQUIVALENT)
     return steps
 
 
-def _internal(draft: Draft, one: dict[str, Any]) -> Iterator[Step]:
-    kind, target, value = (str(one.get(key, "")) for key in ("type", "output_field", "value"))
+def _internal(draft: Draft, source: dict[str, Any]) -> Iterator[Step]:
+    kind, target, value = (str(source.get(key, "")) for key in ("type", "output_field", "value"))
     match kind.lower(), value.upper():
         case "constant", _:
-            yield {"type": "constant", "values": {target: literal(value)}}
+            yield {"type": "constant", "values": {target: escape_variables(value)}}
         case "function", "CURRENT_TIMESTAMP":
             yield {"type": "now", "column": target}
         case "function", "JSON_PAYLOAD":
-            java_class = (one.get("internal_processor_config") or {}).get("schema_proto_class")
+            java_class = (source.get("internal_processor_config") or {}).get("schema_proto_class")
             form = protobuf(draft, str(java_class), f"{_AFTER}.schema_proto_class") if java_class else {}
             if java_class and not isinstance(form["descriptors"], str):
                 raise ProjectError("migrate-unknown", f"the descriptor set of '{java_class}' must be a file")
             yield {**form, "type": "json_payload", "column": target}
         case "sql", _:
-            return  # it is among the columns that come out
+            return  # part of the output columns
         case _:
-            raise ProjectError("migrate-unknown", f"there is nothing like the internal source '{kind}' of '{value}'")
+            raise ProjectError(
+                "migrate-unknown", f"Headrace has no equivalent of the internal source '{kind}' of '{value}'"
+            )
 
 
 def _outputs(config: dict[str, Any], steps: list[Step]) -> list[Step]:
-    """What comes out of Dagger's sources is what they name, and nothing else of the query."""
+    """Keep only the columns that the sources of Dagger name: its output has no other column of the query."""
     columns: dict[str, str] = {}
     for step in steps:
-        named = step.get("values") or step.get("columns") or [step.get("column")]
-        columns |= {str(name): str(name) for name in named}
-    for one in config.get("internal_source") or ():
-        if str(one.get("type")).lower() == "sql":
-            columns[str(one.get("output_field"))] = str(one.get("value"))
+        names = step.get("values") or step.get("columns") or [step.get("column")]
+        columns |= {str(name): str(name) for name in names}
+    for source in config.get("internal_source") or ():
+        if str(source.get("type")).lower() == "sql":
+            columns[str(source.get("output_field"))] = str(source.get("value"))
     return [{"type": "column", "columns": columns, "keep": "none"}] if columns else []
 
 
-def _transformers(draft: Draft, given: Any, place: str) -> Iterator[Step]:
-    for number, one in enumerate(given):
-        java = str(one.get("transformation_class", ""))
-        arguments = one.get("transformation_arguments") or {}
+def _transformers(draft: Draft, transformers: Any, place: str) -> Iterator[Step]:
+    for number, transformer in enumerate(transformers):
+        java = str(transformer.get("transformation_class", ""))
+        arguments = transformer.get("transformation_arguments") or {}
         where = f"{place}.transformers[{number}]"
-        made = _TRANSFORMERS.get(java.rpartition(".")[2])
+        migrate = _TRANSFORMERS.get(java.rpartition(".")[2])
         if java.endswith("InvalidRecordFilterTransformer"):
             draft.note("not_needed", where, "records that cannot be decoded become dead letters; see `on_error`")
             continue
-        if made is None:
-            draft.note("not_carried", where, f"'{java}' is a class of your own: write it as a processor in Python")
+        if migrate is None:
+            draft.note("not_carried", where, f"'{java}' is a custom class: write it as a Python processor")
             continue
-        yield from _checked(draft, where, lambda m=made, a=arguments: m(a))  # type: ignore[misc]
+        yield from _checked(draft, where, lambda m=migrate, a=arguments: m(a))  # type: ignore[misc]
 
 
 def _checked(draft: Draft, place: str, make: Callable[[], list[Step]]) -> list[Step]:
-    """The steps, if they are right for the processors there are; otherwise they are listed and left out."""
+    """The steps if they are valid; otherwise none, and a note."""
     secrets, notes = dict(draft.secrets), list(draft.notes)
     try:
         steps = make()
         for step in steps:
             known = kinds("processors")
             if step["type"] not in known:
-                raise ProjectError("migrate-unknown", f"there is no processor '{step['type']}'")
+                raise ProjectError("migrate-unknown", f"processor '{step['type']}' does not exist")
             known[step["type"]].model_validate(step)
     except ValidationError as error:
         first = error.errors()[0]
@@ -128,7 +130,7 @@ def _checked(draft: Draft, place: str, make: Callable[[], list[Step]]) -> list[S
         why = getattr(error, "message", None) or f"{error} is missing"
     else:
         return steps
-    # what was said and kept for a step goes with it
+    # remove the notes and secrets of the invalid step
     draft.secrets.clear()
     draft.secrets.update(secrets)
     draft.notes[:] = notes
@@ -152,11 +154,11 @@ def _feature(arguments: dict[str, Any]) -> list[Step]:
 def _feature_with_type(arguments: dict[str, Any]) -> list[Step]:
     features = [
         {
-            "key": one["keyColumnName"],
-            "value": one["valueColumnName"],
-            "type": _SLOTS.get(str(one["type"]).lower().removesuffix("type"), one["type"]),
+            "key": feature["keyColumnName"],
+            "value": feature["valueColumnName"],
+            "type": _SLOTS.get(str(feature["type"]).lower().removesuffix("type"), feature["type"]),
         }
-        for one in arguments["data"]
+        for feature in arguments["data"]
     ]
     return [{"type": "feature", "features": features, "column": arguments["outputColumnName"]}]
 
@@ -166,7 +168,7 @@ def _hash(arguments: dict[str, Any]) -> list[Step]:
 
 
 def _sql(arguments: dict[str, Any]) -> list[Step]:
-    """The rows that come in are the table `rows` here."""
+    """The input rows are the table `rows`."""
     query = parse(str(arguments["sqlQuery"]))
     words = TokenList(query.sql, query.tokens)
     places = [words.at(int(table.this.meta["start"])) for table in query.inputs]

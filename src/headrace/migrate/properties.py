@@ -1,4 +1,4 @@
-"""Configuration as it is handed to Dagger: a Java properties file, an env file, or a shell script of exports."""
+"""Reads the configuration of Dagger: a Java properties file, an env file or a shell script of exports."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _JAVA_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(text: str, name: str) -> dict[str, str]:
-    """The values by key; a later one wins. Values may be quoted, go on after a backslash, or be JSON of many lines."""
-    found: dict[str, str] = {}
+    """The values by key; the last one wins. A value may be quoted, continue after a backslash, or be JSON."""
+    settings: dict[str, str] = {}
     position = 0
     while position < len(text):
         end = _line_end(text, position)
@@ -24,12 +24,12 @@ def read_properties(text: str, name: str) -> dict[str, str]:
         if match is None:
             raise ProjectError(
                 "migrate-unreadable",
-                f"not a setting: '{text[position:end].strip()[:40]}'",
+                f"this line is not a setting: '{text[position:end].strip()[:40]}'",
                 where=Origin(name, text.count("\n", 0, position) + 1),
-                hint="expected KEY=value; values of several lines need quotes, or a backslash at the end of each line",
+                hint="expected KEY=value; a multi-line value needs quotes, or a backslash at the end of each line",
             )
-        found[match[1]], position = _value(text, match.end(), name)
-    return found
+        settings[match[1]], position = _value(text, match.end(), name)
+    return settings
 
 
 def _line_end(text: str, position: int) -> int:
@@ -38,37 +38,37 @@ def _line_end(text: str, position: int) -> int:
 
 
 def _value(text: str, position: int, name: str) -> tuple[str, int]:
-    """A value, and the beginning of the line after it."""
+    """A value, and the start of the next line."""
     if text[position : position + 1] in ("'", '"'):
         return _quoted(text, position, name)
     if text[position : position + 1] in ("[", "{"):
-        found = _json(text, position)
-        if found is not None:
-            return found
+        value_and_next = _json(text, position)
+        if value_and_next is not None:
+            return value_and_next
     return _plain(text, position)
 
 
 def _quoted(text: str, position: int, name: str) -> tuple[str, int]:
-    """One word of a shell: pieces in quotes or without, one after the other."""
+    """One shell word: a sequence of quoted and unquoted pieces."""
     start, pieces = position, []
     while position < len(text) and not text[position].isspace():
-        sign = text[position]
-        if sign not in "'\"":
-            pieces.append(text[position + 1] if sign == "\\" else sign)
-            position += 2 if sign == "\\" else 1
+        char = text[position]
+        if char not in "'\"":
+            pieces.append(text[position + 1] if char == "\\" else char)
+            position += 2 if char == "\\" else 1
             continue
-        body = r"'([^']*)'" if sign == "'" else r'"((?:[^"\\]|\\.)*)"'
+        body = r"'([^']*)'" if char == "'" else r'"((?:[^"\\]|\\.)*)"'
         match = re.compile(body, re.DOTALL).match(text, position)
         if match is None:
             where = Origin(name, text.count("\n", 0, start) + 1)
-            raise ProjectError("migrate-unreadable", f"a {sign} is not closed", where=where, hint="check the quotes")
-        pieces.append(match[1] if sign == "'" else re.sub(r'\\(["\\$`])|\\\n', r"\1", match[1]))
+            raise ProjectError("migrate-unreadable", f"a {char} is not closed", where=where, hint="check the quotes")
+        pieces.append(match[1] if char == "'" else re.sub(r'\\(["\\$`])|\\\n', r"\1", match[1]))
         position = match.end()
     return "".join(pieces), _line_end(text, position) + 1
 
 
 def _json(text: str, position: int) -> tuple[str, int] | None:
-    """A JSON document, however many lines it has."""
+    """A JSON document of any number of lines."""
     try:
         _, end = json.JSONDecoder(strict=False).raw_decode(text, position)
     except ValueError:
@@ -77,15 +77,15 @@ def _json(text: str, position: int) -> tuple[str, int] | None:
 
 
 def _plain(text: str, position: int) -> tuple[str, int]:
-    """A value of a properties file: to the end of its line, and of those that go on after a backslash."""
+    """A value of a properties file: the rest of the line, and the next lines after a backslash."""
     lines = []
     while True:
         end = _line_end(text, position)
         line = text[position:end]
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1 and end < len(text)
-        lines.append(line[:-1] if goes_on else line)
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1 and end < len(text)
+        lines.append(line[:-1] if continues else line)
         position = end + 1
-        if not goes_on:
+        if not continues:
             break
         while position < len(text) and text[position] in " \t":
             position += 1
@@ -93,5 +93,5 @@ def _plain(text: str, position: int) -> tuple[str, int]:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    sign = match[1]
-    return chr(int(sign[1:], 16)) if len(sign) == 5 else _JAVA_ESCAPES.get(sign, sign)
+    char = match[1]
+    return chr(int(char[1:], 16)) if len(char) == 5 else _JAVA_ESCAPES.get(char, char)

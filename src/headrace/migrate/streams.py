@@ -1,4 +1,4 @@
-"""Dagger's streams: Kafka topics or Parquet files, in protobuf or JSON."""
+"""Migrates the streams of Dagger: Kafka topics or Parquet files, in protobuf or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
 from headrace.migrate import kafka
-from headrace.migrate.draft import Draft, literal, milliseconds, name_of
+from headrace.migrate.draft import NO_EQUIVALENT, Draft, duration, escape_variables, split_list, valid_name
 from headrace.migrate.messages import field_name, message_of, protobuf
 from headrace.project.model import BackfillSpec
 
@@ -21,46 +21,46 @@ _ALTERNATIVES = re.compile(r"[A-Za-z0-9._-]+(\|[A-Za-z0-9._-]+)*")
 
 
 def streams(draft: Draft) -> dict[str, str]:
-    """Put the streams into the project; their tables' names in SQL, and their own."""
-    given = draft.json("STREAMS", [])
-    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
+    """Add the streams to the project; returns the names of the streams by table name in the SQL."""
+    settings = draft.json("STREAMS", [])
+    if not isinstance(settings, list) or not settings or not all(isinstance(item, dict) for item in settings):
         raise ProjectError(
-            "migrate-unreadable", "STREAMS names no stream", hint='expected a JSON list: [{"INPUT_SCHEMA_TABLE": …}]'
+            "migrate-unreadable", "STREAMS has no stream", hint='expected a JSON list: [{"INPUT_SCHEMA_TABLE": …}]'
         )
-    delay = milliseconds(draft.take("FLINK_WATERMARK_DELAY_MS", "10000"))
+    delay = duration(draft.take("FLINK_WATERMARK_DELAY_MS", "10000"))
     alias = draft.take("FLINK_ROWTIME_ATTRIBUTE_NAME", "rowtime")
     names: dict[str, str] = {}
-    for number, one in enumerate(given):
-        part = draft.part(one)
+    for number, stream in enumerate(settings):
+        part = draft.part(stream)
         table = part.take("INPUT_SCHEMA_TABLE", f"stream_{number + 1}")
-        names[table] = name_of(table, "stream")
+        names[table] = valid_name(table, "stream")
         draft.document.setdefault("streams", {})[names[table]] = _stream(part, names[table], delay, alias)
-        for key in one:
+        for key in stream:
             if key not in part.seen:
-                draft.note("not_carried", f"STREAMS[{number}].{key}", "there is nothing like it here")
+                draft.note("not_carried", f"STREAMS[{number}].{key}", NO_EQUIVALENT)
     return names
 
 
 def _stream(part: Draft, name: str, delay: str, alias: str) -> dict[str, Any]:
-    made = _source(part, name)
+    stream = _source(part, name)
     is_json = part.take("INPUT_DATATYPE", "PROTO").upper() == "JSON"
-    if made["source"].get("contains") == "parquet":
+    if stream["source"].get("contains") == "parquet":
         part.take("INPUT_SCHEMA_PROTO_CLASS")
         column, unit = _event_field(part, None), None
     elif is_json:
-        made["format"], column, unit = _json(part, name)
+        stream["format"], column, unit = _json(part, name)
     else:
         java_class = part.take("INPUT_SCHEMA_PROTO_CLASS")
-        made["format"] = protobuf(part, java_class, "INPUT_SCHEMA_PROTO_CLASS")
+        stream["format"] = protobuf(part, java_class, "INPUT_SCHEMA_PROTO_CLASS")
         column, unit = _event_field(part, java_class), None
     if column:
-        made["event_time"] = {
+        stream["event_time"] = {
             "column": column,
             **({"unit": unit} if unit else {}),
             **({"alias": alias} if alias != "rowtime" else {}),
             "watermark": delay if delay != "0ms" else "1ms",
         }
-    return made
+    return stream
 
 
 def _event_field(part: Draft, java_class: str | None) -> str:
@@ -71,7 +71,7 @@ def _event_field(part: Draft, java_class: str | None) -> str:
     message = message_of(part, java_class) if java_class else None
     if message is not None:
         return field_name(message, number)
-    part.note("check", key, f"field {number} is taken to be event_timestamp: write its name as event_time.column")
+    part.note("check", key, f"field {number} is assumed to be event_timestamp: set its name as event_time.column")
     return "event_timestamp"
 
 
@@ -85,13 +85,13 @@ def _json(part: Draft, name: str) -> tuple[dict[str, Any], str, str | None]:
     kind = schema.get("properties", {}).get(column, {}).get("type")
     numeric = kind in ("integer", "number")
     if numeric:
-        part.note("check", "INPUT_SCHEMA_JSON_EVENT_TIMESTAMP_FIELD_NAME", f"'{column}' is taken for epoch seconds")
+        part.note("check", "INPUT_SCHEMA_JSON_EVENT_TIMESTAMP_FIELD_NAME", f"'{column}' is assumed to be epoch seconds")
     return {"type": "json", "json_schema": path}, column, "s" if numeric else None
 
 
 def _source(part: Draft, name: str) -> dict[str, Any]:
     details = part.json("SOURCE_DETAILS", [])
-    kinds = [str(one.get("SOURCE_NAME", "")).upper() for one in details]
+    kinds = [str(source.get("SOURCE_NAME", "")).upper() for source in details]
     if "PARQUET_SOURCE" not in kinds:
         return {"source": _kafka(part, name)}
     if len(kinds) == 1:
@@ -101,24 +101,28 @@ def _source(part: Draft, name: str) -> dict[str, Any]:
 
 
 def _backfill(part: Draft) -> dict[str, Any]:
-    """History from files, then Kafka from the end of the dates on."""
+    """History from files, then Kafka from the end of the date range."""
     paths, dates = part.json("SOURCE_PARQUET_FILE_PATHS", []), part.take("SOURCE_PARQUET_FILE_DATE_RANGE")
     part.take("SOURCE_PARQUET_READ_ORDER_STRATEGY")
     part.take("SOURCE_PARQUET_SCHEMA_MATCH_STRATEGY")
-    made = {"files": [literal(one) for one in paths], "dates": dates, "until": _end(dates.rpartition(",")[2].strip())}
+    backfill = {
+        "files": [escape_variables(path) for path in paths],
+        "dates": dates,
+        "until": _end(dates.rpartition(",")[2].strip()),
+    }
     try:
-        BackfillSpec.model_validate(made)
+        BackfillSpec.model_validate(backfill)
     except (ValidationError, ProjectError):
-        message = "its files are not read: write `backfill` with `files` and the time `until` which they reach"
+        message = "its files are not read: write `backfill` with `files` and the time `until` of their end"
         part.note("not_carried", "SOURCE_DETAILS", message)
         return {}
-    message = f"Kafka goes on at {made['until']}: is that where the files end?"
+    message = f"Kafka is read from {backfill['until']} on: check that the files end there"
     part.note("check", "SOURCE_PARQUET_FILE_DATE_RANGE", message)
-    return made
+    return backfill
 
 
 def _end(last: str) -> str:
-    """The time after the last day, which is part of the range, or the time that was written."""
+    """The end of the last day, which is part of the range; a time is unchanged."""
     try:
         return (date.fromisoformat(last) + timedelta(days=1)).isoformat()
     except ValueError:
@@ -128,35 +132,38 @@ def _end(last: str) -> str:
 def _parquet(part: Draft) -> dict[str, Any]:
     paths = part.json("SOURCE_PARQUET_FILE_PATHS", [])
     if len(paths) > 1:
-        part.note(
-            "not_carried", "SOURCE_PARQUET_FILE_PATHS", f"only {paths[0]} is read; others: {', '.join(paths[1:])}"
-        )
+        part.note("not_carried", "SOURCE_PARQUET_FILE_PATHS", f"only {paths[0]} is read, not {', '.join(paths[1:])}")
     for key in ("SOURCE_PARQUET_FILE_DATE_RANGE", "SOURCE_PARQUET_READ_ORDER_STRATEGY"):
         if part.take(key):
-            part.note("not_carried", key, "files are read as they are found; filter on the event time in the SQL")
+            part.note("not_carried", key, "all files are read, in any order; filter on the event time in the SQL")
     part.take("SOURCE_PARQUET_SCHEMA_MATCH_STRATEGY")
-    return {"type": "files", "contains": "parquet", "path": literal(paths[0] if paths else ""), "recursive": True}
+    return {
+        "type": "files",
+        "contains": "parquet",
+        "path": escape_variables(paths[0] if paths else ""),
+        "recursive": True,
+    }
 
 
 def _kafka(part: Draft, name: str) -> dict[str, Any]:
     topics = part.take("SOURCE_KAFKA_TOPIC_NAMES")
     part.take("SOURCE_KAFKA_NAME")
-    given = {**kafka.additional(part, _ADDITIONAL, _CONSUMER), **kafka.properties(part, _CONSUMER)}
-    made: dict[str, Any] = {"type": "kafka"}
-    made["brokers"] = [one.strip() for one in given.pop("bootstrap.servers", "").split(",") if one.strip()]
+    client = {**kafka.additional(part, _ADDITIONAL, _CONSUMER), **kafka.properties(part, _CONSUMER)}
+    source: dict[str, Any] = {"type": "kafka"}
+    source["brokers"] = split_list(client.pop("bootstrap.servers", ""))
     if _ALTERNATIVES.fullmatch(topics):
-        found = topics.split("|")
-        made["topic"] = found[0] if len(found) == 1 else found
+        names = topics.split("|")
+        source["topic"] = names[0] if len(names) == 1 else names
     else:
-        made["pattern"] = literal(topics)
-    # Dagger's own default
-    made["start"] = given.pop("auto.offset.reset", "latest").lower()
-    group = given.pop("group.id", None)
+        source["pattern"] = escape_variables(topics)
+    # the default of Dagger
+    source["start"] = client.pop("auto.offset.reset", "latest").lower()
+    group = client.pop("group.id", None)
     if group:
-        made["group_prefix"] = literal(group)
+        source["group_prefix"] = escape_variables(group)
         message = (
-            "positions are kept in checkpoints and only told to groups of that prefix; to go on where Dagger is, write "
-            f"its offsets as streams.{name}.source.start"
+            "positions are stored in checkpoints, and only published to groups with that prefix; to continue from the "
+            f"position of Dagger, write its offsets as streams.{name}.source.start"
         )
         part.note("check", f"{_CONSUMER}GROUP_ID", message)
-    return made | kafka.options(part, given, _CONSUMER, name)
+    return source | kafka.options(part, client, _CONSUMER, name)

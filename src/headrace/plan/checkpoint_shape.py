@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.core.capabilities import ServesEndpoint
 from headrace.core.durations import format_duration
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.plan.model import (
@@ -101,8 +102,8 @@ def _view_types(flow: FlowPlan) -> dict[str, str]:
 
 def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
     shape: dict[str, Any] = {"id": step.id, "label": step.sink.label}
-    if step.sink.fills is not None:
-        shape["fills"] = {**step.sink.fills, "columns": list(columns)}
+    if isinstance(step.sink, ServesEndpoint):
+        shape["fills"] = {**step.sink.layout, "columns": list(columns)}
     return shape
 
 

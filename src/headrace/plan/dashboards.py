@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from headrace.core.capabilities import ServesEndpoint
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.plan.model import FlowPlan
 from headrace.plan.sink_ids import endpoints
@@ -32,7 +33,7 @@ def chart_problems(project: Project, flows: Iterable[FlowPlan | None]) -> Iterat
 def _served(flow: FlowPlan) -> Iterator[tuple[str, list[str]]]:
     """The endpoints of a flow with their columns, if those are known without Spark."""
     for step in flow.sinks if flow.names_known else ():
-        if step.sink.endpoint is not None:
+        if isinstance(step.sink, ServesEndpoint) and step.sink.endpoint is not None:
             heads = dict.fromkeys(column.partition(".")[0] for column in flow.output_columns)
             yield step.sink.endpoint, [head for head in heads if head not in step.sink.unserved]
 

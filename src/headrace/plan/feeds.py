@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sqlglot import exp
 
+from headrace.core.capabilities import ReadableAsStream
 from headrace.core.context import Context
 from headrace.core.places import Location
 from headrace.core.processor import Processor
@@ -54,7 +55,8 @@ def _written_locations(flow: FlowPlan, context: Context) -> Iterator[Location]:
     for step in flow.after:
         _apply_step(values, step.processor)
     for sink_step in flow.sinks:
-        yield from sink_step.sink.places(context, values)
+        if isinstance(sink_step.sink, ReadableAsStream):
+            yield from sink_step.sink.places(context, values)
 
 
 def _column_values(inputs: tuple[Input, ...], sql: str) -> ColumnValues:

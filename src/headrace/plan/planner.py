@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from headrace.core.capabilities import lake_paths, sink_of_flow, sink_of_view
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
 from headrace.core.processor import FlowLakeTable
 from headrace.core.sink import Sink
@@ -192,7 +193,7 @@ class _Planner:
             raise unknown_flow(flow, self.project.spec.flows)
         planned = self.plan(flow)
         sinks = self.project.spec.flows[flow].sinks
-        path = next((sink.lake_path for sink in sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(sinks)), None)
         if path is None:
             message = f"flow '{flow}' has no lake table"
             raise ProjectError("flow-without-table", message, hint="add a sink of type lake")
@@ -231,8 +232,8 @@ class _Planner:
         sinks = []
         for index, sink in enumerate(spec.sinks):
             try:
-                flow_sink = sink.of_flow(name)
-                sinks.append(flow_sink if key is None else flow_sink.of_view(key))
+                flow_sink = sink_of_flow(sink, name)
+                sinks.append(flow_sink if key is None else sink_of_view(flow_sink, key))
             except ProjectError as error:
                 self._fail(error, name, "sinks", index)
         return sinks
@@ -354,7 +355,7 @@ class _Planner:
     def _flow_input(self, name: str, used: InputReads) -> Input:
         upstream = self.plans[name]
         assert upstream is not None, f"{name} is read before it is planned"
-        path = next((step.sink.lake_path for step in upstream.sinks if step.sink.lake_path is not None), None)
+        path = next(iter(lake_paths(step.sink for step in upstream.sinks)), None)
         if path is not None:
             return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
         after = tuple(step.within(name) for step in upstream.after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.core.capabilities import RealTimeSink
 from headrace.plan.model import FlowPlan, LakeInput
 
 
@@ -10,7 +11,7 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
     obstacles = []
     if flow.state:
         obstacles.append(f"it keeps state ({', '.join(flow.state)})")
-    if len(flow.sinks) != 1 or not flow.sinks[0].sink.realtime:
+    if [isinstance(step.sink, RealTimeSink) and step.sink.realtime for step in flow.sinks] != [True]:
         obstacles.append("it needs exactly one sink that can be written record by record (kafka, at_least_once)")
     for stream in flow.streams():
         form = stream.spec.format

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from headrace.core.capabilities import HoldsReport, HoldsView, lake_paths
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.sink import Sink
 from headrace.plan.model import FlowPlan, StandingInput
@@ -42,7 +43,7 @@ def _input(name: str, project: Project, shape_of: ShapeOf) -> StandingInput:
             input_name, table=spec.tables[input_name], shape=shape_of(input_name, spec.tables[input_name])
         )
     if input_name in spec.flows:
-        path = next((sink.lake_path for sink in spec.flows[input_name].sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(spec.flows[input_name].sinks)), None)
     else:
         source = spec.streams[input_name].source
         path = source.path if isinstance(source, LakeSource) else None
@@ -64,11 +65,11 @@ def _obstacles(name: str, spec: FlowSpec) -> Iterator[Placed]:
 
 def _refused_sinks(spec: FlowSpec, sinks: Sequence[Sink]) -> Iterator[Placed]:
     for number, sink in enumerate(sinks):
-        if sink.takes_changes and not spec.keys:
+        if isinstance(sink, HoldsView) and not spec.keys:
             message = f"sink {sink.label} replaces rows by key, and the report has none"
             hint = "give the flow a `key`: columns that are never the same in two rows of its result"
             yield ProjectError("sink-needs-key", message, hint=hint), ("sinks", number)
-        elif not sink.takes_changes and not sink.takes_reports:
+        elif not isinstance(sink, HoldsView | HoldsReport):
             message = f"sink {sink.label} only takes new rows, and a report replaces those of its last run"
             hint = "sinks for reports: files, and those that hold views, such as endpoint and lake"
             yield ProjectError("sink-takes-no-reports", message, hint=hint), ("sinks", number)
@@ -86,7 +87,7 @@ def _plan(
         after=(),
         output_columns=query.output,
         state=(),
-        sinks=sink_steps([sink.of_view(spec.keys) if sink.takes_changes else sink for sink in sinks]),
+        sinks=sink_steps([sink.of_view(spec.keys) if isinstance(sink, HoldsView) else sink for sink in sinks]),
         trigger=spec.trigger or defaults.trigger,
         max_records=spec.max_records or defaults.max_records,
         partitions=spec.partitions or defaults.partitions,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from headrace.core.capabilities import endpoint_of, sink_of_flow
 from headrace.core.errors import ProjectError
 from headrace.core.sink import Sink
 from headrace.plan.model import SinkStep
@@ -53,6 +54,6 @@ def endpoints(project: Project) -> Iterator[tuple[str, int, str]]:
     for flow, spec in project.spec.flows.items():
         for index, sink in enumerate(spec.sinks):
             with suppress(ProjectError):  # reported when the flow is planned
-                name = sink.of_flow(flow).endpoint
+                name = endpoint_of(sink_of_flow(sink, flow))
                 if name is not None:
                     yield flow, index, name

@@ -12,9 +12,17 @@ from pydantic import Field, SecretStr, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, ServiceClient
-from headrace.processors._enrich.curl import CurlClient, Request
-from headrace.processors._enrich.http_options import Address, HttpEnricher, Statuses, document_of, origin, statuses_of
+from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, ServiceClient
+from headrace.processors._enrich.http_options import (
+    Address,
+    HttpEnricher,
+    Statuses,
+    document_of,
+    origin,
+    reply_to,
+    statuses_of,
+)
+from headrace.systems.http.async_client import AsyncHttpClient, Request
 
 _MOST_REDIRECTS = 5
 
@@ -146,7 +154,7 @@ class HttpService(ServiceClient):
     keeps_time: ClassVar[bool] = True
 
     label: str
-    client: CurlClient
+    client: AsyncHttpClient
     origin: str
     path: templates.Text = field(repr=False)
     query: templates.Text = field(repr=False)
@@ -173,7 +181,7 @@ class HttpService(ServiceClient):
         return [await self._ask(question) for question in questions]
 
     async def _ask(self, request: Request) -> Any:
-        reply = await self.client.send(request)
+        reply = await reply_to(self.client, request)
         for _ in range(self.redirects):
             if isinstance(reply, FailedRequest) or reply.location is None:
                 break
@@ -181,7 +189,7 @@ class HttpService(ServiceClient):
             if origin(there) != self.origin:
                 return FailedRequest("redirected-elsewhere", f"HTTP {reply.status} to another server")
             request = Request(there, request.headers, request.body)
-            reply = await self.client.send(request)
+            reply = await reply_to(self.client, request)
         return (
             reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, self.excluded, self.accepted)
         )
@@ -189,7 +197,8 @@ class HttpService(ServiceClient):
     async def probe(self) -> None:
         """HEAD of the root, or GET of the path for it."""
         path = self.health or "/"
-        await self.client.probe(self.origin + (path if path.startswith("/") else f"/{path}"), head=self.health is None)
+        url = self.origin + (path if path.startswith("/") else f"/{path}")
+        await self.client.probe(url, head=self.health is None, timeout=PROBE_SECONDS)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -58,7 +58,7 @@ class Project:
         return (self.root / str(flow.sql_file)).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
 
     def definition(self) -> str | None:
-        """The project as one YAML text for `load_definition`, independent of later changes to its files.
+        """The project as one YAML text for `load_stored_definition`, independent of later changes to its files.
 
         Variables and secrets stay references, so it contains no secret; SQL files are inlined. None without a file.
         """
@@ -112,7 +112,9 @@ def load(
     return project
 
 
-def load_definition(project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None) -> Project:
+def load_stored_definition(
+    project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None
+) -> Project:
     """The project of an earlier `definition`: its streams, flows and sinks. Where and how it runs, and all files except
     SQL files, are those of `project`."""
     errors: list[ProjectError] = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from headrace.core.capabilities import capabilities_of
 from headrace.core.component import Component
 from headrace.core.kinds import FAMILIES, kinds
+from headrace.core.sink import Sink
 from headrace.reference.markdown import docstring, first_line, page, table
 from headrace.reference.models import keys_table, nested_models
 
@@ -32,11 +34,17 @@ def kinds_list(home: str) -> list[str]:
 
 
 def _page(family: str, name: str, kind: type[Component]) -> str:
-    lines = [f"# {name} ({family.removesuffix('s')})", "", *docstring(kind), "", *keys_table(kind), ""]
+    lines = [f"# {name} ({family.removesuffix('s')})", "", *docstring(kind), ""]
+    lines += [*_capabilities(kind), *keys_table(kind), ""]
     for nested in nested_models(kind):
         lines += [f"## {_heading(nested)}", "", *docstring(nested), "", *keys_table(nested), ""]
     lines.append("[All kinds](../index.md) · [headrace.yaml](../project.md)")
     return page("the class of this kind", *lines)
+
+
+def _capabilities(kind: type[Component]) -> list[str]:
+    sentences = capabilities_of(kind) if issubclass(kind, Sink) else []
+    return [*(f"* {sentence}" for sentence in sentences), ""] if sentences else []
 
 
 def _heading(model: type[BaseModel]) -> str:

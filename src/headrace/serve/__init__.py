@@ -1,1 +1,1 @@
-"""The processes that answer requests."""
+"""The processes of a serve node: they follow the logs of endpoints and answer requests."""

@@ -1,7 +1,7 @@
-"""The serve node: one applier, the API workers and the gRPC processes, kept alive and ended together.
+"""The serve node: supervises one applier, the API workers and the gRPC processes; all start and end together.
 
-The supervisor does no work of its own, so nothing that goes wrong in serving can end it. `headrace serve` is it;
-`headrace run` starts it as a process of its own: `python -m headrace.serve.node`.
+The supervisor does no other work, so no failure in serving can end it. `headrace serve` runs it; `headrace run` starts
+it as a separate process: `python -m headrace.serve.node`.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from headrace.serve.base.lock import locked
 from headrace.serve.base.ports import Port
 from headrace.serve.base.settings import ServeProjectRef, Settings
 from headrace.serve.base.status import NODE_FILE, NODE_LOCK
-from headrace.serve.replica.corruption_flag import CRASHES, suspect
-from headrace.serve.replica.pointers import distrust
+from headrace.serve.replica.corruption_flag import CRASHES, set_flag
+from headrace.serve.replica.pointers import withdraw_stores
 
 _TEND_SECONDS, _WRITE_SECONDS = 0.1, 1.0
 _START_SECONDS = 60.0
 _WARNING_SECONDS = 0.3
-"""Between the word that an end is near and the end: live streams say goodbye meanwhile."""
+"""Between the warning of the end and the end: live streams close meanwhile."""
 
 
 @dataclass
 class Node:
     """One node of one project on this machine."""
 
-    given: ServeProjectRef
+    project: ServeProjectRef
     settings: Settings
     tell: Callable[[str], None] = lambda _text: None
-    """Takes what people should know: a process that was started again, say."""
+    """Receives messages for the operator, for example that a process was restarted."""
     ready: Callable[[Node], None] = lambda _node: None
-    """Called once, when the node answers."""
+    """Called once, when the node answers requests."""
     http: Port | None = field(default=None, init=False)
     grpc: Port | None = field(default=None, init=False)
     children: list[Child] = field(default_factory=list, init=False)
 
     def run(self, stopping: threading.Event, seconds: float | None = None) -> None:
-        """Serve until it is told to stop, or for some time. A ProjectError says why it cannot go on."""
+        """Serve until `stopping` is set, or for `seconds`. ProjectError when it cannot continue."""
         require_guard(self.settings)
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.store / NODE_LOCK, "node", patience=STOP_SECONDS))
             self._take_ports(stack)
-            distrust(self.settings.store)  # nobody knows what became of the disk meanwhile
+            withdraw_stores(self.settings.store)  # the disk may have changed while no node ran
             meters.forget(self.settings.store)
             stack.callback(self._end)
             self._start()
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def urls(self) -> dict[str, str | None]:
-        """Where it answers."""
+        """The addresses of the node."""
         http = None if self.http is None else f"http://{self.http.address}"
         return {"http": http, "grpc": None if self.grpc is None else self.grpc.address}
 
@@ -78,12 +78,12 @@ class Node:
     def _start(self) -> None:
         assert self.http is not None
         numbers: dict[str, object] = {"port": self.http.number, "grpc_port": self.grpc and self.grpc.number}
-        told = self.given.over(**numbers).environment()
+        environment = self.project.over(**numbers).environment()
         workers = range(1, self.settings.spec.workers + 1)
-        self.children = [Child("applier", "headrace.serve.replica.applier", told)]
-        self.children += [Child(f"api-{number}", "headrace.serve.rest.api", told) for number in workers]
+        self.children = [Child("applier", "headrace.serve.replica.applier", environment)]
+        self.children += [Child(f"api-{number}", "headrace.serve.rest.api", environment) for number in workers]
         if self.grpc is not None:
-            self.children += [Child(f"grpc-{number}", "headrace.serve.grpc", told) for number in workers]
+            self.children += [Child(f"grpc-{number}", "headrace.serve.grpc", environment) for number in workers]
         for child in self.children:
             child.start()
 
@@ -113,15 +113,15 @@ class Node:
         if code is None:
             return None
         if -code in CRASHES:
-            suspect(self.settings.store, f"the {child.name} {how(code)}")
+            set_flag(self.settings.store, f"the {child.name} {how(code)}")
         if child.hopeless:
             raise ProjectError(
                 "serve-failed",
-                f"the {child.name} of the serve node {how(code)}, and would do so again",
-                hint="what it said stands above; mend that and start the node again",
+                f"the {child.name} of the serve node {how(code)}, and would fail again",
+                hint="fix the problem that it reported above and restart the node",
                 exit_code=Exit.CONFLICT if code == Exit.CONFLICT else Exit.FAILED,
             )
-        self.tell(f"the {child.name} {how(code)}; it is started again")
+        self.tell(f"the {child.name} {how(code)}; it is restarted")
         return code
 
     def _end(self) -> None:
@@ -136,44 +136,43 @@ class Node:
         (self.settings.store / NODE_FILE).unlink(missing_ok=True)
 
     def _write(self) -> None:
-        said = {
+        document = {
             "pid": os.getpid(),
             "as_of": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             **self.urls,
             "processes": [child.to_json() for child in self.children],
         }
-        write_atomically(self.settings.store / NODE_FILE, json.dumps(said).encode(), durable=False)
+        write_atomically(self.settings.store / NODE_FILE, json.dumps(document).encode(), durable=False)
 
 
 def require_guard(settings: Settings) -> None:
-    """Refuse to serve other machines when anybody could ask."""
+    """Refuse to serve other machines without authentication."""
     spec = settings.spec
     if spec.auth.wanted or is_loopback(spec.host):
         return
     raise ProjectError(
         "serve-unguarded",
-        f"'serve.host: {spec.host}' can be reached from other machines, and nobody is asked for a token",
-        hint="add 'serve.auth' (headrace token create --api-key makes a key), or listen on 127.0.0.1",
+        f"'serve.host: {spec.host}' is reachable from other machines, and no token is required",
+        hint="add 'serve.auth' (headrace token create --api-key creates a key), or listen on 127.0.0.1",
     )
 
 
 def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]:
-    """What to tell people who want to ask: the addresses, and a first question."""
+    """The addresses and a first request, for the terminal."""
     lines = [f"serving {http} (docs: {http}/docs)" + (f", gRPC {grpc}" if grpc else "")]
     if not settings.spec.auth.wanted:
-        lines.append("no token is asked for, so only this machine is answered: see serve.auth")
+        lines.append("no token is required, so only this machine is answered: see serve.auth")
     return [*lines, *(f"  curl {http}/{name}" for name in settings.endpoints[:3])]
 
 
 def main() -> int:
-    """The node as a process that ends with the one that started it."""
     return live(_serve)
 
 
-def _serve(told: threading.Event) -> None:
-    given = ServeProjectRef.here()
-    settings = given.settings()
-    Node(given, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(told)
+def _serve(stopping: threading.Event) -> None:
+    project = ServeProjectRef.here()
+    settings = project.settings()
+    Node(project, settings, lambda text: print(settings.redact(text), file=sys.stderr, flush=True)).run(stopping)
 
 
 if __name__ == "__main__":

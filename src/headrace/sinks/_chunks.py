@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -27,3 +28,10 @@ def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
     """Two portions of one, to find what is wrong with it."""
     middle = len(items) // 2
     return items[:middle], items[middle:]
+
+
+def request_key(identity: str, task: int, row: int, content: bytes) -> str:
+    """A key that is the same whenever a batch repeats a request with these rows, and different for all others."""
+    digest = hashlib.sha256(f"{identity}|{task}|{row}|".encode())
+    digest.update(content)
+    return digest.hexdigest()[:32]

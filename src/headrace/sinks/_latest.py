@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.core.lazy import lazy_modules
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 
 def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) -> DataFrame:
@@ -14,8 +19,6 @@ def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) 
 
     The same whenever the batch is run again. Records without a key all stay.
     """
-    from pyspark.sql import functions as F
-
     parts = [F.col(f"`{name}`") for name in keys]
     numbered = records.withColumn("__number", F.monotonically_increasing_id())
     whole = F.struct(*(F.col(f"`{name}`") for name in records.columns))
@@ -31,8 +34,6 @@ def in_order_of_each(records: DataFrame, keys: Sequence[str], sequence: str | No
 
     The same whenever the batch is run again.
     """
-    from pyspark.sql import functions as F
-
     named = [f"`{name}`" for name in keys]
     numbered = records.withColumn("__number", F.monotonically_increasing_id())
     order = [*named, *([f"`{sequence}`"] if sequence else []), "__number"]

@@ -1,8 +1,9 @@
-"""Publishing a batch of files exactly once, whatever happens on the way.
+"""Batches of files that are written exactly once: staged, committed by a manifest, then moved to their final names.
 
-1. Spark writes the batch into a staging folder. 2. A manifest with the final name of every staged file is put in place
-by one rename: from here on the batch counts as written. 3. The files are renamed to their final names. 4. The staging
-folder is removed. A batch that runs again finds the manifest and goes on with step 3, or finds none and starts afresh.
+1. Tasks write files below a staging folder. 2. A manifest with the final name of every staged file is put in place in
+one step: from here on the batch is written. 3. The files are moved to their final names. 4. The staging folder is
+removed. A batch that runs again finds the manifest and resumes with step 3, or finds none and starts again. On an
+object store a file is moved by a copy that the store makes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,68 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
+from headrace.core.capabilities import Rewind, replayed_rows_lost
+from headrace.core.files.state_files import StatePath, names_in, remove_tree, sync, write_atomically
 
-# <flow>-<sink>-<generation>-<batch>: no part has a hyphen of its own
+# <flow>-<sink>-<generation>-<batch>: none of the parts contains a hyphen
 _BATCH = re.compile(r"([^-]+)-([^-]+)-([^-]+)-(\d{8,})(?:-\d{4,})?(?:\.|$)")
 
 
 @dataclass(frozen=True)
-class Publication:
-    """One batch on its way into a folder.
+class StagedBatch:
+    """One batch of one generation of a sink: its staging folder and its manifest."""
 
-    Staging and manifests live in a hidden folder beside the target, not in it: no glob over the target can see them.
+    workshop: StatePath
+    """The folder for staging and manifests; readers of the data do not see it."""
+    series: str
+    """Flow, sink and generation."""
+    batch_id: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.series}-{self.batch_id:08d}"
+
+    @property
+    def staging(self) -> StatePath:
+        return self.workshop / "staging" / self.name
+
+    @property
+    def manifest(self) -> StatePath:
+        """Exists as soon as the batch is written."""
+        return self.workshop / "commits" / f"{self.name}.json"
+
+    def is_written(self) -> bool:
+        return self.manifest.is_file()
+
+    def new_attempt(self) -> StatePath:
+        """A new folder below the empty staging folder: an engine that lost its driver may still write to the last."""
+        remove_tree(self.staging)
+        return self.staging / secrets.token_hex(4)
+
+    def commit(self, document: dict[str, Any]) -> None:
+        write_atomically(self.manifest, json.dumps(document, indent=1).encode())
+        sync(self.manifest.parent)
+
+    def committed(self) -> Any:
+        """The `files` of the manifest."""
+        return json.loads(self.manifest.read_bytes())["files"]
+
+    def finish(self) -> None:
+        """Remove the staging folder and older manifests: Spark never repeats a batch after a later one has begun."""
+        remove_tree(self.staging)
+        for name in names_in(self.manifest.parent):
+            number = name.removeprefix(f"{self.series}-").removesuffix(".json")
+            if name.startswith(f"{self.series}-") and number.isdecimal() and int(number) < self.batch_id:
+                (self.manifest.parent / name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One batch on its way into a local folder.
+
+    Staging and manifests are in a hidden folder next to the target, not in it: no glob over the target sees them.
     """
 
     target: Path
@@ -35,26 +85,11 @@ class Publication:
     batch_id: int
 
     @property
-    def _workshop(self) -> Path:
-        return workshop(self.target)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.series}-{self.batch_id:08d}"
-
-    @property
-    def staging(self) -> Path:
-        """Below which Spark writes the batch."""
-        return self._workshop / "staging" / self._name
-
-    @property
-    def manifest(self) -> Path:
-        """There as soon as the batch counts as written."""
-        return self._workshop / "commits" / f"{self._name}.json"
+    def _batch(self) -> StagedBatch:
+        return StagedBatch(workshop(self.target), self.series, self.batch_id)
 
     def is_written(self) -> bool:
-        """Whether the batch must not be written again."""
-        return self.manifest.exists()
+        return self._batch.is_written()
 
     def write(
         self,
@@ -62,65 +97,56 @@ class Publication:
         has_rows: Callable[[Path], bool],
         place: Callable[[Path], Path | None] = lambda folder: folder,
     ) -> int:
-        """Let `stage` write into an empty staging folder, then make it count; how many bytes there are.
+        """Let `stage` write into an empty folder, then commit the files; returns their size in bytes.
 
-        `place` says in which folder below the target the files of a staged folder belong; None: nowhere.
-        Each attempt has a folder of its own: an engine that lost its driver may still be writing into the last one.
+        `place` maps a staged folder to the folder below the target for its files; None: they are not published.
         """
-        shutil.rmtree(self.staging, ignore_errors=True)
-        attempt = self.staging / secrets.token_hex(4)
+        attempt = self._batch.new_attempt()
+        assert isinstance(attempt, Path)
         attempt.parent.mkdir(parents=True, exist_ok=True)
         stage(attempt)
-        found = sorted(path for path in attempt.rglob("*") if path.is_file() and not path.name.startswith(("_", ".")))
-        places = {path: place(path.relative_to(attempt).parent) for path in filter(has_rows, found)}
-        kept = [(path, folder) for path, folder in places.items() if folder is not None]
+        staged = sorted(path for path in attempt.rglob("*") if path.is_file() and not path.name.startswith(("_", ".")))
+        folders = {path: place(path.relative_to(attempt).parent) for path in filter(has_rows, staged)}
+        published = [(path, folder) for path, folder in folders.items() if folder is not None]
+        for path, _ in published:
+            sync(path)
         files = {
-            str(path.relative_to(self.staging)): self._final_name(folder, path.name, number)
-            for number, (path, folder) in enumerate(kept)
+            str(path.relative_to(attempt.parent)): self._final_name(folder, path.name, number)
+            for number, (path, folder) in enumerate(published)
         }
-        for name in files:
-            _flush(self.staging / name)
-        size = sum((self.staging / name).stat().st_size for name in files)
-        _put(self.manifest, json.dumps({"batch": self.batch_id, "files": files}, indent=1))
+        size = sum(path.stat().st_size for path, _ in published)
+        self._batch.commit({"batch": self.batch_id, "files": files})
         return size
 
     def finish(self) -> None:
         """Move what is still staged to its final place; a file that is no longer staged is already there."""
-        files: dict[str, str] = json.loads(self.manifest.read_text())["files"]
+        files: dict[str, str] = self._batch.committed()
         for name, final in files.items():
-            staged, published = self.staging / name, self.target / final
+            staged, published = self._batch.staging / name, self.target / final
             if staged.exists():
                 published.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(staged, published)
+                os.replace(str(staged), published)
         for folder in {(self.target / final).parent for final in files.values()}:
-            _flush(folder)
-        shutil.rmtree(self.staging, ignore_errors=True)
-        self._forget_older()
+            sync(folder)
+        self._batch.finish()
 
     def _final_name(self, folder: Path, staged: str, number: int) -> str:
         extension = staged.partition(".")[2]
-        return str(folder / f"{self._name}-{number:04d}.{extension}")
-
-    def _forget_older(self) -> None:
-        """Spark never replays a batch once a later one of the same generation has begun."""
-        for manifest in self.manifest.parent.glob(f"{self.series}-*.json"):
-            number = manifest.stem.removeprefix(f"{self.series}-")
-            if number.isdecimal() and int(number) < self.batch_id:
-                manifest.unlink(missing_ok=True)
+        return str(folder / f"{self._batch.name}-{number:04d}.{extension}")
 
 
 def workshop(target: Path) -> Path:
-    """Where staging and manifests of a folder are."""
+    """The folder for staging and manifests of a target folder."""
     return target.parent / f".{target.name}.headrace"
 
 
 def withdrawn(target: Path, rewind: Rewind) -> list[Path]:
-    """The published files of batches that a rewind takes back."""
+    """The published files of batches that a rewind removes."""
     return [path for path in target.rglob("*") if path.is_file() and _goes(path.name, target, rewind)]
 
 
 def withdraw(target: Path, rewind: Rewind) -> None:
-    """Delete them, and what was about to be published: that first, or it would appear after all."""
+    """Delete them, after what was about to be published: else it would still appear."""
     for part in ("commits", "staging"):
         for path in (workshop(target) / part).glob("*"):
             if _goes(path.name, target, rewind):
@@ -130,7 +156,7 @@ def withdraw(target: Path, rewind: Rewind) -> None:
 
 
 def forget_others(target: Path, flow: str, sink: str, generation: str, batch_id: int) -> None:
-    """Delete what a flow's sink has published in a folder, except what is of this batch."""
+    """Delete the files that a sink of a flow has published in a folder, except those of this batch."""
     kept = f"{safe_name(flow, sink, generation)}-{batch_id:08d}-"
     for path in target.rglob(f"{safe_name(flow, sink)}-*"):
         if path.is_file() and _BATCH.match(path.name) and not path.name.startswith(kept):
@@ -141,34 +167,11 @@ def _goes(name: str, target: Path, rewind: Rewind) -> bool:
     found = _BATCH.match(name)
     if found is None or [found[1], found[2]] != [safe_name(rewind.flow), safe_name(rewind.sink)]:
         return False
-    if rewind.kept is not None and found[3].startswith("replay"):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into {target}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
-    return not rewind.stays(found[3], int(found[4]))
+    if rewind.last_kept is not None and found[3].startswith("replay"):
+        raise replayed_rows_lost(rewind, str(target))
+    return not rewind.keeps(found[3], int(found[4]))
 
 
 def safe_name(*parts: str) -> str:
-    """The parts joined by hyphens, without what a file name or a glob might trip over."""
+    """The parts joined by hyphens, with `_` for every character that is special in file names or globs."""
     return "-".join(re.sub(r"[^A-Za-z0-9_.]", "_", part) for part in parts)
-
-
-def _put(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    _flush(draft)
-    os.replace(draft, path)
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

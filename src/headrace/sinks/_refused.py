@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from headrace.core.context import Batch, Letters
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyspark
+    from pyspark.sql import DataFrame
+
+    from headrace.core import schema
+
+    TaskWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+else:
+    pyspark, schema = lazy_modules("pyspark", "headrace.core.schema")
 
 OnRefusal = Literal["dead_letter", "fail"]
 ON_ERROR_DESCRIPTION = (
@@ -18,7 +31,6 @@ ON_ERROR_DESCRIPTION = (
     "server's reason, `fail` stops the flow."
 )
 
-SUMMARY = "outcome string, rows bigint"
 _BYTES = "bytes"
 _SUMMARY_SCHEMA = pa.schema([("outcome", pa.string()), ("rows", pa.int64())])
 
@@ -67,14 +79,18 @@ class Report:
 
 def task_number() -> int:
     """The partition this task works on; 0 outside of Spark."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     return 0 if task is None else task.partitionId()
 
 
+def write_counted(rows: DataFrame, work: TaskWork, batch: Batch) -> dict[str, int]:
+    """Run tasks that end with the batches of their `Report`, and add up the outcomes for the metrics."""
+    outcomes = rows.mapInArrow(work, schema.to_ddl(_SUMMARY_SCHEMA)).collect()
+    return count_up(batch, [(row["outcome"], row["rows"]) for row in outcomes])
+
+
 def count_up(batch: Batch, summaries: list[tuple[str, int]]) -> dict[str, int]:
-    """Add up what the tasks told, for the metrics."""
+    """Add up the outcomes that the tasks report, for the metrics."""
     totals: Counter[str] = Counter()
     for outcome, rows in summaries:
         totals[outcome] += rows

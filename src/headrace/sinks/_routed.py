@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 
 def names_many(rows: DataFrame, column: str) -> bool:
@@ -17,8 +21,6 @@ def names_many(rows: DataFrame, column: str) -> bool:
 
 def row_for_each(rows: DataFrame, column: str) -> DataFrame:
     """A row for each place of a list; one that names none for a list without any."""
-    from pyspark.sql import functions as F
-
     if not names_many(rows, column):
         return rows
     places = F.col(quoted(column))
@@ -27,8 +29,6 @@ def row_for_each(rows: DataFrame, column: str) -> DataFrame:
 
 def or_else(rows: DataFrame, column: str, place: str) -> DataFrame:
     """With a place where none is named."""
-    from pyspark.sql import functions as F
-
     named, other = F.col(quoted(column)), F.lit(place)
     if not names_many(rows, column):
         return rows.withColumn(column, F.coalesce(named, other))

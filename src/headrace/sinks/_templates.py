@@ -7,8 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.core.lazy import lazy_modules
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}:]+)(?::([^{}]+))?\}|[{}]")
 
@@ -47,21 +52,15 @@ def columns_of(text: str) -> list[str]:
 
 def filled(text: str, escape: Callable[[Column], Column] = lambda column: column) -> Column:
     """The template with the values of each row in it; null when one of them is."""
-    from pyspark.sql import functions as F
-
     made = [F.lit(part) if isinstance(part, str) else escape(_value(part)) for part in parts(text)]
     return F.concat(*made) if made else F.lit("")
 
 
 def _value(hole: DatePlaceholder) -> Column:
-    from pyspark.sql import functions as F
-
     column = F.col(f"`{hole.column}`")
     return F.date_format(column, hole.pattern) if hole.pattern else column.cast("string")
 
 
 def in_url(column: Column) -> Column:
     """A value as a part of a URL: nothing in it can be taken for another part."""
-    from pyspark.sql import functions as F
-
     return F.replace(F.url_encode(column), F.lit("+"), F.lit("%20"))

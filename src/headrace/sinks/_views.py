@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 GONE = "__gone"
 """A boolean column beside those of a view: whether the row is there no more."""
@@ -55,6 +59,4 @@ def begins(batch: Batch) -> bool:
 
 def as_rows(changes: DataFrame) -> DataFrame:
     """The row of each change, and whether it is gone."""
-    from pyspark.sql import functions as F
-
     return changes.withColumn(GONE, F.col(OP) == int(Op.DELETE)).drop(OP, OLD)

@@ -7,16 +7,25 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pydantic import Field
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.lazy import lazy_modules
+from headrace.core.sink import Delivery
 
 if TYPE_CHECKING:
+    from pyspark import sql as pyspark_sql
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as sf
+    from rich import console as rich_console
+    from rich import table as rich_table
+else:
+    sf = lazy_modules("pyspark.sql.functions")
+    pyspark_sql, rich_console, rich_table = lazy_modules("pyspark.sql", "rich.console", "rich.table")
 
 _ONE_BATCH_AT_A_TIME = threading.Lock()
 _SIGN = " "
@@ -26,16 +35,13 @@ _ROW_NUMBER_IN_PARTITION = (1 << 33) - 1
 """The lower bits of Spark's `monotonically_increasing_id`; the upper ones are the partition."""
 
 
-class ConsoleSink(Sink):
+class ConsoleSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Prints each batch: a table on a terminal, one JSON document per row when piped.
 
     Of a view it prints the changes: `+` inserted, `~` updated, `-` deleted; in JSON as `change`, with the `old` row.
     Delivery: best effort; a repeated batch is printed again. Order: as the rows come, partition by partition.
     Scale: every row is computed and counted, `limit` rows per partition reach the driver.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["console"] = "console"
     format: Literal["auto", "table", "json"] = Field(
@@ -55,8 +61,6 @@ class ConsoleSink(Sink):
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Print the changes; none prints nothing."""
-        from pyspark.sql import functions as sf
-
         columns = [name for name in changes.columns if name not in (OP, OLD)]
         sign, word = (_one_of(names) for names in (_SIGNS, ("insert", "update", "delete")))
         document = {"change": word, "row": _row(columns), "old": sf.col(OLD)}
@@ -64,16 +68,10 @@ class ConsoleSink(Sink):
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What is on the screen stays there."""
-        return f"{rewind.words}: their rows are printed again"
-
-    def beside_effect(self, side: Side) -> str:
-        """What was printed is printed."""
-        return APPENDS
+        return f"{rewind.read_again}: their rows are printed again"
 
     def _print(self, rows: DataFrame, columns: Sequence[str], document: Mapping[str, Column], batch: Batch) -> None:
         """`columns` make the table; the `document` of a row is what JSON has of it."""
-        from pyspark.sql import functions as sf
-
         as_table = self.format == "table" or (self.format == "auto" and sys.stdout.isatty())
         parts = sf.struct(*(part.alias(name) for name, part in document.items()))
         shown = _row(columns).cast(_all_text(columns)) if as_table else sf.to_json(parts, {"ignoreNullFields": "false"})
@@ -91,10 +89,7 @@ class ConsoleSink(Sink):
 
         A plain `limit` would leave partitions unread, and with them the state of the flow uncommitted.
         """
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as sf
-
-        counted = Observation()
+        counted = pyspark_sql.Observation()
         printed = rows.observe(counted, sf.count(sf.lit(1)).alias("rows")).select(shown.alias("row"))
         if self.limit is not None:
             number = sf.monotonically_increasing_id().bitwiseAND(sf.lit(_ROW_NUMBER_IN_PARTITION))
@@ -105,14 +100,10 @@ class ConsoleSink(Sink):
 
 def _one_of(names: Sequence[str]) -> Column:
     """The name of what a change does."""
-    from pyspark.sql import functions as sf
-
     return sf.element_at(sf.array(*map(sf.lit, names)), sf.col(OP) - int(Op.INSERT) + 1)
 
 
 def _row(columns: Sequence[str]) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.struct(*(sf.col(f"`{name}`") for name in columns))
 
 
@@ -135,12 +126,9 @@ def _json_lines(rows: list[str], total: int, batch: Batch) -> Iterator[str]:
 
 
 def _print_table(out: TextIO, columns: Sequence[str], rows: list[Any], total: int, batch: Batch) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     at = datetime.now(UTC).astimezone().strftime("%H:%M:%S")
     more = total - len(rows)
-    table = Table(
+    table = rich_table.Table(
         title=f"{batch.flow} · batch {batch.batch_id} · {at}",
         caption=f"… and {more} more" if more else None,
         title_justify="left",
@@ -150,4 +138,4 @@ def _print_table(out: TextIO, columns: Sequence[str], rows: list[Any], total: in
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*("" if value is None else value for value in row))
-    Console(file=out, markup=False, highlight=False).print(table)
+    rich_console.Console(file=out, markup=False, highlight=False).print(table)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from headrace.core.capabilities import AppendsAfterSwitch, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch
 from headrace.core.rows import drain
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,15 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class NoopSink(Sink):
+class NoopSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Computes every row and writes none: for measuring a flow without its destination.
 
     Delivery: best effort; no row is written. Order: none. Scale: whatever the flow can do. Not for real-time flows:
     Spark refuses it there.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["noop"] = "noop"
 
@@ -41,8 +39,8 @@ class NoopSink(Sink):
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """There is nothing to have an effect on."""
-        return f"{rewind.words}: nothing is kept here"
+        return f"{rewind.read_again}: nothing is kept here"
 
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """There is nothing to have an effect on."""
         return "nothing is kept here"

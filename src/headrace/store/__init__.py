@@ -1,1 +1,1 @@
-"""The embedded copy of an endpoint that answers requests: the only package that knows LMDB."""
+"""The embedded LMDB copy of an endpoint that answers requests. Only this package uses LMDB."""

@@ -1,23 +1,23 @@
-"""Where writer schemas come from: a schema registry over HTTP, or files of the project by schema id."""
+"""Writer schemas by id, from a schema registry over HTTP or from files of the project."""
 
 from __future__ import annotations
 
 import json
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, model_validator
 
+from headrace.core.backoff import Backoff
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.encoding.descriptors import read_file
+from headrace.systems.http.download import DownloadError, TooLongError, download
 
 _RETRIES = 4
-_FIRST_WAIT = 0.25
+_BACKOFF = Backoff(first=0.25, longest=2.0)
 
 _cache: dict[tuple[str, str], dict[str, Any] | None] = {}
 
@@ -41,7 +41,7 @@ class Registry(Options):
         return self
 
     def schemas(self, context: Context) -> Schemas:
-        """What looks schemas up in a worker; files are read here and travel with it."""
+        """Looks schemas up in a worker; the contents of files are pickled with it."""
         contents = {schema_id: read_file(context, path, "schema") for schema_id, path in self.files.items()}
         headers = {name: value.get_secret_value() for name, value in self.headers.items()}
         return Schemas(self.url, _Hidden(headers), self.timeout, contents)
@@ -55,12 +55,12 @@ class _Hidden(dict[str, str]):
 
 
 class RegistryUnreachableError(RuntimeError):
-    """The registry did not answer: not a fault of the records, so the batch must be tried again."""
+    """The registry did not answer: not a fault of the records, so the batch must be retried."""
 
 
 @dataclass(frozen=True)
 class Schemas:
-    """Schemas by id. Answers are kept for the life of the process: an id never changes its meaning."""
+    """Schemas by id. Answers are cached for the life of the process: the schema of an id never changes."""
 
     url: str | None
     headers: Mapping[str, str]
@@ -75,20 +75,21 @@ class Schemas:
         return None if answer is None else str(answer["schema"]).encode()
 
     def references(self, schema_id: int) -> dict[str, str]:
-        """The texts of all schemas that a schema imports, by the names it imports them by."""
+        """The texts of all schemas that a schema imports, by the names of the imports."""
         if self.url is None:
             return {}
-        found: dict[str, str] = {}
-        waiting = list((self._get(f"/schemas/ids/{schema_id}") or {}).get("references", []))
-        while waiting:
-            one = waiting.pop()
-            if one["name"] in found:
+        texts: dict[str, str] = {}
+        references = list((self._get(f"/schemas/ids/{schema_id}") or {}).get("references", []))
+        while references:
+            reference = references.pop()
+            name, subject, version = reference["name"], quote(reference["subject"], safe=""), reference["version"]
+            if name in texts:
                 continue
-            answer = self._get(f"/subjects/{urllib.request.quote(one['subject'], safe='')}/versions/{one['version']}")  # type: ignore[attr-defined]
+            answer = self._get(f"/subjects/{subject}/versions/{version}")
             if answer is not None:
-                found[one["name"]] = answer["schema"]
-                waiting += answer.get("references", [])
-        return found
+                texts[name] = answer["schema"]
+                references += answer.get("references", [])
+        return texts
 
     def _get(self, path: str) -> dict[str, Any] | None:
         key = (str(self.url), path)
@@ -101,25 +102,15 @@ class Schemas:
 
     def _fetch(self, path: str) -> dict[str, Any] | None:
         address = str(self.url).rstrip("/") + path
-        wait, last = _FIRST_WAIT, ""
-        for attempt in range(_RETRIES + 1):
-            if attempt:
-                time.sleep(wait)
-                wait *= 2
-            try:
-                return self._answer(address)
-            except (OSError, ValueError) as error:
-                if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
-                    if error.code == 404:
-                        return None
-                    raise RegistryUnreachableError(
-                        f"the schema registry refused {address}: HTTP {error.code}"
-                    ) from error
-                last = str(error)
-        raise RegistryUnreachableError(f"the schema registry did not answer {address}: {last}")
-
-    def _answer(self, address: str) -> dict[str, Any]:
-        request = urllib.request.Request(address, headers=dict(self.headers))  # noqa: S310 — the model allows http(s) only
-        with urllib.request.urlopen(request, timeout=self.timeout) as response:  # noqa: S310
-            answer: dict[str, Any] = json.load(response)
+        try:
+            reply = download(
+                address, self.headers, timeout=self.timeout, backoff=_BACKOFF, retries=_RETRIES, use_proxies=True
+            )
+            if reply.status == 404:
+                return None
+            if not reply.ok:
+                raise RegistryUnreachableError(f"the schema registry refused {address}: HTTP {reply.status}")
+            answer: dict[str, Any] = json.loads(reply.body)
             return answer
+        except (DownloadError, TooLongError, ValueError) as error:
+            raise RegistryUnreachableError(f"the schema registry did not answer {address}: {error}") from error

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import PrivateAttr
 
+from headrace.core.capabilities import HoldsView, ReadsAllRows
 from headrace.core.context import Batch, Context, ReadContext
 from headrace.core.format import Format
-from headrace.core.sink import Delivery, Sink
+from headrace.core.sink import Delivery
 from headrace.core.source import RecordSource
 
 if TYPE_CHECKING:
@@ -72,12 +73,9 @@ class ListSource(RecordSource):
         return spark.read.schema(schema).parquet(self.folder)
 
 
-class ListSink(Sink):
+class ListSink(HoldsView, ReadsAllRows):
     """Holds the rows of every batch in memory, once, also if a batch is repeated. Of a view it holds the changes, with
     `__op` and `__old`."""
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["list"] = "list"
     _batches: dict[tuple[str, int], list[dict[str, Any]]] = PrivateAttr(default_factory=dict)

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.projects._serving import wants_serving
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.positions.release_positions import Releaser
+from headrace.engine.positions.release_positions import PositionReleaser
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
 from headrace.plan.planner import make_plan
@@ -113,5 +113,5 @@ def test_batches_come_out_in_the_topic_once(project: Project, spark: SparkSessio
     source = Settings.of(project).streams["telemetry_http"]
     inbox = source.inbox(project.context.log_path)
     assert (inbox.read(), inbox.end()) == (0, 2)
-    Releaser(project, state).release()
+    PositionReleaser(project, state).release()
     assert (inbox.read(), inbox.begin()) == (2, 0)

@@ -14,14 +14,14 @@ from deltalake import DeltaTable
 from tests.apps.telemetry.application import APP, Application, line
 
 from headrace.engine.adhoc.answers import to_document
-from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.letters.dead_letters import read_letters
 from headrace.engine.state.state import StateDir
-from headrace.serve.access.access import Doors
+from headrace.serve.access.access import AccessControl
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
 from headrace.serve.base.settings import Settings
-from headrace.serve.sql.answer import answer
+from headrace.serve.sql.answer import execute
 from headrace.serve.sql.tables import Tables
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ def ask(app: Application) -> Any:
     stores = Stores(settings)
 
     def asked(name: str) -> list[list[Any]]:
-        tables = Tables(Doors(stores, settings.spec.limits, bytes), Grant("all", frozenset({"sql"})), settings.lakes)
+        access = AccessControl(stores, settings.spec.limits, bytes)
+        tables = Tables(access, Grant("all", frozenset({"sql"})), settings.lakes)
         text = (APP / "queries" / f"{name}.sql").read_text(encoding="utf-8")
-        return list(json.loads(answer(text, None, tables, settings.spec.limits.sql))["rows"])
+        return list(json.loads(execute(text, None, tables, settings.spec.limits.sql))["rows"])
 
     yield asked
     stores.close()
@@ -198,7 +199,7 @@ def test_share_of_errors(app: Application, ask: Ask, spark: SparkSession, tmp_pa
     wanted = [("text/html", 1, 0, 0.0), ("video/mp4", 2, 1, 50.0), ("video/mp4", 1, 0, 0.0)]
     assert found == wanted
     project = app.project()
-    session = AdHoc(spark, project, StateDir.of(project.context), tmp_path / "letters")
+    session = AdHocSession(spark, project, StateDir.of(project.context), tmp_path / "letters")
     text = (APP / "queries" / "error_share.sql").read_text(encoding="utf-8")
     told = to_document(session.run(text))["rows"]
     assert [(kind, events, errors, float(percent)) for kind, _, events, errors, percent in told] == wanted

@@ -104,7 +104,7 @@ def test_rows_are_written_once_and_those_that_fail_are_letters(bench: Bench) -> 
     ]
     assert [key for key, _ in bench.records(bench.other)] == [b"3"]
     # what the steps refuse does not count as given to the sink
-    assert (done.rows_in, done.numbers.rows_out) == (5, 4)
+    assert (done.rows_in, done.counters.rows_out) == (5, 4)
     (letter,) = read_letters(bench.state.dead_letters).to_pylist()
     assert (letter["reason"], letter["stream"]) == ("not-json", "after.0")
 

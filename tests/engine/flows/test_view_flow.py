@@ -11,12 +11,12 @@ import pytest
 
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError, ProjectErrors
-from headrace.engine.adhoc.query import AdHoc
+from headrace.engine.adhoc.query import AdHocSession
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.observe.table_folding import TableFolder
+from headrace.engine.observe.table_compaction import TableCompactor
 from headrace.engine.positions.lag import input_positions
 from headrace.engine.positions.savepoints import Savepoints
-from headrace.engine.positions.upgrade import begin_anew, change_of
+from headrace.engine.positions.upgrade import detect_change, start_new_generation
 from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder
 from headrace.log.tables import TableLog, table_log
@@ -127,7 +127,7 @@ def test_a_view_follows_its_tables(shop: Shop, spark: SparkSession) -> None:
     shop.run()
     assert len(shop.segments("revenue")) == batches, "nothing new, nothing written"
     # tables can be asked as they stand
-    answer = AdHoc(spark, shop.project, shop.state, shop.project.root / "letters").run(
+    answer = AdHocSession(spark, shop.project, shop.state, shop.project.root / "letters").run(
         "SELECT * FROM orders ORDER BY id"
     )
     assert [(row["id"], row["customer"]) for row in answer.to_pylist()] == [(10, 3), (11, 2)]
@@ -160,19 +160,19 @@ def test_folded_tables_give_the_same(shop: Shop, spark: SparkSession) -> None:
     for number in range(50):
         shop.commit(orders=[(number, 1, 1, -1)])
     shop.run("revenue")
-    folder = TableFolder(spark, shop.state, shop.project, least=10)
-    assert folder.look() == ["orders", "customers"]
+    compactor = TableCompactor(spark, shop.state, shop.project, min_files=10)
+    assert compactor.compact() == ["orders", "customers"]
     assert len(shop.log.state("orders", shop.log.end())) <= 2
     shop.commit(orders=[(99, 1, 1, -1), (99, 3, 1, 1)], customers=[(1, "EU", -1), (1, "US", 1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (50, 50)}
     assert shop.log.begin() == 1, "a batch that was under way may still read it"
-    assert folder.look() == []
+    assert compactor.compact() == []
     assert shop.log.begin() == 52, "what nobody needs any more is gone"
     for number in range(12):
         shop.commit(orders=[(number + 200, 3, 1, 1)])
     shop.run("revenue")
-    assert folder.look() == ["orders", "customers"]
+    assert compactor.compact() == ["orders", "customers"]
     shop.commit(orders=[(99, 3, 1, -1)])
     shop.run("revenue")
     assert shop.revenue() == {"US": (61, 61)}
@@ -249,18 +249,18 @@ def test_a_changed_view_begins_anew_beside_what_is_served(tmp_path: Path, spark:
     # written otherwise, it keeps the same
     same = Shop(tmp_path, spark, PROJECT.replace("orders.customer = customers.id", "customers.id=orders.customer"))
     flow = make_plan(same.project, ("revenue",)).flow("revenue")
-    assert change_of(same.project, same.state, flow).verdict.kind == "safe"
+    assert detect_change(same.project, same.state, flow).verdict.kind == "safe"
     more = Shop(tmp_path, spark, PROJECT.replace("sinks: [endpoint]", "sinks: [endpoint, console]"))
-    verdict = change_of(more.project, more.state, make_plan(more.project, ("revenue",)).flow("revenue")).verdict
+    verdict = detect_change(more.project, more.state, make_plan(more.project, ("revenue",)).flow("revenue")).verdict
     assert (verdict.kind, verdict.reasons) == ("new_generation", ("console is new and must hold the whole view",))
     other = Shop(tmp_path, spark, PROJECT.replace("sum(amount)", "max(amount)"))
     flow = make_plan(other.project, ("revenue",)).flow("revenue")
-    change = change_of(other.project, other.state, flow)
+    change = detect_change(other.project, other.state, flow)
     assert change.verdict.kind == "new_generation"
     with pytest.raises(ProjectError) as refused:
         other.starter.start(flow)
     assert refused.value.code == "needs-new-generation"
-    begin_anew(other.project, other.state, change)
+    start_new_generation(other.project, other.state, change)
     other.commit(orders=[(12, 1, 1, 1)])
     other.run("revenue")
     log = LogFolder.of(other.project.context).open("revenue", 2)

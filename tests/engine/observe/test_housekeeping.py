@@ -91,5 +91,5 @@ def test_a_generation_left_lately_stays(tmp_path: Path) -> None:
 def test_the_housekeeper_does_it_all_at_its_first_batch(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
     letters(state.dead_letters, range(60))
-    Housekeeper(state).tidy("counts")
+    Housekeeper(state).clean_up("counts")
     assert len(files(state.dead_letters)) == 1

@@ -28,8 +28,8 @@ from headrace.engine.inputs.heartbeat import heartbeat_file
 from headrace.engine.letters.dead_letter_audit import AuditLog
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter, Measured
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter, MeasuredLag
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.positions.lag import FlowLag, Pace
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.background import Notes
@@ -90,26 +90,26 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def board(project: Project) -> Board:
+def engine_status(project: Project) -> EngineStatus:
     """Two flows: one with everything, one of which nothing is known yet."""
     state = StateDir(Path(project.context.state))
     runs = [FlowRun(flow) for flow in make_plan(project, []).flows]
     notes = Notes()
     lags = LagMeter("shop", project.context, state, runs, notes)
     letters, late = FileCounter(state.dead_letters, "reason"), FileCounter(state.root / "late")
-    board = Board("shop", 1, runs, notes, lags, letters, ClosedLetters(state.dead_letters), late)
+    engine_status = EngineStatus("shop", 1, runs, notes, lags, letters, ClosedLetterCounter(state.dead_letters), late)
     counted = next(run for run in runs if run.plan.name == "counted")
-    counted.works()
-    counted.numbers.take(report())
+    counted.mark_running()
+    counted.counters.take(report())
     splits = {"orders": [Split("orders", 0, 0, 12, 10, 1.5)], "visits": [Split("visits", 0, 0, 5, 5, 0.0)]}
-    lags.measured["counted"] = Measured(FlowLag("counted", "g1", splits, Pace("growing"), {}), NOW)
+    lags.measured["counted"] = MeasuredLag(FlowLag("counted", "g1", splits, Pace("growing"), {}), NOW)
     _write_letters(state, "counted", {"malformed": 2, "no-event-time": 1})
     closed = pa.table({"flow": ["counted"], "generation": ["g1"], "id": ["a"]})
     for _ in range(2):  # marked twice, closed once
         AuditLog(state.dead_letters).append("discarded", closed)
     letters.measure()
-    board.closed.measure()
-    return board
+    engine_status.closed.measure()
+    return engine_status
 
 
 def _write_letters(state: StateDir, flow: str, reasons: dict[str, int]) -> None:
@@ -119,15 +119,15 @@ def _write_letters(state: StateDir, flow: str, reasons: dict[str, int]) -> None:
 
 
 @pytest.fixture
-def server(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServer]:
-    metrics = Metrics(board)
+def server(engine_status: EngineStatus, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusServer]:
+    metrics = Metrics(engine_status)
     metrics.batch_done(SimpleNamespace(name="counted"), report())  # type: ignore[arg-type]
     monkeypatch.setattr("headrace.engine.observe.metrics.ENGINE", tally := Tally())
     tally.add("counted", "noop", "written", 9)
     monkeypatch.setattr("headrace.engine.observe.volumes.ENGINE", tally)
     tally.add_bytes("counted", "noop", 900)
     monkeypatch.setattr("headrace.engine.observe.volumes.step_counts", lambda: {("plain", "texts", "bytes_in"): 70})
-    one = StatusServer(HttpSpec(port=0), board, metrics)
+    one = StatusServer(HttpSpec(port=0), engine_status, metrics)
     yield one
     one.close()
 
@@ -202,29 +202,29 @@ def test_status_has_null_for_the_unknown_and_names_who_holds_the_watermark(serve
     assert plain["late_rows"] is None, "a flow without windows has no late rows"
 
 
-def test_an_idle_report_repeats_no_late_rows(board: Board) -> None:
-    counted = next(run for run in board.runs if run.plan.name == "counted")
-    counted.numbers.take(report(1, rows=0))
-    assert counted.numbers.late_rows == 3
-    assert counted.numbers.rows_in == 100
+def test_an_idle_report_repeats_no_late_rows(engine_status: EngineStatus) -> None:
+    counted = next(run for run in engine_status.runs if run.plan.name == "counted")
+    counted.counters.take(report(1, rows=0))
+    assert counted.counters.late_rows == 3
+    assert counted.counters.rows_in == 100
 
 
-def test_ready_only_when_every_required_flow_runs(server: StatusServer, board: Board) -> None:
+def test_ready_only_when_every_required_flow_runs(server: StatusServer, engine_status: EngineStatus) -> None:
     assert get(server, "/health/live")[0] == 200
     assert get(server, "/health/ready")[0] == 200, "plain is starting, but not required"
-    counted = next(run for run in board.runs if run.plan.name == "counted")
+    counted = next(run for run in engine_status.runs if run.plan.name == "counted")
     counted.degrade(ProjectError("broker-unreachable", "no broker at 127.0.0.1:9"))
     status, text = get(server, "/health/ready")
     assert status == 503
     assert json.loads(text)["reasons"] == [{"flow": "counted", "state": "degraded", "text": "no broker at 127.0.0.1:9"}]
     assert get(server, "/health/live")[0] == 200
-    assert board.document()["problems"][0]["code"] == "broker-unreachable"
+    assert engine_status.document()["problems"][0]["code"] == "broker-unreachable"
 
 
-def test_secrets_in_reasons_are_hidden(board: Board) -> None:
-    board.redact = lambda text: text.replace("hunter2", "****")
-    board.runs[0].degrade(ProjectError("broker-unreachable", "login hunter2 refused"))
-    assert "hunter2" not in json.dumps(board.document()) + json.dumps(board.not_ready())
+def test_secrets_in_reasons_are_hidden(engine_status: EngineStatus) -> None:
+    engine_status.redact = lambda text: text.replace("hunter2", "****")
+    engine_status.runs[0].degrade(ProjectError("broker-unreachable", "login hunter2 refused"))
+    assert "hunter2" not in json.dumps(engine_status.document()) + json.dumps(engine_status.not_ready())
 
 
 def test_unknown_paths_and_methods_are_refused(server: StatusServer) -> None:
@@ -237,10 +237,10 @@ def test_unknown_paths_and_methods_are_refused(server: StatusServer) -> None:
     assert connection.getresponse().status == 403
 
 
-def test_a_busy_port_gives_a_note_and_a_free_one(board: Board) -> None:
+def test_a_busy_port_gives_a_note_and_a_free_one(engine_status: EngineStatus) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = StatusServer(HttpSpec(port=port), board, Metrics(board))
+        server = StatusServer(HttpSpec(port=port), engine_status, Metrics(engine_status))
         assert server.note is not None
         assert str(port) in server.note
         assert get(server, "/health/live")[0] == 200
@@ -255,17 +255,17 @@ def test_only_this_machine_may_ask(tmp_path: Path, host: str) -> None:
     assert refused.value.code == "not-loopback"
 
 
-def test_letters_are_counted_once_per_file(board: Board) -> None:
-    folder = board.letters._folder / "counted" / "orders"
-    board.letters.measure()
-    assert board.letters.of("counted") == 3
+def test_letters_are_counted_once_per_file(engine_status: EngineStatus) -> None:
+    folder = engine_status.letters._folder / "counted" / "orders"
+    engine_status.letters.measure()
+    assert engine_status.letters.of("counted") == 3
     pq.write_table(pa.table({"reason": ["malformed"]}), folder / "b.parquet")
-    board.letters.measure()
-    assert board.letters.counts["counted"] == {"malformed": 3, "no-event-time": 1}
+    engine_status.letters.measure()
+    assert engine_status.letters.counts["counted"] == {"malformed": 3, "no-event-time": 1}
     (folder / "a.parquet").unlink()
-    board.letters.measure()
-    assert board.letters.of("counted") == 1
-    assert board.letters.per_minute() is not None
+    engine_status.letters.measure()
+    assert engine_status.letters.of("counted") == 1
+    assert engine_status.letters.per_minute() is not None
 
 
 def test_a_stream_that_is_idle_and_read_to_its_end_gets_a_heartbeat(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_stream_that_is_idle_and_read_to_its_end_gets_a_heartbeat(tmp_path: Pa
     project = load(tmp_path)
     state = StateDir(Path(project.context.state))
     run = FlowRun(make_plan(project, ["counted"]).flows[0])
-    run.works()
+    run.mark_running()
     meter = LagMeter("shop", project.context, state, [run], Notes())
     run.caught_up, run.since = True, datetime.now(UTC) - timedelta(seconds=10)
     meter.measure()

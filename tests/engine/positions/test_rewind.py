@@ -14,14 +14,23 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.engine.state.test_checkpoints import write_batch
 
+from headrace.core.capabilities import Rewind, Rewindable
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.positions import AtOffset, Earliest, Latest, Position, Positions, Split, SplitScope, Target
-from headrace.core.sink import Rewind, Sink
+from headrace.core.sink import Sink
 from headrace.core.source import RowSource
 from headrace.engine.positions.lag import LagProbe, pace
-from headrace.engine.positions.positions import Moment, PositionLog, lag_of, log_file, read_log, thinned
-from headrace.engine.positions.rewind import Copy, Rewinder, stopped
+from headrace.engine.positions.positions import (
+    PositionEntry,
+    PositionLog,
+    log_file,
+    read_log,
+    thin_entries,
+    unread_records,
+)
+from headrace.engine.positions.rewind import Rewinder, while_stopped
+from headrace.engine.positions.rewind_plan import CheckpointCopy
 from headrace.engine.positions.savepoints import Savepoints
 from headrace.engine.positions.topics import check_topics
 from headrace.engine.state.state import StateDir
@@ -71,7 +80,7 @@ class ShelfSource(RowSource):
         raise AssertionError("no Spark here")
 
 
-class Place:
+class RewindSetup:
     """A flow on disk."""
 
     def __init__(self, folder: Path, *sinks: Sink, state: tuple[str, ...] = ()) -> None:
@@ -92,9 +101,9 @@ class Place:
 
 
 def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
-    place = Place(tmp_path, LakeSink(path="t"), LakeSink(path="k", key=["n"]), NoopSink(), state=("group",))
-    place.batches(20, 60)
-    plan = place.rewinder.to_position(AtOffset(30), SplitScope())
+    setup = RewindSetup(tmp_path, LakeSink(path="t"), LakeSink(path="k", key=["n"]), NoopSink(), state=("group",))
+    setup.batches(20, 60)
+    plan = setup.rewinder.to_position(AtOffset(30), SplitScope())
     assert plan.to_json()["moves"] == [
         {"stream": "books", "topic": "shelf", "partition": 0, "from": 60, "to": 30, "records": 30}
     ]
@@ -103,21 +112,21 @@ def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
         "30 records are read again: their rows replace those of the same key",
         "30 records are read again: nothing is kept here",
     ]
-    assert "state (group) begins empty" in " ".join(plan.warnings)
-    assert plan.kept == (place.state.current("reads").id, 0)
-    assert place.rewinder.to_position(Latest(), SplitScope()).skipped == 40
+    assert "state (group) starts empty" in " ".join(plan.warnings)
+    assert plan.last_kept == (setup.state.current("reads").id, 0)
+    assert setup.rewinder.to_position(Latest(), SplitScope()).skipped == 40
 
 
 def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.batches(20, 60)
-    first = place.state.current("reads")
-    second = place.rewinder.execute(place.rewinder.to_position(AtOffset(30), SplitScope()))
-    assert place.state.current("reads") == second
+    setup = RewindSetup(tmp_path)
+    setup.batches(20, 60)
+    first = setup.state.current("reads")
+    second = setup.rewinder.execute(setup.rewinder.to_position(AtOffset(30), SplitScope()))
+    assert setup.state.current("reads") == second
     assert second.manifest.start == {"books": {"shelf": {"0": 30}}}
     assert second.manifest.base == {"generation": first.id, "batch": 0}
     assert first.checkpoint.committed() is not None
-    third = place.rewinder.execute(place.rewinder.to_copy(Copy("g", first)))
+    third = setup.rewinder.execute(setup.rewinder.to_checkpoint(CheckpointCopy("g", first)))
     committed = third.checkpoint.committed()
     assert committed is not None
     assert (committed.batch_id, committed.ends) == (1, ({"shelf": {"0": 60}},))
@@ -125,27 +134,27 @@ def test_a_rewind_is_a_new_generation_and_the_old_one_can_be_gone_back_to(tmp_pa
 
 
 def test_replacing_begins_where_a_batch_ended(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.batches(20, 60, 90)
-    plan = place.rewinder.to_position(AtOffset(75), SplitScope(), replace=True)
+    setup = RewindSetup(tmp_path)
+    setup.batches(20, 60, 90)
+    plan = setup.rewinder.to_position(AtOffset(75), SplitScope(), replace=True)
     assert plan.start == {"books": {"shelf": {"0": 60}}}
-    assert plan.kept == (place.state.current("reads").id, 1)
+    assert plan.last_kept == (setup.state.current("reads").id, 1)
     with pytest.raises(ProjectError) as refused:
-        place.rewinder.to_position(AtOffset(15), SplitScope(), replace=True)
+        setup.rewinder.to_position(AtOffset(15), SplitScope(), replace=True)
     assert refused.value.code == "rewind-no-boundary"
-    everything = place.rewinder.to_position(Earliest(), SplitScope(), replace=True)
-    assert everything.kept is None
-    assert "records before 10 are no longer there" in " ".join(everything.warnings)
+    everything = setup.rewinder.to_position(Earliest(), SplitScope(), replace=True)
+    assert everything.last_kept is None
+    assert "records before 10 have expired" in " ".join(everything.warnings)
 
 
 def test_batches_of_earlier_generations_count_as_far_as_they_were_kept(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.batches(20, 40, 60)
-    first = place.state.current("reads").id
-    place.rewinder.execute(place.rewinder.to_position(AtOffset(40), SplitScope()))
-    place.batches(70)
-    assert place.rewinder.to_position(AtOffset(65), SplitScope()).kept == (first, 1)
-    assert place.rewinder.to_position(AtOffset(80), SplitScope()).kept == (place.state.current("reads").id, 0)
+    setup = RewindSetup(tmp_path)
+    setup.batches(20, 40, 60)
+    first = setup.state.current("reads").id
+    setup.rewinder.execute(setup.rewinder.to_position(AtOffset(40), SplitScope()))
+    setup.batches(70)
+    assert setup.rewinder.to_position(AtOffset(65), SplitScope()).last_kept == (first, 1)
+    assert setup.rewinder.to_position(AtOffset(80), SplitScope()).last_kept == (setup.state.current("reads").id, 0)
 
 
 def lake_rows(path: Path) -> list[int]:
@@ -159,19 +168,19 @@ def append(path: Path, number: int, mark: str | None, batch: int = 0) -> None:
 
 
 def test_a_lake_table_goes_back_to_the_version_of_a_batch(tmp_path: Path) -> None:
-    place = Place(tmp_path, LakeSink(path="t"))
-    place.batches(20, 40, 60)
-    first = place.state.current("reads")
+    setup = RewindSetup(tmp_path, LakeSink(path="t"))
+    setup.batches(20, 40, 60)
+    first = setup.state.current("reads")
     for batch in range(3):
         append(tmp_path / "t", batch, f"headrace.reads.{first.id}.0-lake", batch)
-    plan = place.rewinder.to_position(AtOffset(40), SplitScope(), replace=True)
+    plan = setup.rewinder.to_position(AtOffset(40), SplitScope(), replace=True)
     assert plan.effects[0][1].startswith("the table goes back to version 1 (1 commits")
-    second = place.rewinder.execute(plan)
+    second = setup.rewinder.execute(plan)
     assert lake_rows(tmp_path / "t") == [0, 1]
     append(tmp_path / "t", 7, f"headrace.reads.{second.id}.0-lake", 0)
-    place.rewinder.execute(place.rewinder.to_copy(Copy("g", first), replace=True))
+    setup.rewinder.execute(setup.rewinder.to_checkpoint(CheckpointCopy("g", first), replace=True))
     assert lake_rows(tmp_path / "t") == [0, 1, 2], "the first life as it was"
-    place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
+    setup.rewinder.execute(setup.rewinder.to_position(Earliest(), SplitScope(), replace=True))
     assert lake_rows(tmp_path / "t") == []
 
 
@@ -184,23 +193,23 @@ def test_a_lake_table_goes_back_to_the_version_of_a_batch(tmp_path: Path) -> Non
     ],
 )
 def test_rows_that_would_be_lost_for_ever_are_not_taken_back(tmp_path: Path, mark: str | None, code: str) -> None:
-    place = Place(tmp_path, LakeSink(path="t"))
-    place.batches(20, 40)
-    current = place.state.current("reads")
+    setup = RewindSetup(tmp_path, LakeSink(path="t"))
+    setup.batches(20, 40)
+    current = setup.state.current("reads")
     append(tmp_path / "t", 0, f"headrace.reads.{current.id}.0-lake", 0)
     append(tmp_path / "t", 9, mark)
     append(tmp_path / "t", 1, f"headrace.reads.{current.id}.0-lake", 1)
     with pytest.raises(ProjectError) as refused:
-        place.rewinder.to_position(AtOffset(20), SplitScope(), replace=True)
+        setup.rewinder.to_position(AtOffset(20), SplitScope(), replace=True)
     assert (refused.value.code, refused.value.exit_code) == (code, Exit.CONFLICT)
-    assert place.state.current("reads") == current
+    assert setup.state.current("reads") == current
     assert lake_rows(tmp_path / "t") == [0, 1, 9]
 
 
 def test_files_of_later_batches_are_deleted(tmp_path: Path) -> None:
-    place = Place(tmp_path, FilesSink(path="out", partition_by=[]))
-    place.batches(20, 40, 60)
-    name = place.state.current("reads").id.replace("-", "_")
+    setup = RewindSetup(tmp_path, FilesSink(path="out", partition_by=[]))
+    setup.batches(20, 40, 60)
+    name = setup.state.current("reads").id.replace("-", "_")
     folder, workshop = tmp_path / "out" / "dt=1", tmp_path / ".out.headrace"
     (workshop / "staging" / f"reads-0_files-{name}-00000003").mkdir(parents=True)
     (workshop / "commits").mkdir()
@@ -209,9 +218,9 @@ def test_files_of_later_batches_are_deleted(tmp_path: Path) -> None:
     for batch in range(3):
         (folder / f"reads-0_files-{name}-{batch:08d}-0000.json").write_text("1")
     (folder / f"other-0_files-{name}-00000002-0000.json").write_text("1")
-    plan = place.rewinder.to_position(AtOffset(45), SplitScope(), replace=True)
+    plan = setup.rewinder.to_position(AtOffset(45), SplitScope(), replace=True)
     assert plan.effects[0][1] == "1 file of later batches are deleted; 20 records are read again"
-    place.rewinder.execute(plan)
+    setup.rewinder.execute(plan)
     left = sorted(path.name for path in folder.iterdir())
     assert left == [
         f"other-0_files-{name}-00000002-0000.json",
@@ -221,7 +230,7 @@ def test_files_of_later_batches_are_deleted(tmp_path: Path) -> None:
     assert list(workshop.rglob("*reads*")) == []
 
 
-class Stubborn(NoopSink):
+class FailingSink(NoopSink, Rewindable):
     """Fails the first time it is to take something back."""
 
     def take_back(self, rewind: Rewind) -> None:
@@ -233,35 +242,35 @@ class Stubborn(NoopSink):
 
 
 def test_an_interrupted_rewind_is_finished_before_the_flow_starts(tmp_path: Path) -> None:
-    from headrace.engine.positions.rewind import finish_take_back
+    from headrace.engine.positions.rewind import finish_row_removal
 
-    place = Place(tmp_path, Stubborn())
-    place.batches(20)
+    setup = RewindSetup(tmp_path, FailingSink())
+    setup.batches(20)
     with pytest.raises(ProjectError):
-        place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope(), replace=True))
-    current = place.state.current("reads")
+        setup.rewinder.execute(setup.rewinder.to_position(Earliest(), SplitScope(), replace=True))
+    current = setup.state.current("reads")
     assert current.manifest.reason == "rewind to earliest"
     for _ in range(2):
-        finish_take_back(place.flow, current, place.context)
+        finish_row_removal(setup.flow, current, setup.context)
     assert (tmp_path / "done").exists()
     assert not list(current.folder.glob("take_back*"))
 
 
 def test_a_savepoint_is_a_copy_that_later_batches_do_not_touch(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    savepoints = Savepoints(place.state, "reads")
-    with pytest.raises(ProjectError, match="no batch yet"):
-        savepoints.create(place.flow, place.context)
-    place.batches(20, 40)
-    made = savepoints.create(place.flow, place.context, "here")
-    place.batches(60)
+    setup = RewindSetup(tmp_path)
+    savepoints = Savepoints(setup.state, "reads")
+    with pytest.raises(ProjectError, match="no committed batch"):
+        savepoints.create(setup.flow, setup.context)
+    setup.batches(20, 40)
+    made = savepoints.create(setup.flow, setup.context, "here")
+    setup.batches(60)
     committed = made.generation.checkpoint.committed()
     assert committed is not None
-    assert committed.batch_id == made.note.batch == 1
-    assert made.note.positions == {"books": {"shelf": {"0": 40}}}
-    original = place.state.current("reads").checkpoint_folder / "offsets" / "0"
+    assert committed.batch_id == made.info.batch == 1
+    assert made.info.positions == {"books": {"shelf": {"0": 40}}}
+    original = setup.state.current("reads").checkpoint_folder / "offsets" / "0"
     assert original.samefile(made.folder / "checkpoint" / "offsets" / "0"), "a link costs no room"
-    generation = place.rewinder.execute(place.rewinder.to_copy(Copy("savepoint here", made.generation)))
+    generation = setup.rewinder.execute(setup.rewinder.to_checkpoint(CheckpointCopy("savepoint here", made.generation)))
     savepoints.delete("here")
     assert savepoints.all() == []
     assert generation.checkpoint.committed() == committed
@@ -280,47 +289,47 @@ def test_a_savepoint_is_a_copy_that_later_batches_do_not_touch(tmp_path: Path) -
     ],
 )
 def test_names_of_savepoints_are_checked(tmp_path: Path, name: str, code: str) -> None:
-    place = Place(tmp_path)
-    place.batches(20)
-    savepoints = Savepoints(place.state, "reads")
-    savepoints.create(place.flow, place.context, "here")
+    setup = RewindSetup(tmp_path)
+    setup.batches(20)
+    savepoints = Savepoints(setup.state, "reads")
+    savepoints.create(setup.flow, setup.context, "here")
     with pytest.raises(ProjectError) as refused:
-        savepoints.create(place.flow, place.context, name)
+        savepoints.create(setup.flow, setup.context, name)
     assert refused.value.code == code
 
 
 def test_no_savepoint_while_a_batch_is_half_done_and_a_rewind_says_so(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.batches(20)
-    write_batch(place.state.current("reads").checkpoint_folder, 1, {"shelf": {"0": 30}}, done=False)
+    setup = RewindSetup(tmp_path)
+    setup.batches(20)
+    write_batch(setup.state.current("reads").checkpoint_folder, 1, {"shelf": {"0": 30}}, done=False)
     with pytest.raises(ProjectError) as refused:
-        Savepoints(place.state, "reads").create(place.flow, place.context)
+        Savepoints(setup.state, "reads").create(setup.flow, setup.context)
     assert (refused.value.code, refused.value.exit_code) == ("batch-in-flight", Exit.CONFLICT)
-    assert "not finished" in place.rewinder.to_position(Earliest(), SplitScope()).warnings[0]
+    assert "unfinished" in setup.rewinder.to_position(Earliest(), SplitScope()).warnings[0]
 
 
 def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    with place.state.lock(), pytest.raises(ProjectError) as refused, stopped(place.state, "reads"):
+    setup = RewindSetup(tmp_path)
+    with setup.state.lock(), pytest.raises(ProjectError) as refused, while_stopped(setup.state, "reads"):
         pass
     assert (refused.value.code, refused.value.exit_code) == ("flow-running", Exit.CONFLICT)
-    with stopped(place.state, "reads"):
+    with while_stopped(setup.state, "reads"):
         pass
 
 
 def test_a_recreated_topic_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(tmp_path)
-    generation = place.state.current("reads")
+    setup = RewindSetup(tmp_path)
+    generation = setup.state.current("reads")
     for _ in range(2):
-        check_topics(place.flow, generation, place.context)
+        check_topics(setup.flow, generation, setup.context)
     assert generation.manifest.topics == {"books/shelf": "first"}
     monkeypatch.setattr(ShelfPositions, "id", "second")
     with pytest.raises(ProjectError) as refused:
-        check_topics(place.flow, generation, place.context)
+        check_topics(setup.flow, generation, setup.context)
     assert (refused.value.code, refused.value.exit_code) == ("topic-recreated", Exit.CONFLICT)
     assert "headrace rewind reads --to earliest" in (refused.value.hint or "")
-    fresh = place.rewinder.execute(place.rewinder.to_position(Earliest(), SplitScope()))
-    check_topics(place.flow, fresh, place.context)
+    fresh = setup.rewinder.execute(setup.rewinder.to_position(Earliest(), SplitScope()))
+    check_topics(setup.flow, fresh, setup.context)
 
 
 PROGRESS: Mapping[str, Any] = {
@@ -332,30 +341,30 @@ PROGRESS: Mapping[str, Any] = {
 
 
 def test_the_log_of_positions_is_kept_by_time_and_bounded(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.batches(20)
+    setup = RewindSetup(tmp_path)
+    setup.batches(20)
     now = [1_000_000.0]
-    log = PositionLog(place.state, max_bytes=4000, clock=lambda: now[0])
-    log.batch_done(place.flow, PROGRESS)
-    log.batch_done(place.flow, PROGRESS)
-    generation = place.state.current("reads")
-    assert read_log(generation) == [Moment(1_000_000.0, 0, ({"shelf": {"0": 20}},), 30)], "once a second at most"
+    log = PositionLog(setup.state, max_bytes=4000, clock=lambda: now[0])
+    log.batch_done(setup.flow, PROGRESS)
+    log.batch_done(setup.flow, PROGRESS)
+    generation = setup.state.current("reads")
+    assert read_log(generation) == [PositionEntry(1_000_000.0, 0, ({"shelf": {"0": 20}},), 30)], "once a second at most"
     with log_file(generation).open("a") as file:
         file.write('{"t": 1')  # a crash while writing
     for _ in range(2000):
         now[0] += 30
-        log.batch_done(place.flow, PROGRESS)
+        log.batch_done(setup.flow, PROGRESS)
     assert log_file(generation).stat().st_size < 5000
     moments = read_log(generation)
     assert moments[-1].time == now[0]
     assert moments[0].time < now[0] - 3600
     now[0] += 8 * 86_400
-    assert thinned(moments, now[0], timedelta(days=7).total_seconds()) == []
+    assert thin_entries(moments, now[0], timedelta(days=7).total_seconds()) == []
 
 
 def test_positions_are_thinner_the_older_they_are() -> None:
-    moments = [Moment(float(t), t, (), None) for t in range(0, 200_000, 10)]
-    kept = thinned(moments, 200_000.0, 7 * 86_400.0)
+    moments = [PositionEntry(float(t), t, (), None) for t in range(0, 200_000, 10)]
+    kept = thin_entries(moments, 200_000.0, 7 * 86_400.0)
     recent = [m for m in kept if m.time >= 200_000 - 3600]
     assert len(recent) == 360
     assert 1300 < len([m for m in kept if 200_000 - 86_400 <= m.time < 200_000 - 3600]) < 1400
@@ -363,8 +372,8 @@ def test_positions_are_thinner_the_older_they_are() -> None:
 
 
 def test_lag_is_taken_from_reports_where_they_have_it() -> None:
-    assert lag_of(PROGRESS) == 30
-    assert lag_of({"sources": [{"endOffset": "7", "latestOffset": None}]}) is None
+    assert unread_records(PROGRESS) == 30
+    assert unread_records({"sources": [{"endOffset": "7", "latestOffset": None}]}) is None
 
 
 @pytest.mark.parametrize(
@@ -386,13 +395,13 @@ def test_a_pace_has_a_trend_and_an_end(
 
 
 def test_a_probe_reads_position_and_pace_without_spark(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    probe = LagProbe("p", place.flow, place.context)
+    setup = RewindSetup(tmp_path)
+    probe = LagProbe("p", setup.flow, setup.context)
     assert probe.measure(None).to_json()["lag"] is None
-    place.batches(20)
-    PositionLog(place.state, clock=lambda: time.time() - 10).batch_done(place.flow, PROGRESS)
-    place.batches(40)
-    found = probe.measure(place.state.current("reads"))
+    setup.batches(20)
+    PositionLog(setup.state, clock=lambda: time.time() - 10).batch_done(setup.flow, PROGRESS)
+    setup.batches(40)
+    found = probe.measure(setup.state.current("reads"))
     assert (found.records, found.seconds) == (60, 0.0)
     assert found.pace.trend == "growing"
     said = json.loads(json.dumps(found.to_json()))

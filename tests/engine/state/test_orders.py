@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.engine.supervise.test_runner import PROJECT, Engine, Starter, board, engine, project, quick
+from tests.engine.supervise.test_runner import PROJECT, Engine, FakeStarter, engine, project, short_pauses, status_of
 
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.orders import Orders, give_order, last_order
@@ -19,7 +19,7 @@ from headrace.project.loader import Project, load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["engine", "project", "quick"]
+__all__ = ["engine", "project", "short_pauses"]
 
 
 def test_an_order_is_news_once_and_a_folder_that_is_away_has_none(tmp_path: Path) -> None:
@@ -45,15 +45,15 @@ def test_one_flow_is_stopped_and_started_again_and_the_other_is_untouched(engine
     order = give_order(engine.starter.state, "first", "stopped")
     engine.until_state("first", "stopped")
     assert not query.isActive
-    assert engine.run("first").stop == order
-    document = board(engine, project).document()
+    assert engine.run("first").stop_order == order
+    document = status_of(engine, project).document()
     assert document["ready"], "it is stopped because somebody wants it so"
     assert document["flow_list"][0]["stop"] == {"by": order.by, "at": order.at}
     assert len(engine.starter.queries["second"]) == 1
     give_order(engine.starter.state, "first", "running")
     engine.until_state("first", "running")
     assert len(engine.starter.queries["first"]) == 2
-    assert engine.run("first").stop is None
+    assert engine.run("first").stop_order is None
     assert engine.run("first").restarts == 0, "that was no failure"
     assert engine.query("second").isActive
 
@@ -83,10 +83,10 @@ def test_a_flow_that_waits_for_something_can_be_stopped(engine: Engine) -> None:
     engine.until_state("first", "degraded")
     give_order(engine.starter.state, "first", "stopped")
     engine.until_state("first", "stopped")
-    assert engine.run("first").trouble is None
+    assert engine.run("first").pending_restart is None
 
 
-def test_the_order_holds_for_the_next_engine(project: Project, quick: None) -> None:
+def test_the_order_holds_for_the_next_engine(project: Project, short_pauses: None) -> None:
     give_order(StateDir(Path(project.context.state)), "first", "stopped")
     one = Engine(project)
     one.until_state("first", "stopped")
@@ -96,10 +96,10 @@ def test_the_order_holds_for_the_next_engine(project: Project, quick: None) -> N
     one.thread.join(10)
 
 
-def test_until_caught_up_a_stopped_flow_is_left_out(project: Project, quick: None) -> None:
+def test_until_caught_up_a_stopped_flow_is_left_out(project: Project, short_pauses: None) -> None:
     state = StateDir(Path(project.context.state))
     give_order(state, "first", "stopped")
-    starter = Starter(project, state)
+    starter = FakeStarter(project, state)
     starter.until_caught_up = True
     (run,) = Runner(starter, make_plan(project, ["first"])).run(seconds=30)  # type: ignore[arg-type]
     assert (run.state, run.error, starter.queries) == ("stopped", None, {})
@@ -119,7 +119,7 @@ def test_a_change_of_mind_while_it_stops(engine: Engine, monkeypatch: pytest.Mon
     give_order(engine.starter.state, "first", "stopped")
     assert told.wait(10)
     give_order(engine.starter.state, "first", "running")
-    engine.until(lambda: engine.run("first").renewal is not None)
+    engine.until(lambda: engine.run("first").new_plan is not None)
     stops.set()
     engine.until(lambda: len(engine.starter.queries["first"]) == 2)
     engine.until_state("first", "running")

@@ -20,11 +20,11 @@ from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch, read_letters
 from headrace.engine.letters.late_rows import LateBox, read_late
 from headrace.engine.observe.housekeeping import merge_files, remove_old_generations
-from headrace.engine.observe.probes import ClosedLetters, FileCounter
-from headrace.engine.positions.positions import PositionLog, known_batches, log_file, read_log
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter
+from headrace.engine.positions.positions import PositionLog, known_batch_ends, log_file, read_log
 from headrace.engine.state.batch_clock import BatchTimes
 from headrace.engine.state.state import StateDir
-from headrace.engine.supervise.health import Health, unwritable
+from headrace.engine.supervise.health import Health, check_writable
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_letters_are_kept_listed_closed_and_counted(state: StateDir) -> None:
         book.history.append("replayed", shelf.index.slice(3, 1), replay="r1")
     assert LetterFilter().of(book.shelf("copies").index).num_rows == 16
     assert read_letters(folder).num_rows == 20
-    counter, closed = FileCounter(folder, "reason"), ClosedLetters(folder)
+    counter, closed = FileCounter(folder, "reason"), ClosedLetterCounter(folder)
     for meter in (counter, closed, counter, closed):
         meter.measure()
     assert (counter.counts, closed.of("copies")) == ({"copies": {"malformed": 20}}, 4)
@@ -114,14 +114,14 @@ def test_positions_are_logged_every_ten_seconds_and_stay_small(state: StateDir) 
     generation = state.current("copies")
     assert [moment.batch for moment in read_log(generation)][-3:] == [34, 36, 38]
     assert log_file(generation).stat().st_size < 2100
-    assert known_batches(generation).keys() == set(range(40))
+    assert known_batch_ends(generation).keys() == set(range(40))
 
 
 def test_heartbeats_and_health(state: StateDir) -> None:
     write_heartbeat(state, "copies", "orders", 5)
     current = state.current("copies").id
     assert read_heartbeat(heartbeat_file(state, "copies", "orders"), current) == 5
-    assert unwritable(state.root) is None
+    assert check_writable(state.root) is None
     assert [one.name for one in state.root.rglob(".probe*")] == []
     project: Any = SimpleNamespace()
     with state.lock():

@@ -14,18 +14,19 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from tests.engine.state.test_checkpoints import write_batch
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, Rewind, candidate_effect
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
-from headrace.core.sink import Rewind, Side, Sink
-from headrace.engine.flows.flow import FlowStarter, with_side_sinks
+from headrace.core.sink import Sink
+from headrace.engine.flows.flow import FlowStarter, with_candidate_sinks
 from headrace.engine.observe.housekeeping import remove_old_generations
-from headrace.engine.positions.rewind import stopped
-from headrace.engine.positions.upgrade import change_of, settle
+from headrace.engine.positions.rewind import while_stopped
+from headrace.engine.positions.upgrade import detect_change, resolve_generation
 from headrace.engine.state.checkpoints import Checkpoint
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
-from headrace.engine.supervise import candidate, candidate_switch
+from headrace.engine.supervise import candidate, candidate_alignment, candidate_switch
 from headrace.engine.supervise.background import Notes
 from headrace.plan.model import FlowPlan
 from headrace.plan.planner import make_plan
@@ -61,7 +62,7 @@ class Shop:
         self.folder = folder
         self.state = StateDir(folder / ".headrace")
         self.write(OLD)
-        self.first = settle(self.project, self.state, self.flow)
+        self.first = resolve_generation(self.project, self.state, self.flow)
         write_batch(self.first.checkpoint_folder, 0, {"orders": {"0": 5, "1": 7}})
 
     def write(self, sql: str, keys: str = "", project: str = PROJECT) -> None:
@@ -76,11 +77,11 @@ class Shop:
     def flow(self) -> FlowPlan:
         return make_plan(self.project).flow("sums")
 
-    def begin(self) -> Generation:
-        return candidate.begin_beside(self.project, self.state, change_of(self.project, self.state, self.flow))
+    def start_candidate(self) -> Generation:
+        return candidate.start_candidate(self.project, self.state, detect_change(self.project, self.state, self.flow))
 
     def effects(self) -> list[tuple[str, str]]:
-        return candidate.effects(self.project, self.state, change_of(self.project, self.state, self.flow))
+        return candidate.candidate_effects(self.project, self.state, detect_change(self.project, self.state, self.flow))
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_definition_can_be_run_after_all_files_have_changed(shop: Shop) -> Non
     then = load_definition(shop.project, shop.first.definition.read_text(), "then")
     assert then.sql_of("sums") == OLD
     assert then.context == shop.project.context
-    assert candidate.running(shop.project, shop.state, "sums").flow.sql != shop.flow.sql
+    assert candidate.running_definition(shop.project, shop.state, "sums").flow.sql != shop.flow.sql
 
 
 def test_a_definition_holds_references_not_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ profiles: {p: {state: elsewhere}}
 
 def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     generations = shop.state.generations("sums")
     assert (generations.current(), generations.candidate()) == (shop.first, made)
     assert made.manifest.parent == shop.first.id
@@ -142,12 +143,12 @@ def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
 
 def test_a_candidate_is_kept_and_nothing_else_moves(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     made.describe(replace(made.manifest, parent=None, created_at="2020-01-01T00:00:00+00:00"))
     assert remove_old_generations(shop.state.generations("sums"), timedelta(0)) == []
 
     def change() -> None:
-        with stopped(shop.state, "sums"):
+        with while_stopped(shop.state, "sums"):
             pass
 
     assert code_of(change) == "candidate-exists"
@@ -157,16 +158,16 @@ def test_a_candidate_is_kept_and_nothing_else_moves(shop: Shop) -> None:
 def test_the_file_must_be_what_the_candidate_is_built_for(shop: Shop) -> None:
     assert candidate.candidate_change(shop.project, shop.state, shop.flow) is None
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     change = candidate.candidate_change(shop.project, shop.state, shop.flow)
     assert change is not None
-    assert (change.generation, change.beside) == (made, shop.first.id)
-    assert candidate.other_than_candidate(shop.project, change) is None
+    assert (change.generation, change.running) == (made, shop.first.id)
+    assert candidate.candidate_mismatch(shop.project, change) is None
     shop.write(OLD)
     for _begun in (False, True):
         change = candidate.candidate_change(shop.project, shop.state, shop.flow)
         assert change is not None
-        error = candidate.other_than_candidate(shop.project, change)
+        error = candidate.candidate_mismatch(shop.project, change)
         assert error is not None
         assert error.code == "candidate-other"
         write_batch(made.checkpoint_folder, 0, {"orders": {"0": 1}})
@@ -174,7 +175,7 @@ def test_the_file_must_be_what_the_candidate_is_built_for(shop: Shop) -> None:
 
 def test_what_cannot_be_built_beside_is_refused(shop: Shop) -> None:
     shop.write(NEW)
-    assert [effect[:24] for _sink, effect in shop.effects()] == ["lake/sums__NEW is filled", "what is there stays; it "]
+    assert [effect[:24] for _sink, effect in shop.effects()] == ["lake/sums__NEW is filled", "existing rows stay; rows"]
     shop.write(NEW, keys="mode: batch")
     assert code_of(shop.effects) == "beside-unsupported"
     shop.write(NEW, project=PROJECT.replace("watermark: 10s", "watermark: 10s, idle: 1min"))
@@ -214,24 +215,24 @@ SINKS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(kinds("sinks").keys() - {"list"}))
+@pytest.mark.parametrize("name", sorted(SINKS))
 def test_every_sink_says_where_a_candidate_writes(name: str, tmp_path: Path) -> None:
     options, expected = SINKS[name]
     sink = kinds("sinks")[name](**options)
     assert isinstance(sink, Sink)
-    side = Side("f", "s", "g2-abc", Context(tmp_path, str(tmp_path)))
+    side = Candidate("f", "s", "g2-abc", Context(tmp_path, str(tmp_path)))
     if expected == "refused":
-        assert code_of(lambda: sink.beside_effect(side)) == "beside-unsupported"
+        assert code_of(lambda: candidate_effect(sink, side)) == "beside-unsupported"
         return
-    target = sink.beside(side)
-    assert (target.target if target is not None else "nothing") == expected
+    target = sink.candidate_sink(side).target if isinstance(sink, BuildsCandidate) else "nothing"
+    assert target == expected
     if name != "postgres":  # which asks its server
-        assert sink.beside_effect(side)
+        assert candidate_effect(sink, side)
 
 
 def test_a_table_that_others_write_to_is_not_replaced(tmp_path: Path) -> None:
     sink, rows = LakeSink(path="sums"), pa.table({"n": [1]})
-    side = Side("f", "lake-1", "g2-abc", Context(tmp_path, str(tmp_path)))
+    side = Candidate("f", "lake-1", "g2-abc", Context(tmp_path, str(tmp_path)))
 
     def write(app: str | None) -> None:
         mark = None if app is None else CommitProperties(app_transactions=[Transaction(app, 0)])
@@ -239,13 +240,13 @@ def test_a_table_that_others_write_to_is_not_replaced(tmp_path: Path) -> None:
 
     write("headrace.f.g1-abc.lake-1")
     write("headrace.f.replay-77.lake-1")
-    assert "sums__g2-abc" in sink.beside_effect(side)
+    assert "sums__g2-abc" in sink.candidate_effect(side)
     write("headrace.ff.g1-abc.lake-1")
-    assert code_of(lambda: sink.beside_effect(side)) == "beside-others-wrote"
+    assert code_of(lambda: sink.candidate_effect(side)) == "beside-others-wrote"
 
 
 def test_a_candidate_writes_beside_or_nothing(shop: Shop) -> None:
-    written = with_side_sinks(shop.flow, "g2-abc", shop.project.context)
+    written = with_candidate_sinks(shop.flow, "g2-abc", shop.project.context)
     assert [step.sink.target for step in written.sinks] == ["lake/sums__g2-abc"]
     assert written.sinks[0].id == shop.flow.sinks[0].id, "batch marks go by the id"
 
@@ -272,40 +273,40 @@ def test_how_far_readers_are_is_compared_part_by_part(tmp_path: Path) -> None:
         "a": {"0": 5, "1": 1},
         "b": {"0": 4},
     }
-    is_there = candidate_switch._is_there
-    assert is_there({"s": {"a:0": (3,), "a:1": (1,)}}, {"s": {"a:0": (3,)}})
-    assert not is_there({"s": {"a:0": (3,)}}, {"s": {"a:0": (3,), "a:1": (1,)}})
-    assert is_there({}, {"s": {"a:0": (0,)}}), "an empty topic is no reason to wait"
+    has_reached = candidate_alignment.has_reached
+    assert has_reached({"s": {"a:0": (3,), "a:1": (1,)}}, {"s": {"a:0": (3,)}})
+    assert not has_reached({"s": {"a:0": (3,)}}, {"s": {"a:0": (3,), "a:1": (1,)}})
+    assert has_reached({}, {"s": {"a:0": (0,)}}), "an empty topic is no reason to wait"
 
 
 def test_a_switch_that_was_cut_off_is_finished(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     side = shop.folder / "lake" / f"sums__{made.id}"
     write_deltalake(str(side), pa.table({"n": [1]}))
     write_batch(made.checkpoint_folder, 0, {"orders": {"0": 5, "1": 7}})
-    candidate.begin_publishing(made, shop.first)
-    assert code_of(lambda: candidate.abandon(shop.project, shop.state, "sums")) == "candidate-publishing"
+    candidate.mark_publishing(made, shop.first)
+    assert code_of(lambda: candidate.abandon_candidate(shop.project, shop.state, "sums")) == "candidate-publishing"
     starter = FlowStarter(shop.project, shop.state, None)  # type: ignore[arg-type]
-    (run,) = candidate_switch.runs_of(starter, make_plan(shop.project), Notes())
-    assert run.building is not None
-    assert run.building.phase == "switching", "the old generation does not run again"
+    (run,) = candidate_switch.create_runs(starter, make_plan(shop.project), Notes())
+    assert run.switch is not None
+    assert run.switch.phase == "switching", "the old generation does not run again"
     shop.state.generations("sums").switch(made)  # and dies here
-    (run,) = candidate_switch.runs_of(starter, make_plan(shop.project), Notes())
-    assert run.building is None
+    (run,) = candidate_switch.create_runs(starter, make_plan(shop.project), Notes())
+    assert run.switch is None
     assert not side.exists()
     assert not (shop.state.generations("sums").folder / "candidate").exists()
     assert json.loads(json.dumps([one.id for one in shop.state.generations("sums").all()])) == [shop.first.id, made.id]
 
 
 def test_a_candidate_can_be_given_up(shop: Shop) -> None:
-    assert code_of(lambda: candidate.abandon(shop.project, shop.state, "sums")) == "no-candidate"
+    assert code_of(lambda: candidate.abandon_candidate(shop.project, shop.state, "sums")) == "no-candidate"
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     side = shop.folder / "lake" / f"sums__{made.id}"
     write_deltalake(str(side), pa.table({"n": [1]}))
     shop.write("SELECT k FROM orders")
-    candidate.abandon(shop.project, shop.state, "sums")
+    candidate.abandon_candidate(shop.project, shop.state, "sums")
     assert not side.exists()
     generations = shop.state.generations("sums")
     assert (generations.candidate(), generations.all()) == (None, [shop.first])
@@ -313,19 +314,19 @@ def test_a_candidate_can_be_given_up(shop: Shop) -> None:
 
 def test_what_runs_goes_on_as_it_was_and_the_candidate_beside_it(shop: Shop) -> None:
     shop.write(NEW)
-    made = shop.begin()
+    made = shop.start_candidate()
     starter = FlowStarter(shop.project, shop.state, None)  # type: ignore[arg-type]
-    (run,) = candidate_switch.runs_of(starter, make_plan(shop.project), Notes())
-    assert run.building is not None
-    candidate = run.building.candidate
+    (run,) = candidate_switch.create_runs(starter, make_plan(shop.project), Notes())
+    assert run.switch is not None
+    candidate = run.switch.candidate
     assert (run.name, candidate.name) == ("sums", "sums (candidate)")
     assert "count" in run.plan.sql.lower()
     assert "sum(" in candidate.plan.sql.lower()
     assert candidate.starter is not None
-    assert candidate.starter.beside
+    assert candidate.starter.is_candidate
     assert candidate.starter.state.current("sums") == made
-    (once,) = candidate_switch.runs_of(replace(starter, until_caught_up=True), make_plan(shop.project), Notes())
-    assert once.building is None
+    (once,) = candidate_switch.create_runs(replace(starter, until_caught_up=True), make_plan(shop.project), Notes())
+    assert once.switch is None
     assert "count" in once.plan.sql.lower()
 
 

@@ -13,7 +13,7 @@ from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.background import Notes
 from headrace.engine.supervise.flow_run import FlowRun
-from headrace.engine.supervise.publish_caught_up import read_all, show_if_caught_up
+from headrace.engine.supervise.publish_caught_up import has_read_all, publish_if_caught_up
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
@@ -42,7 +42,7 @@ def report(*sources: tuple[str | None, str | None]) -> dict[str, Any]:
     ],
 )
 def test_a_batch_tells_whether_it_has_read_all(sources: list[tuple[str | None, str | None]], all_read: bool) -> None:
-    assert read_all(report(*sources)) is all_read
+    assert has_read_all(report(*sources)) is all_read
 
 
 @pytest.fixture
@@ -66,25 +66,25 @@ def waiting(tmp_path: Path) -> tuple[FlowRun, FlowStarter, LogFolder]:
 def test_a_new_version_is_served_when_the_flow_has_caught_up(waiting: tuple[FlowRun, FlowStarter, LogFolder]) -> None:
     run, starter, logs = waiting
     notes = Notes()
-    show_if_caught_up(run, starter, notes)
-    show_if_caught_up(run, starter, notes, [report(("1", "2"))])
+    publish_if_caught_up(run, starter, notes)
+    publish_if_caught_up(run, starter, notes, [report(("1", "2"))])
     assert logs.served("orders") == 1
     run.is_candidate = True
     run.caught_up = True
-    show_if_caught_up(run, starter, notes)
+    publish_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 1
     run.is_candidate = False
-    show_if_caught_up(run, starter, notes)
+    publish_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 2
     logs.serve("orders", 1)
-    show_if_caught_up(run, starter, notes)
+    publish_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 1, "what somebody wants stays"
 
 
 def test_a_flow_that_is_never_idle_has_caught_up_with_a_batch(waiting: tuple[FlowRun, FlowStarter, LogFolder]) -> None:
     run, starter, logs = waiting
     run.caught_up = False
-    show_if_caught_up(run, starter, Notes(), [report(("1", "2")), report(("2", "2"))])
+    publish_if_caught_up(run, starter, Notes(), [report(("1", "2")), report(("2", "2"))])
     assert logs.served("orders") == 2
 
 
@@ -94,13 +94,13 @@ def test_what_cannot_be_shown_is_noted(
     run, starter, logs = waiting
     run.caught_up = True
 
-    def away(self: LogFolder, name: str, builder: str | None = None) -> None:
+    def unavailable(self: LogFolder, name: str, builder: str | None = None) -> None:
         raise OSError("no answer")
 
     notes = Notes()
     with monkeypatch.context() as patched:
-        patched.setattr(LogFolder, "publish", away)
-        show_if_caught_up(run, starter, notes)
-    assert run.plan.sinks[0].sink.holds_back
-    show_if_caught_up(run, starter, notes)
+        patched.setattr(LogFolder, "publish", unavailable)
+        publish_if_caught_up(run, starter, notes)
+    assert run.plan.sinks[0].sink.has_unpublished
+    publish_if_caught_up(run, starter, notes)
     assert logs.served("orders") == 2

@@ -12,12 +12,12 @@ import pytest
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise import runner as supervisor
 from headrace.engine.supervise import stopping
-from headrace.engine.supervise.health import Health, unwritable
+from headrace.engine.supervise.health import Health, check_writable
 from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
@@ -35,10 +35,10 @@ flows:
 restart: {budget: 2, within: 1min, backoff: 20ms, max_backoff: 100ms}
 state: STATE
 """
-AWAY = ProjectError("broker-unreachable", "no broker", exit_code=Exit.TRANSIENT)
+UNAVAILABLE = ProjectError("broker-unreachable", "no broker", exit_code=Exit.TRANSIENT)
 
 
-class Query:
+class FakeQuery:
     """A query that does as it is told."""
 
     def __init__(self, failure: str | None = None, batches: int = 1) -> None:
@@ -62,13 +62,13 @@ class Query:
         self.failure, self.isActive = text, False
 
     def recentProgress(self) -> list[Any]:  # noqa: N802  # as Spark calls it
-        return [Report(number) for number in range(self.batches)]
+        return [FakeReport(number) for number in range(self.batches)]
 
     def lastProgress(self) -> Any:  # noqa: N802
-        return Report(self.batches - 1) if self.batches else None
+        return FakeReport(self.batches - 1) if self.batches else None
 
 
-class Report:
+class FakeReport:
     """What Spark says about a batch."""
 
     def __init__(self, number: int) -> None:
@@ -91,21 +91,21 @@ class Report:
         )  # fmt: skip
 
 
-class Starter:
+class FakeStarter:
     """Starts queries that do as they are told, and remembers them."""
 
     def __init__(self, project: Project, state: StateDir) -> None:
         self.project, self.state = project, state
         self.until_caught_up = False
-        self.queries: dict[str, list[Query]] = {}
+        self.queries: dict[str, list[FakeQuery]] = {}
         self.refuse: dict[str, ProjectError] = {}
 
-    def start(self, flow: Any) -> Query:
+    def start(self, flow: Any) -> FakeQuery:
         if flow.name in self.refuse:
             raise self.refuse[flow.name]
         generation = self.state.current(flow.name)
         generation.checkpoint_folder.mkdir(parents=True, exist_ok=True)
-        self.queries.setdefault(flow.name, []).append(Query())
+        self.queries.setdefault(flow.name, []).append(FakeQuery())
         return self.queries[flow.name][-1]
 
 
@@ -116,11 +116,11 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(supervisor, "_LONGEST_POLL", 0.01)
     monkeypatch.setattr(supervisor, "_BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(supervisor, "_LOOK_AGAIN", 0.02)
+    monkeypatch.setattr(supervisor, "_RECHECK_SECONDS", 0.02)
 
 
 class Engine:
@@ -131,7 +131,7 @@ class Engine:
     ) -> None:
         state = StateDir(Path(project.context.state))
         state.root.mkdir(parents=True, exist_ok=True)
-        self.starter = Starter(project, state)
+        self.starter = FakeStarter(project, state)
         self.starter.refuse = refuse or {}
         plan = make_plan(project, [])
         self.runner = Runner(self.starter, plan, observers=observers or [], stop_seconds=1.0)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class Engine:
     def run(self, flow: str) -> FlowRun:
         return next(run for run in self.runner.runs if run.plan.name == flow)
 
-    def query(self, flow: str) -> Query:
+    def query(self, flow: str) -> FakeQuery:
         return self.starter.queries[flow][-1]
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -157,7 +157,7 @@ class Engine:
 
 
 @pytest.fixture
-def engine(project: Project, quick: None) -> Iterator[Engine]:
+def engine(project: Project, short_pauses: None) -> Iterator[Engine]:
     one = Engine(project)
     yield one
     one.runner.stopping.set()
@@ -165,11 +165,11 @@ def engine(project: Project, quick: None) -> Iterator[Engine]:
     assert not one.thread.is_alive()
 
 
-def board(engine: Engine, project: Project) -> Board:
+def status_of(engine: Engine, project: Project) -> EngineStatus:
     notes, state = engine.runner.notes, engine.starter.state
     lags = LagMeter("two", project.context, state, engine.runner.runs, notes)
-    letters, closed = FileCounter(state.dead_letters), ClosedLetters(state.dead_letters)
-    return Board("two", 1, engine.runner.runs, notes, lags, letters, closed, FileCounter(state.root))
+    letters, closed = FileCounter(state.dead_letters), ClosedLetterCounter(state.dead_letters)
+    return EngineStatus("two", 1, engine.runner.runs, notes, lags, letters, closed, FileCounter(state.root))
 
 
 def test_a_fault_of_the_project_is_final_and_touches_no_other_flow(engine: Engine) -> None:
@@ -185,7 +185,7 @@ def test_a_fault_of_the_project_is_final_and_touches_no_other_flow(engine: Engin
 
 def test_what_is_away_is_waited_for_as_long_as_it_lasts(engine: Engine, project: Project) -> None:
     engine.until_state("first", "running")
-    engine.problem = AWAY
+    engine.problem = UNAVAILABLE
     engine.query("first").fail("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node")
     engine.until_state("first", "degraded")
     began = engine.run("first").reason
@@ -194,12 +194,12 @@ def test_what_is_away_is_waited_for_as_long_as_it_lasts(engine: Engine, project:
     assert engine.run("first").reason is not None
     assert engine.run("first").reason.since == began.since  # type: ignore[union-attr]
     assert len(engine.starter.queries["first"]) == 1, "no restart while it is away"
-    assert board(engine, project).not_ready()[0]["flow"] == "first"
+    assert status_of(engine, project).not_ready()[0]["flow"] == "first"
     engine.problem = None
     engine.until_state("first", "running")
     assert engine.run("first").restarts == 1
     assert engine.run("first").reason is None
-    assert board(engine, project).not_ready() == []
+    assert status_of(engine, project).not_ready() == []
 
 
 def test_a_failure_nobody_explains_is_forgiven_as_often_as_the_budget_says(engine: Engine) -> None:
@@ -215,9 +215,11 @@ def test_a_failure_nobody_explains_is_forgiven_as_often_as_the_budget_says(engin
 def test_an_odd_failure_while_something_is_away_does_not_cost_the_budget(engine: Engine) -> None:
     engine.until_state("first", "running")
     for _ in range(4):
-        engine.problem = AWAY
+        engine.problem = UNAVAILABLE
         engine.query("first").fail("java.lang.IllegalStateException: nobody knows")
-        engine.until(lambda: engine.run("first").reason is not None and engine.run("first").reason.code == AWAY.code)  # type: ignore[union-attr]
+        engine.until(
+            lambda: engine.run("first").reason is not None and engine.run("first").reason.code == UNAVAILABLE.code
+        )  # type: ignore[union-attr]
         engine.problem = None
         engine.until_state("first", "running")
     assert engine.run("first").restarts == 4
@@ -225,7 +227,7 @@ def test_an_odd_failure_while_something_is_away_does_not_cost_the_budget(engine:
 
 def test_a_batch_that_hangs_is_looked_into_and_progress_makes_it_well(engine: Engine) -> None:
     engine.until_state("first", "running")
-    engine.problem = AWAY
+    engine.problem = UNAVAILABLE
     engine.query("first").busy = True
     engine.until_state("first", "degraded")
     assert engine.run("first").reason.code == "broker-unreachable"  # type: ignore[union-attr]
@@ -251,43 +253,43 @@ def test_a_flow_that_ends_without_a_word_is_started_again(engine: Engine) -> Non
     engine.until_state("first", "running")
 
 
-def test_a_start_that_is_refused_is_final(project: Project, quick: None) -> None:
+def test_a_start_that_is_refused_is_final(project: Project, short_pauses: None) -> None:
     one = Engine(project, refuse={"second": ProjectError("sql-invalid", "no")})
     one.until_state("first", "running")
     one.until_state("second", "failed")
-    assert board(one, project).not_ready() == [], "second is not required"
+    assert status_of(one, project).not_ready() == [], "second is not required"
     one.runner.stopping.set()
     one.thread.join(60)
 
 
-def test_it_ends_by_itself_when_its_time_is_over(project: Project, quick: None) -> None:
-    runner = Runner(Starter(project, StateDir(Path(project.context.state))), make_plan(project, ["first"]))  # type: ignore[arg-type]
+def test_it_ends_by_itself_when_its_time_is_over(project: Project, short_pauses: None) -> None:
+    runner = Runner(FakeStarter(project, StateDir(Path(project.context.state))), make_plan(project, ["first"]))  # type: ignore[arg-type]
     (run,) = runner.run(seconds=0.2)
     assert (run.state, run.error) == ("stopped", None)
     assert not runner.stopping.is_set()
 
 
-def test_until_caught_up_every_failure_is_final(project: Project, quick: None) -> None:
+def test_until_caught_up_every_failure_is_final(project: Project, short_pauses: None) -> None:
     state = StateDir(Path(project.context.state))
-    starter = Starter(project, state)
+    starter = FakeStarter(project, state)
     starter.until_caught_up = True
-    starter.refuse["first"] = AWAY
+    starter.refuse["first"] = UNAVAILABLE
     runner = Runner(starter, make_plan(project, ["first"]))  # type: ignore[arg-type]
     (run,) = runner.run(seconds=60)
-    assert (run.state, run.error) == ("failed", AWAY)
+    assert (run.state, run.error) == ("failed", UNAVAILABLE)
 
 
-def test_until_caught_up_a_lost_executor_costs_the_budget(project: Project, quick: None) -> None:
-    starter = Starter(project, StateDir(Path(project.context.state)))
+def test_until_caught_up_a_lost_executor_costs_the_budget(project: Project, short_pauses: None) -> None:
+    starter = FakeStarter(project, StateDir(Path(project.context.state)))
     starter.until_caught_up = True
     starter.refuse["first"] = ProjectError("executor-lost", "Python worker failed to connect back.")
     runner = Runner(starter, make_plan(project, ["first"]))  # type: ignore[arg-type]
-    runner.health.problem = lambda flow, generation: AWAY  # type: ignore[method-assign]
+    runner.health.problem = lambda flow, generation: UNAVAILABLE  # type: ignore[method-assign]
     (run,) = runner.run(seconds=60)
     assert (run.state, run.restarts) == ("failed", 2), "nor is anything waited for"
 
 
-class Slow:
+class SlowObserver:
     """An observer that takes its time and then fails."""
 
     def __init__(self) -> None:
@@ -304,8 +306,8 @@ class Slow:
         self.closed = True
 
 
-def test_an_observer_is_told_of_each_batch_once_and_is_in_nobodys_way(project: Project, quick: None) -> None:
-    slow = Slow()
+def test_an_observer_is_told_of_each_batch_once_and_is_in_nobodys_way(project: Project, short_pauses: None) -> None:
+    slow = SlowObserver()
     one = Engine(project, [slow])
     one.until_state("first", "running")
     for batches in (5, 20, 40):
@@ -318,10 +320,10 @@ def test_an_observer_is_told_of_each_batch_once_and_is_in_nobodys_way(project: P
     assert slow.closed
     assert one.run("first").rows_in == 400
     (note,) = one.runner.notes.all()
-    assert (note["about"], note["count"]) == ("Slow", 41)
+    assert (note["about"], note["count"]) == ("SlowObserver", 41)
 
 
-def test_a_state_folder_that_was_taken_away_is_not_begun_anew(project: Project, quick: None) -> None:
+def test_a_state_folder_that_was_taken_away_is_not_begun_anew(project: Project, short_pauses: None) -> None:
     one = Engine(project)
     one.runner.health.problem = Health.problem.__get__(one.runner.health)  # type: ignore[method-assign]
     one.until_state("first", "running")
@@ -343,9 +345,9 @@ def test_a_state_folder_that_was_taken_away_is_not_begun_anew(project: Project, 
 
 
 def test_a_folder_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    assert unwritable(tmp_path) is None
+    assert check_writable(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
-    found = unwritable(tmp_path / "none")
+    found = check_writable(tmp_path / "none")
     assert found is not None
     assert found.code == "state-unwritable"
 
@@ -414,11 +416,11 @@ def test_numbers_of_a_real_flow(spark: SparkSession, tmp_path: Path) -> None:
     thread.start()
     run = runner.runs[0]
     deadline = time.monotonic() + 600
-    while (run.numbers.rows_out or 0) < 2 and time.monotonic() < deadline:
+    while (run.counters.rows_out or 0) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     runner.stopping.set()
     thread.join(300)
-    numbers = run.numbers
+    numbers = run.counters
     assert numbers.rows_in > 0
     assert (numbers.rows_out or 0) >= 2
     assert numbers.state_rows is not None

@@ -15,12 +15,13 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message_factory import GetMessageClass
 from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 
+from headrace.core.backoff import Backoff
 from headrace.core.encoding.descriptors import find_message
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
 from headrace.engine.supervise.schema_watch import SchemaWatch
@@ -47,8 +48,8 @@ def order(*fields: tuple[str, int, Any]) -> bytes:
 
 
 def record(descriptor_set: bytes, **values: Any) -> bytes:
-    made: bytes = GetMessageClass(find_message(descriptor_set, "shop.Order"))(**values).SerializeToString()
-    return made
+    project: bytes = GetMessageClass(find_message(descriptor_set, "shop.Order"))(**values).SerializeToString()
+    return project
 
 
 FIRST = order(ID, SUM)
@@ -70,12 +71,12 @@ state: state
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorServer]:
-    monkeypatch.setattr(descriptor_registry, "_BACKOFF", 0.001)
+    monkeypatch.setattr(descriptor_registry, "_BACKOFF", Backoff(0.001, 0.001))
     with descriptor_server(FIRST) as running:
         yield running
 
 
-def project(
+def write_project(
     folder: Path, server: DescriptorServer, brokers: str = "127.0.0.1:1", topic: str = "t", **sql: str
 ) -> Project:
     flows = "\n".join(f"  {name}: {text}" for name, text in sql.items())
@@ -84,24 +85,24 @@ def project(
     return load(folder)
 
 
-def watch_of(made: Project) -> SchemaWatch:
-    make_plan(made)  # keeps the first schema
-    return SchemaWatch(made, StateDir.of(made.context), lambda _flow: None)
+def watch_of(project: Project) -> SchemaWatch:
+    make_plan(project)  # keeps the first schema
+    return SchemaWatch(project, StateDir.of(project.context), lambda _flow: None)
 
 
-def due(made: Project) -> None:
+def make_due(project: Project) -> None:
     """Let the kept copy be old."""
-    for file in Path(made.context.state).rglob("descriptors/*.json"):
+    for file in Path(project.context.state).rglob("descriptors/*.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "asked_at": 0}))
 
 
-def begun(made: Project) -> None:
+def start_first_generation(project: Project) -> None:
     """Let every flow have a generation with a batch."""
-    state = StateDir.of(made.context)
-    from headrace.engine.positions.upgrade import settle
+    state = StateDir.of(project.context)
+    from headrace.engine.positions.upgrade import resolve_generation
 
-    for flow in make_plan(made).flows:
-        offsets = settle(made, state, flow).checkpoint_folder / "offsets"
+    for flow in make_plan(project).flows:
+        offsets = resolve_generation(project, state, flow).checkpoint_folder / "offsets"
         offsets.mkdir(parents=True)
         said = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
         (offsets / "0").write_text(f"v1\n{json.dumps(said)}\n" + '{"t":{"0":5}}')
@@ -113,11 +114,11 @@ DISTINCT = "{sql: SELECT DISTINCT * FROM orders, sinks: [noop], mode: batch}"
 
 
 def test_an_added_field_is_taken_over_by_the_flows_that_read_it(tmp_path: Path, server: DescriptorServer) -> None:
-    made = project(tmp_path, server, all=STATELESS, sums=SUMS)
-    watch = watch_of(made)
-    begun(made)
+    project = write_project(tmp_path, server, all=STATELESS, sums=SUMS)
+    watch = watch_of(project)
+    start_first_generation(project)
     server.versions.append(ADDED)
-    due(made)
+    make_due(project)
     assert watch.look() == []
     plans = watch.take()
     assert sorted(plans) == ["all", "sums"]
@@ -142,69 +143,69 @@ def test_an_added_field_is_taken_over_by_the_flows_that_read_it(tmp_path: Path, 
 def test_what_cannot_be_taken_is_refused_and_the_old_schema_stays(
     tmp_path: Path, server: DescriptorServer, flow: str, newer: bytes, said: str
 ) -> None:
-    made = project(tmp_path, server, one=flow)
-    watch = watch_of(made)
-    begun(made)
+    project = write_project(tmp_path, server, one=flow)
+    watch = watch_of(project)
+    start_first_generation(project)
     server.versions.append(newer)
-    due(made)
+    make_due(project)
     (warning,) = watch.look()
     assert warning.code == "schema-refused"
     assert said in warning.message
     assert watch.take() == {}
-    (planned,) = make_plan(made).flows
+    (planned,) = make_plan(project).flows
     assert planned.streams().__next__().schema.names == ["id", "sum"]  # type: ignore[union-attr]
     assert watch.refusal(planned) is not None
-    due(made)
+    make_due(project)
     assert watch.look() == [], "it is said once"
     assert watch.counts == {("orders", "refused"): 1}
-    again = SchemaWatch(made, StateDir.of(made.context), lambda _flow: None)
+    again = SchemaWatch(project, StateDir.of(project.context), lambda _flow: None)
     assert again.refusal(planned) is not None, "a restart knows it"
     server.versions.append(FIRST)
-    due(made)
+    make_due(project)
     assert watch.look() == []
     assert watch.refusal(planned) is None
 
 
 def test_a_column_that_no_flow_uses_may_go(tmp_path: Path, server: DescriptorServer) -> None:
-    made = project(tmp_path, server, ids="{sql: 'SELECT id FROM orders', sinks: [noop]}")
-    watch = watch_of(made)
+    project = write_project(tmp_path, server, ids="{sql: 'SELECT id FROM orders', sinks: [noop]}")
+    watch = watch_of(project)
     server.versions.append(LESS)
-    due(made)
+    make_due(project)
     assert watch.look() == []
     assert list(watch.take()) == ["ids"]
 
 
 def test_sinks_have_a_say(tmp_path: Path, server: DescriptorServer) -> None:
-    made = project(tmp_path, server, all=STATELESS)
-    watch = watch_of(made)
-    begun(made)
+    project = write_project(tmp_path, server, all=STATELESS)
+    watch = watch_of(project)
+    start_first_generation(project)
 
-    def no(_flow: Any) -> None:
+    def refuse(_flow: Any) -> None:
         raise ProjectError("lake-column-added", "no place for it")
 
-    watch.probe = no
+    watch.probe = refuse
     server.versions.append(ADDED)
-    due(made)
+    make_due(project)
     assert [one.code for one in watch.look()] == ["schema-refused"]
 
 
 def test_a_registry_that_is_away_is_only_a_warning(tmp_path: Path, server: DescriptorServer) -> None:
-    made = project(tmp_path, server, all=STATELESS)
-    watch = watch_of(made)
+    project = write_project(tmp_path, server, all=STATELESS)
+    watch = watch_of(project)
     server.failures = [500] * 5
-    due(made)
+    make_due(project)
     (warning,) = watch.look()
     assert warning.code == "descriptors-unreachable"
-    assert "goes on with the schema that is kept" in warning.message
+    assert "continues with the stored schema" in warning.message
     assert watch.counts == {("orders", "unreachable"): 1}
 
 
-def _board(runner: Runner, made: Project, state: StateDir) -> Board:
+def _status_of(runner: Runner, project: Project, state: StateDir) -> EngineStatus:
     empty = FileCounter(state.dead_letters)
-    lags = LagMeter("shop", made.context, state, runner.runs, runner.notes)
+    lags = LagMeter("shop", project.context, state, runner.runs, runner.notes)
     counts = runner.schemas.counts if runner.schemas else {}
-    closed = ClosedLetters(state.replays)
-    return Board("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
+    closed = ClosedLetterCounter(state.replays)
+    return EngineStatus("shop", 1, runner.runs, runner.notes, lags, empty, closed, empty, schemas=counts)
 
 
 def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: float = 600.0) -> None:
@@ -216,9 +217,9 @@ def _until(runner: Runner, condition: Callable[[], Any], what: str, seconds: flo
         time.sleep(0.05)  # polls a condition that has no event
 
 
-def _into(made: Project, sinks: dict[str, ListSink]) -> Project:
-    flows = {name: flow.model_copy(update={"sinks": [sinks[name]]}) for name, flow in made.spec.flows.items()}
-    return replace(made, spec=made.spec.model_copy(update={"flows": flows}))
+def _with_list_sinks(project: Project, sinks: dict[str, ListSink]) -> Project:
+    flows = {name: flow.model_copy(update={"sinks": [sinks[name]]}) for name, flow in project.spec.flows.items()}
+    return replace(project, spec=project.spec.model_copy(update={"flows": flows}))
 
 
 @pytest.mark.spark
@@ -234,11 +235,11 @@ def test_a_running_flow_takes_a_field_over_between_two_batches(
         "sums": "{sql: 'SELECT sum, count(*) AS n FROM orders GROUP BY sum', output: update, sinks: [noop]}",
     }
     sinks = {flow: ListSink() for flow in flows}
-    made = _into(project(tmp_path, server, kafka.address, name, **flows), sinks)
-    state = StateDir.of(made.context)
-    starter = FlowStarter(made, state, spark)
-    plan = make_plan(made)
-    schemas = SchemaWatch(made, state, starter.probe)
+    project = _with_list_sinks(write_project(tmp_path, server, kafka.address, name, **flows), sinks)
+    state = StateDir.of(project.context)
+    starter = FlowStarter(project, state, spark)
+    plan = make_plan(project)
+    schemas = SchemaWatch(project, state, starter.probe)
     runner = Runner(starter, plan, schemas=schemas)
     produce(kafka, name, [record(FIRST, id=i, sum=i % 3) for i in range(30)])
     # one that has the new field already: it is read with the schema of before, which ignores it
@@ -260,13 +261,13 @@ def test_a_running_flow_takes_a_field_over_between_two_batches(
         _until(runner, lambda: runner.runs[0].note is not None, "the refusal")
         produce(kafka, name, [record(ADDED, id=i, sum=i % 3, note=f"n{i}") for i in range(60, 70)])
         _until(runner, lambda: all(run.rows_in >= 70 for run in runner.runs), "reading on")
-        document = _board(runner, made, state).document()
+        document = _status_of(runner, project, state).document()
         assert [(one["state"], one["note"]["code"]) for one in document["flow_list"]] == [
             ("running", "schema-refused")
         ] * 2
         assert (
             b'headrace_schemas_total{outcome="refused",stream="orders"} 1.0'
-            in Metrics(_board(runner, made, state)).text()
+            in Metrics(_status_of(runner, project, state)).text()
         )
     finally:
         runner.stopping.set()
@@ -293,22 +294,22 @@ def test_a_table_grows_by_the_column_unless_it_may_not(
     flow = "{sql: SELECT * FROM orders, sinks: [{type: lake, path: lake/a, schema_evolution: EVOLVE}]}"
 
     def run(evolve: str) -> tuple[Project, FlowStarter]:
-        made = project(tmp_path, server, kafka.address, name, all=flow.replace("EVOLVE", evolve))
-        starter = FlowStarter(made, StateDir.of(made.context), spark, until_caught_up=True)
-        (done,) = Runner(starter, make_plan(made)).run(seconds=300)
+        project = write_project(tmp_path, server, kafka.address, name, all=flow.replace("EVOLVE", evolve))
+        starter = FlowStarter(project, StateDir.of(project.context), spark, until_caught_up=True)
+        (done,) = Runner(starter, make_plan(project)).run(seconds=300)
         assert done.error is None
-        return made, starter
+        return project, starter
 
     produce(kafka, name, [record(FIRST, id=1, sum=2)])
-    made, starter = run("refuse")
+    project, starter = run("refuse")
     server.versions.append(ADDED)
-    due(made)
-    (warning,) = SchemaWatch(made, starter.state, starter.probe).look()
+    make_due(project)
+    (warning,) = SchemaWatch(project, starter.state, starter.probe).look()
     assert warning.code == "schema-refused"
     assert "lake-column-added" in warning.message
     # a fresh look after the sink has learned to grow
     (tmp_path / "headrace.yaml").write_text((tmp_path / "headrace.yaml").read_text().replace("refuse", "add"))
-    for file in Path(made.context.state).rglob("descriptors/*.json"):
+    for file in Path(project.context.state).rglob("descriptors/*.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "asked_at": 0, "refused": None}))
     grown = load(tmp_path)
     assert SchemaWatch(grown, starter.state, starter.probe).look() == []
@@ -322,16 +323,16 @@ def test_the_schema_of_a_sink_grows_too(tmp_path: Path, server: DescriptorServer
     with descriptor_server(FIRST) as other:
         form = f"{{type: protobuf, message: shop.Order, descriptors: {{url: '{other.url}'}}}}"
         sink = f"{{type: kafka, brokers: '127.0.0.1:1', topic: out, format: {form}}}"
-        made = project(tmp_path, server, copies=f"{{sql: 'SELECT id, sum FROM orders', sinks: [{sink}]}}")
-        watch = watch_of(made)
-        make_plan(made)
-        (written,) = watch._written().values()
-        assert written.record_schema(made.context).names == ["id", "sum"]
+        project = write_project(tmp_path, server, copies=f"{{sql: 'SELECT id, sum FROM orders', sinks: [{sink}]}}")
+        watch = watch_of(project)
+        make_plan(project)
+        (written,) = watch._sink_formats().values()
+        assert written.record_schema(project.context).names == ["id", "sum"]
         other.versions.append(ADDED)
-        due(made)
+        make_due(project)
         assert watch.look() == []
-        assert written.record_schema(made.context).names == ["id", "sum", "note"]
+        assert written.record_schema(project.context).names == ["id", "sum", "note"]
         other.versions.append(BROKEN)
-        due(made)
+        make_due(project)
         assert [one.code for one in watch.look()] == ["schema-refused"]
-        assert written.record_schema(made.context).names == ["id", "sum", "note"]
+        assert written.record_schema(project.context).names == ["id", "sum", "note"]

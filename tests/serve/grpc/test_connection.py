@@ -19,7 +19,7 @@ from headrace.serve.grpc.calls import Caller, Calls, Method, Style, _seconds
 from headrace.serve.grpc.http2 import frames
 from headrace.serve.grpc.http2.connection import STREAMS, Http2Connection
 from headrace.serve.grpc.http2.frames import Code, PeerError, Setting
-from headrace.serve.grpc.http2.heads import BadHeadersError, HeadReader, literal
+from headrace.serve.grpc.http2.headers import BadHeadersError, HeaderReader, literal
 
 LARGEST = 1_000_000
 HEADERS = [
@@ -183,10 +183,10 @@ class Peer:
 
     def read(self) -> tuple[int, int, int, bytes]:
         """Kind, flags, stream and payload of the next frame."""
-        head = self._file.read(frames.HEAD)
-        if len(head) < frames.HEAD:
+        head = self._file.read(frames.HEADER_BYTES)
+        if len(head) < frames.HEADER_BYTES:
             raise EOFError
-        length, kind, flags, stream = frames.head(head, 0)
+        length, kind, flags, stream = frames.frame_header(head, 0)
         return kind, flags, stream, self._file.read(length)
 
     def until(self, wanted: int) -> tuple[int, bytes]:
@@ -310,7 +310,7 @@ def test_a_window_that_opens_later(running: Running) -> None:
 
 
 def test_heads_mean_what_they_meant_when_they_are_remembered() -> None:
-    encoder, reader = hpack.Encoder(), HeadReader()
+    encoder, reader = hpack.Encoder(), HeaderReader()
     heads = [[(name, f"/t/{number}" if name == ":path" else value) for name, value in HEADERS] for number in (1, 2)]
     for number in (0, 0, 0, 1, 1, 0, 1):
         assert reader.read(encoder.encode(heads[number])).path == f"/t/{number + 1}"
@@ -321,15 +321,15 @@ def test_heads_mean_what_they_meant_when_they_are_remembered() -> None:
 
 
 def test_heads_of_which_a_part_changes() -> None:
-    encoder, reader = hpack.Encoder(), HeadReader()
+    encoder, reader = hpack.Encoder(), HeaderReader()
     for number in range(200):  # each pushes what is remembered one place further
         head = reader.read(encoder.encode([*HEADERS, ("grpc-timeout", f"{number}m"), ("te", "trailers")]))
         assert (head.path, head.metadata["grpc-timeout"]) == (dict(HEADERS)[":path"], f"{number}m")
     with pytest.raises(PeerError, match="too many"):
         reader.read(encoder.encode([("x", "v" * 3000)]) + b"\xbe" * 20)
-    reader = HeadReader()
+    reader = HeaderReader()
     for wrong in (b"\x82\x20", b"\xfe"):  # a change of the table's size behind a header; a header that nobody knows
-        with pytest.raises(PeerError, match="cannot be read"):
+        with pytest.raises(PeerError, match="cannot be decoded"):
             reader.read(wrong)
 
 

@@ -170,7 +170,7 @@ def test_bytes_that_are_no_question(running: Running) -> None:
 def test_a_defect_ends_one_call_only(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     client = running.client()
     client.call(TYPED, "Count")
-    monkeypatch.setattr("headrace.serve.access.access.Door.count", lambda *_: 1 // 0)
+    monkeypatch.setattr("headrace.serve.access.access.EndpointAccess.count", lambda *_: 1 // 0)
     assert refusal(lambda: client.call(TYPED, "Count"))[0] is grpc.StatusCode.INTERNAL
     assert client.call(TYPED, "Get", id=7).row.id == 7
 

@@ -13,10 +13,10 @@ from tests.serve.sql.shop import NONE, ORDERS, put, shop
 from headrace.client.frames import Answer
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
-from headrace.serve.access.access import Doors
+from headrace.serve.access.access import AccessControl
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.stores import Stores
-from headrace.serve.sql.answer import answer
+from headrace.serve.sql.answer import execute
 from headrace.serve.sql.tables import Tables
 
 ALL = Grant("all", frozenset({"sql"}))
@@ -35,8 +35,8 @@ def ask(settings: Any) -> Iterator[Ask]:
     stores = Stores(settings)
 
     def asked(text: str, parameters: Any = None, grant: Grant = ALL) -> dict[str, Any]:
-        tables = Tables(Doors(stores, settings.spec.limits, bytes), grant, settings.lakes)
-        found: dict[str, Any] = json.loads(answer(text, parameters, tables, settings.spec.limits.sql))
+        tables = Tables(AccessControl(stores, settings.spec.limits, bytes), grant, settings.lakes)
+        found: dict[str, Any] = json.loads(execute(text, parameters, tables, settings.spec.limits.sql))
         return found
 
     yield asked
@@ -69,7 +69,7 @@ def test_endpoints_and_lake_tables_are_asked_together(ask: Ask) -> None:
 
 def test_values_look_as_endpoints_give_them(ask: Ask, settings: Any) -> None:
     stores = Stores(settings)
-    with stores.view("orders") as view:
+    with stores.transaction("orders") as view:
         rows = [json.loads(row.json) for row in view.scan()]
     stores.close()
     found = ask("SELECT * FROM orders ORDER BY id")
@@ -207,7 +207,7 @@ def test_an_endpoint_with_no_rows(tmp_path: Path) -> None:
     settings = shop(tmp_path)
     put(settings.store, NONE, [])
     stores = Stores(settings)
-    tables = Tables(Doors(stores, settings.spec.limits, bytes), ALL, {})
-    found = json.loads(answer("SELECT count(*), sum(a) FROM none", None, tables, settings.spec.limits.sql))
+    tables = Tables(AccessControl(stores, settings.spec.limits, bytes), ALL, {})
+    found = json.loads(execute("SELECT count(*), sum(a) FROM none", None, tables, settings.spec.limits.sql))
     stores.close()
     assert found["rows"] == [[0, None]]

@@ -16,8 +16,8 @@ from tests.serve.sql.shop import shop
 from headrace.core.errors import RequestError
 from headrace.project.serving import Access
 from headrace.serve.access.grants import Grant
-from headrace.serve.sql.messages import question
-from headrace.serve.sql.pool import Answerers
+from headrace.serve.sql.messages import encode_request
+from headrace.serve.sql.pool import QueryProcesses
 
 pytestmark = pytest.mark.service
 
@@ -32,27 +32,27 @@ def children() -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def answerers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answerers]:
+def answerers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryProcesses]:
     """Ample time, little memory."""
-    pool = Answerers(shop(tmp_path_factory.mktemp("shop"), seconds=60, memory=60_000_000))
+    pool = QueryProcesses(shop(tmp_path_factory.mktemp("shop"), seconds=60, memory=60_000_000))
     yield pool
     pool.close()
     assert children() == set()
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[Answerers]:
+def hasty(tmp_path: Path) -> Iterator[QueryProcesses]:
     """Little time."""
-    pool = Answerers(shop(tmp_path, seconds=4))
+    pool = QueryProcesses(shop(tmp_path, seconds=4))
     yield pool
     pool.close()
 
 
-async def ask(pool: Answerers, text: str, grant: Grant = ALL) -> Any:
-    return json.loads(await pool.ask(question(text, None, grant)))["rows"]
+async def ask(pool: QueryProcesses, text: str, grant: Grant = ALL) -> Any:
+    return json.loads(await pool.run(encode_request(text, None, grant)))["rows"]
 
 
-async def refusal(pool: Answerers, text: str) -> str:
+async def refusal(pool: QueryProcesses, text: str) -> str:
     with pytest.raises(RequestError) as caught:
         await ask(pool, text)
     return caught.value.code
@@ -62,7 +62,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(work())
 
 
-def test_a_process_answers_many_questions_for_many_callers(answerers: Answerers) -> None:
+def test_a_process_answers_many_questions_for_many_callers(answerers: QueryProcesses) -> None:
     europe = Grant("eu", frozenset({"sql"}), {"orders": Access(fields=["id"], filter={"region": "EU"})})
 
     async def work() -> None:
@@ -79,7 +79,7 @@ def test_a_process_answers_many_questions_for_many_callers(answerers: Answerers)
 @pytest.mark.parametrize(
     "text", ["SELECT list(i) FROM range(1000000000) t(i)", "SELECT length(repeat('x', 2000000000)) + random()"]
 )
-def test_a_question_that_takes_too_much_is_ended_and_the_next_answered(answerers: Answerers, text: str) -> None:
+def test_a_question_that_takes_too_much_is_ended_and_the_next_answered(answerers: QueryProcesses, text: str) -> None:
     async def work() -> None:
         await ask(answerers, "SELECT 1")
         before = children()
@@ -90,7 +90,7 @@ def test_a_question_that_takes_too_much_is_ended_and_the_next_answered(answerers
     run(work)
 
 
-def test_questions_that_take_too_long_are_ended_and_the_next_answered(hasty: Answerers) -> None:
+def test_questions_that_take_too_long_are_ended_and_the_next_answered(hasty: QueryProcesses) -> None:
     """Meanwhile, others are told that there are too many."""
 
     async def answered() -> list[Any] | None:
@@ -114,7 +114,7 @@ def test_questions_that_take_too_long_are_ended_and_the_next_answered(hasty: Ans
     run(work)
 
 
-def test_a_process_that_is_gone_is_replaced(answerers: Answerers) -> None:
+def test_a_process_that_is_gone_is_replaced(answerers: QueryProcesses) -> None:
     async def work() -> None:
         await ask(answerers, "SELECT 1")
         for process in map(psutil.Process, children()):

@@ -119,7 +119,7 @@ def test_the_kinds_of_questions() -> None:
     assert read(" show  tables ; ").lists_tables
     assert read("DESCRIBE orders").describes
     assert not read("SUMMARIZE orders").describes
-    assert read("WITH A AS (SELECT 1) FROM a").made_up == {"a"}
+    assert read("WITH A AS (SELECT 1) FROM a").defined == {"a"}
     assert str(QueriedTable("lake", "x")) == "lake.x"
 
 

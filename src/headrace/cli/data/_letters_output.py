@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import By
-    from headrace.engine.replay.replay import FlowReplay, ReplayOutcome
+    from headrace.engine.replay.replay import ReplayOutcome
+    from headrace.engine.replay.replay_folders import FlowReplay
     from headrace.engine.replay.replay_plan import ReplayPlan
 else:
     dead_letter_index = lazy_modules("headrace.engine.letters.dead_letter_index")
@@ -45,14 +46,14 @@ def moment(text: str | None) -> datetime | None:
 
 
 def timestamp(value: datetime) -> str:
-    """A time as all commands print it."""
+    """A time in the format of all commands."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def letter_document(row: dict[str, Any]) -> dict[str, Any]:
     """A dead letter as JSON, without its record."""
-    made = {name: row[name] for name in _LETTER}
-    return made | {"position": jsonlib.loads(row["position"]), "met_at": timestamp(row["met_at"])}
+    document = {name: row[name] for name in _LETTER}
+    return document | {"position": jsonlib.loads(row["position"]), "met_at": timestamp(row["met_at"])}
 
 
 def value_document(value: bytes | None) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def hex_dump(value: bytes) -> list[str]:
 
 
 def print_counts(index: pa.Table, by: By, json: bool) -> None:
-    """How many there are of each."""
+    """Counts by group."""
     groups = [group | {"newest": timestamp(group["newest"])} for group in dead_letter_index.count(index, by)]
     if json:
         printer.document({"by": by, "items": groups, "total": index.num_rows})
@@ -98,8 +99,8 @@ def print_letters(rows: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any
     """Letters below their reasons on a terminal; else one a line, the parts separated by tabs."""
     if not printer.on_terminal():
         for row in rows:
-            made = {**row, "met_at": timestamp(row["met_at"])}
-            printer.data("\t".join(_one_line(str(made[name])) for name in _PLAIN))
+            shown = {**row, "met_at": timestamp(row["met_at"])}
+            printer.data("\t".join(_one_line(str(shown[name])) for name in _PLAIN))
         return
     from rich.table import Table
     from rich.text import Text
@@ -127,7 +128,7 @@ def _one_line(text: str) -> str:
 
 
 def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
-    """All about one letter."""
+    """One dead letter with its history and its record."""
     for name, value in letter_document(row).items():
         shown = jsonlib.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
         printer.data(f"{name:<10}  {shown}")
@@ -155,12 +156,12 @@ def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
 
 
 def letters(number: int) -> str:
-    """So many dead letters."""
+    """The number, with its noun."""
     return f"{number:,} dead letter{'' if number == 1 else 's'}"
 
 
 def print_plan(plan: ReplayPlan) -> None:
-    """What a replay would do, on stderr: it is no answer."""
+    """What a replay would do. It goes to stderr because it is not the result."""
     for one in plan.replays:
         begun = f", which replay {one.id} began with and did not finish" if one.chosen is None else ""
         sinks = ", ".join(f"{step.sink.label} ({step.sink.guarantee})" for step in one.flow.sinks)
@@ -171,15 +172,15 @@ def print_plan(plan: ReplayPlan) -> None:
 
 
 def outcome_text(outcome: ReplayOutcome) -> str:
-    """What a replay has done, in words."""
+    """The outcome of a replay as one line."""
     bad = f", {outcome.still_bad:,} still bad" if outcome.still_bad else ""
     bad += f", {outcome.new:,} new from later steps" if outcome.new else ""
     name = outcome.replay.flow.name
-    return f"{name}: {letters(outcome.replayed)} came through ({outcome.rows:,} rows){bad}"
+    return f"{name}: {letters(outcome.replayed)} replayed ({outcome.rows:,} rows){bad}"
 
 
 def replay_document(plan: ReplayPlan, outcomes: Sequence[ReplayOutcome], dry_run: bool) -> dict[str, Any]:
-    """The plan and what came of it, as JSON."""
+    """The plan and its outcomes, as JSON."""
     done = {outcome.replay.id: outcome for outcome in outcomes}
     return {
         "dry_run": dry_run,

@@ -49,7 +49,7 @@ def show_(
     last: _To = None,
     json: Json = False,
 ) -> None:
-    """Show the folders of an archive: how many records and files, whether finished, how many came late."""
+    """Show the folders of an archive: records, files, state, and how many records arrived late."""
     root = _Archive.named(target).root
     found = [_folder(root, name) for name in archive_read.folders(root, topic or [], _day(first), _day(last))]
     if json:
@@ -81,8 +81,10 @@ def check_(
     topic: _Topics = None,
     json: Json = False,
 ) -> None:
-    """Count, by partition, the records whose positions were kept: which are there more than once, which offsets are
-    not. Every line is read and counted against what stands beside its file. Exit code 1 when something is wrong."""
+    """Check by partition that each record is in the archive once, and list missing offsets.
+
+    Reads every line and compares the counts with those in the manifests. Exits with 1 when something is wrong.
+    """
     root = _Archive.named(target).root
     by_topic: dict[str, list[Any]] = {}
     wrong = 0
@@ -99,7 +101,7 @@ def check_(
         columns = ("topic", "partition", "records", "first", "last", "repeated", "absent")
         for line in aligned([list(columns), *([shown(one[name]) for name in columns] for one in found)]):
             printer.data(line)
-        printer.note(f"{wrong:,} files do not have the lines they should have" if wrong else "every line is there")
+        printer.note(f"{wrong:,} files have too few or too many lines" if wrong else "all lines are present")
     if not well:
         raise typer.Exit(Exit.FAILED)
 
@@ -122,9 +124,9 @@ def replay_(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Write the records of some days into a topic, each once: cut off, it goes on where it was; done, it does nothing.
+    """Write the records of some days into a topic, each once. Interrupted, it resumes; repeated, it does nothing.
 
-    Those who read the topic must read committed records only. Records have the order they had in each file.
+    Consumers of the topic must use read_committed. Records keep the order they have in each file.
     """
     begin, end = _day(first), _day(last)
     if begin is None or end is None or end < begin:
@@ -139,7 +141,7 @@ def replay_(
     plan = who.plan(again=again)
     said = {"id": order.id, "run": plan.run, **_said(order), "records": plan.records, "already": plan.done}
     if plan.done:
-        printer.note(f"{plan.records:,} records were replayed already; --again does it once more")
+        printer.note(f"{plan.records:,} records were replayed already; --again replays them once more")
     sent = 0 if dry_run or plan.done else who.execute(plan, lambda seen, all_: printer.note(f"{seen:,} of {all_:,}"))
     if json:
         printer.document({**said, "sent": sent, "done": plan.done or not dry_run})
@@ -171,7 +173,7 @@ class _Archive:
 
     @staticmethod
     def named(target: ProjectTarget) -> _Archive:
-        """The one that these arguments mean."""
+        """The archive that the arguments name."""
         project, flows = target.load(), target.flows
         found = [
             (name, sink)
@@ -190,7 +192,7 @@ class _Archive:
         return _Archive(project, *found[0])
 
     def cluster(self, stream: str | None) -> KafkaConnection:
-        """How the Kafka cluster is reached: as the flow's own stream does, or another."""
+        """The connection to the Kafka cluster: that of the flow's own stream, or of another stream."""
         streams = self.project.spec.streams
         if stream is not None and stream not in streams:
             hint = did_you_mean(stream, streams, "streams")

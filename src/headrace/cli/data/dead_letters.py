@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from headrace.engine.letters import dead_letter_index
     from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
     from headrace.engine.replay import replay as engine_replay
-    from headrace.engine.replay import replay_plan
+    from headrace.engine.replay import replay_folders, replay_plan
     from headrace.engine.replay.replay import ReplayOutcome
     from headrace.engine.replay.replay_plan import ReplayPlan
     from headrace.engine.spark import session
     from headrace.engine.state.state import StateDir
     from headrace.project.loader import Project
 else:
-    dead_letter_index, engine_replay, replay_plan, session = lazy_modules(
+    dead_letter_index, engine_replay, replay_folders, replay_plan, session = lazy_modules(
         "headrace.engine.letters.dead_letter_index",
         "headrace.engine.replay.replay",
+        "headrace.engine.replay.replay_folders",
         "headrace.engine.replay.replay_plan",
         "headrace.engine.spark.session",
     )
@@ -123,7 +124,7 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="Write the record's bytes to stdout, and nothing else.")] = False,
     json: Json = False,
 ) -> None:
-    """Show one dead letter: all that is known, the record itself, and what became of it."""
+    """Show one dead letter: its metadata, the record itself, and its history."""
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
     _, book, _ = _opened(target)
@@ -219,7 +220,7 @@ def _planned(
     project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
     state = _state(project)
-    begun = engine_replay.Begun(state.replays).flows()
+    begun = replay_folders.UnfinishedReplays(state.replays).flows()
     if ids or flow:
         begun &= {flow, *chosen["flow"].unique().to_pylist()}
     # a letter that was discarded can still be replayed, by its name
@@ -230,10 +231,10 @@ def _planned(
 def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
     confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
     state = _state(project)
-    with engine_replay.alone(state, plan.replays):
+    with engine_replay.single_writer_lock(state, plan.replays):
         _check_sinks(project, plan)
         printer.note(f"starting Spark on {project.spec.spark.master} …")
-        # a log of its own: an engine may be writing to the other
+        # a separate log file: an engine may be writing to the other
         name, store = f"{project.spec.project} replay", project.context.state_store
         spark = session.start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
@@ -268,7 +269,7 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
 
 
 def _opened(target: ProjectTarget) -> tuple[Project, LetterBook, str | None]:
-    """The project, the book of its dead letters and the flow that was named."""
+    """The project, the index of its dead letters and the flow that was named."""
     flow, (project, state) = target.flow(), target.open()
     book = dead_letter_index.LetterBook(state.dead_letters)
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
@@ -281,7 +282,7 @@ def _state(project: Project) -> StateDir:
 
 
 def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str | None]) -> None:
-    """Which letters are meant must be said, and in one way."""
+    """Refuse no selection, and two kinds of selection at once."""
     given = [name for name, value in others.items() if value is not None]
     if not (ids or everything or given):
         raise usage_error("no dead letters were named", f"name ids, {', '.join(others)} or --all")
@@ -306,7 +307,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
     """A letter whose replay was begun may have reached some sinks already."""
-    begun = engine_replay.Begun(book.folder.parent / "replays")
+    begun = replay_folders.UnfinishedReplays(book.folder.parent / "replays")
     for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
         if begun.holds(flow, chosen):
             raise ProjectError(

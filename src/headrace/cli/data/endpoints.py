@@ -141,10 +141,10 @@ def snapshot(
         raise ProjectError(
             "no-node",
             f"no node keeps the store in {settings.store}",
-            hint="start one: headrace serve; snapshots are made by a node",
+            hint="start a serve node, which makes snapshots: headrace serve",
             exit_code=Exit.NOT_FOUND,
         )
-    position = snapshots.ask_for_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
+    position = snapshots.request_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
     if json:
         printer.document({"endpoint": endpoint, "version": version, "position": position})
     else:

@@ -34,7 +34,7 @@ def list_(
     target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """List the tables: where their rows come from, how many there are, and how far they are behind.
+    """List the tables: their sources, row counts and lag.
 
     Reads the log and what the capture writes down every second; asks no source.
     """

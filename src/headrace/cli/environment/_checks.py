@@ -1,4 +1,4 @@
-"""What `headrace doctor` looks at. A check never raises: what it meets becomes its result."""
+"""The checks of `headrace doctor`. A check never raises: a failure is a result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?(?:==(?P<pin>[^;,\s]
 
 @dataclass(frozen=True)
 class Result:
-    """What one check found, and how to mend it."""
+    """The result of one check, and how to fix a problem."""
 
     check: str
     state: State

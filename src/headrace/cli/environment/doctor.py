@@ -36,10 +36,10 @@ def doctor(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long a source or sink may take.")] = "15s",
     json: Json = False,
 ) -> None:
-    """Find what is wrong here and say how to mend it.
+    """Check this machine and project, and say how to fix what is wrong.
 
     Looks at Python, Java, jars, libraries, memory, disk and ports. With a project (named, or in the current folder) its
-    sources and sinks are asked too: broker, topics, files. Exits 1 when a check fails.
+    sources and sinks are checked too: brokers, topics, files. Exits 1 when a check fails.
     """
     results: list[Result] = []
     for result in _results(target, timeout):
@@ -67,7 +67,7 @@ def _results(target: ProjectTarget, timeout: str) -> Iterator[Result]:
 
 
 def _load(target: ProjectTarget) -> tuple[Project | None, list[Result]]:
-    """The project, or why it cannot be read. One that is not there is no finding: the command was called wrongly."""
+    """The project, or why it cannot be read. A project that does not exist is a usage error, not a result."""
     try:
         return target.load(), []
     except ProjectErrors as errors:
@@ -83,7 +83,7 @@ def _unreadable(error: ProjectError) -> Result:
 
 
 def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
-    """What each source, table and sink says about the system behind it, all asked at once."""
+    """Each source, table and sink checks the system behind it, all at the same time."""
     asked: dict[str, Source | TableSource | Sink] = {}
     asked |= {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
     asked |= {f"table {name}": table.source for name, table in project.spec.tables.items()}
@@ -91,7 +91,7 @@ def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
         asked |= {f"flow {name}, sink {index} ({sink.kind()})": sink for index, sink in enumerate(flow.sinks)}
     answers: Queue[Result] = Queue()
     for check, component in asked.items():
-        # daemons: a client that hangs must not keep the command from ending
+        # daemon threads: a client that hangs must not keep the command from ending
         threading.Thread(target=_ask, args=(check, component, project.context, answers), daemon=True).start()
     found = _collect(answers, len(asked), monotonic() + deadline.total_seconds())
     fix = "is it reachable from here? try again with a longer --timeout"

@@ -53,7 +53,7 @@ def up(kinds: _Kinds = None, json: _Json = False) -> None:
 
 @app.command()
 def down(kinds: _Kinds = None, json: _Json = False) -> None:
-    """Stop services (all by default); their data stays, `up` goes on with it."""
+    """Stop services (all by default). Their data stays; `up` uses it again."""
     chosen = _known_here(kinds)
     for service in chosen:
         if service.is_running():

@@ -32,17 +32,17 @@ _ENDED = ("stopped", "failed")
 
 
 @dataclass(frozen=True)
-class Clerk:
-    """Passes orders on and waits for them, never longer than until its deadline."""
+class OrderDesk:
+    """Sends orders to the engine and waits for them until a deadline."""
 
     state: StateDir
     deadline: float
     patience: str
 
     def flows(self, names: Sequence[str]) -> dict[str, Flow]:
-        """What the engine says about these flows; it may only just have begun to say something."""
+        """The status of these flows. Waits while the engine has not reported yet."""
         while (seen := look(self.state)).freshness == "stale":
-            self._wait("the engine says nothing: it is paused, overloaded or still starting")
+            self._wait("the engine does not report: it is paused, overloaded or still starting")
         if seen.freshness == "no-engine":
             raise no_engine()
         known = {flow["name"]: flow for flow in seen.to_json()["flow_list"]}
@@ -57,14 +57,14 @@ class Clerk:
         return {name: known[name] for name in names}
 
     def stop(self, names: Sequence[str]) -> list[Flow]:
-        """Stop these flows, none of which is stopped already."""
+        """Stop these flows. Refuses those that are stopped already."""
         for name, flow in self.flows(names).items():
             if flow["state"] == "stopped":
-                asked = flow.get("stop")
-                who = f", asked for by {asked['by']} at {asked['at']}" if asked else ", as it is done"
+                request = flow.get("stop")
+                reason = f", requested by {request['by']} at {request['at']}" if request else ", because it is done"
                 raise ProjectError(
                     "already-stopped",
-                    f"flow '{name}' is stopped{who}",
+                    f"flow '{name}' is stopped{reason}",
                     hint=f"headrace start {name}",
                     exit_code=Exit.CONFLICT,
                 )
@@ -97,9 +97,9 @@ class Clerk:
 
     def _wait(self, why: str) -> None:
         if time.monotonic() > self.deadline:
-            hint = "wait longer with --timeout; headrace status says how it is"
+            hint = "wait longer with --timeout; headrace status shows its state"
             raise ProjectError("order-timeout", f"{why} ({self.patience})", hint=hint, exit_code=Exit.TIMEOUT)
-        time.sleep(_LOOK_SECONDS)  # the engine tells by its status file
+        time.sleep(_LOOK_SECONDS)  # the engine reports through its status file
 
 
 def _has_stopped(flow: Flow, order: FlowOrder) -> bool:
@@ -107,18 +107,18 @@ def _has_stopped(flow: Flow, order: FlowOrder) -> bool:
 
 
 def _has_started(flow: Flow, order: FlowOrder) -> bool:
-    """Also one that failed, or was done, again since."""
+    """Also true for a flow that failed or finished again since the order."""
     return flow.get("stop") is None and (flow["state"] not in _ENDED or flow["since"] > order.at)
 
 
 def no_engine() -> ProjectError:
-    """There is nobody to give orders to."""
+    """The error when no engine runs."""
     hint = "headrace run starts one; headrace status shows what is known"
     return ProjectError("no-engine", "no engine runs this project", hint=hint, exit_code=Exit.NOT_FOUND)
 
 
-def say(flows: Sequence[Flow], json: bool) -> None:
-    """What became of the flows; a failure is an error."""
+def print_states(flows: Sequence[Flow], json: bool) -> None:
+    """Print the states of the flows; a failed flow is an error."""
     if json:
         printer.document(
             {"flows": [{key: flow.get(key) for key in ("name", "state", "since", "stop")} for flow in flows]}

@@ -20,8 +20,8 @@ def serving_lines(served: dict[str, Any]) -> list[str]:
     if node is None:
         return [f"endpoints: no node serves them here: {', '.join(endpoints)}"] if endpoints else []
     where = node["http"] or "starting"
-    said = ", its applier says nothing" if served["stale"] else ""
-    lines = [f"serve node {node['pid']}, {where}{said}", *([served["note"]] if served["note"] else [])]
+    silence = ", its applier does not report" if served["stale"] else ""
+    lines = [f"serve node {node['pid']}, {where}{silence}", *([served["note"]] if served["note"] else [])]
     return [*lines, *(_line(name, one, served["stale"]) for name, one in endpoints.items())]
 
 

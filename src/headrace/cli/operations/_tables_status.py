@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tables_of(context: Context) -> list[dict[str, Any]]:
-    """What the capture last said of each group of tables."""
+    """The last report of the capture process about each table group."""
     return read_groups(tables_folder(context))
 
 

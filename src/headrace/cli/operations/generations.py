@@ -31,7 +31,7 @@ def list_(
     target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """List the generations of all flows, or of those named: which runs, which is built beside it, which are kept."""
+    """List the generations of all flows, or of those named: the current one, the candidate, and those that are kept."""
     (loaded, state), flows = target.open(), target.flows
     chosen = known_flows(loaded, flows)
     found = [
@@ -80,7 +80,7 @@ def drop(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete a generation that is kept: FLOW, then GENERATION. There is no way back to it then."""
+    """Delete an old generation: FLOW, then GENERATION. The flow can no longer return to it."""
     (loaded, state), named = target.open(), target.flows
     if len(named) != 2:
         raise usage_error("generations drop takes a flow and a generation", "headrace generations drop FLOW GENERATION")
@@ -97,7 +97,7 @@ def drop(
     _require_unused(flow, generations, found)
     if not dry_run:
         confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
-        supervise_candidate.drop(loaded, state, flow, found)
+        supervise_candidate.delete_generation(loaded, state, flow, found)
     if json:
         printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
     else:
@@ -106,11 +106,11 @@ def drop(
 
 def _require_unused(flow: str, generations: Generations, one: Generation) -> None:
     if one == generations.candidate():
-        why, hint = "it is being built", f"give it up: headrace generations abandon {flow}"
+        why, hint = "it is being built", f"abandon it: headrace generations abandon {flow}"
     elif one == generations.current():
-        why, hint = "it is the current one", f"begin anew first: headrace run --new-generation {flow}"
+        why, hint = "it is the current one", f"start a new generation first: headrace run --new-generation {flow}"
     elif one in [before for before, _last in generations.lineage()]:
-        why, hint = "the current one goes on from it", "it goes by itself when nothing needs it any more"
+        why, hint = "the current one continues from it", "it is deleted when nothing needs it any more"
     else:
         return
     raise ProjectError(
@@ -129,15 +129,15 @@ def abandon(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Give up the generation that is built beside the current one: FLOW. What it wrote beside is removed."""
+    """Abandon the candidate generation of a FLOW. Its output is removed."""
     (loaded, state), named = target.open(), target.flows
     flow = known_flow(loaded, one_flow(named, "generations abandon"))
-    with rewind.stopped(state, flow, building=True):
+    with rewind.while_stopped(state, flow, building=True):
         candidate = supervise_candidate.require_abandonable(state, flow)
         if not dry_run:
-            confirm(f"Give up generation {candidate.id} of flow '{flow}' and what it has written beside?", yes)
-            supervise_candidate.abandon(loaded, state, flow)
+            confirm(f"Abandon candidate {candidate.id} of flow '{flow}' and remove its output?", yes)
+            supervise_candidate.abandon_candidate(loaded, state, flow)
     if json:
         printer.document({"flow": flow, "generation": candidate.id, "done": not dry_run})
     else:
-        printer.note(f"generation {candidate.id} of flow '{flow}' {'would be' if dry_run else 'is'} given up")
+        printer.note(f"generation {candidate.id} of flow '{flow}' {'would be' if dry_run else 'is'} abandoned")

@@ -66,15 +66,15 @@ def show(
             printer.data(line)
 
 
-def _lines(said: dict[str, Any], lag: FlowLag) -> list[str]:
-    behind = f"lag {shown(said['lag'])} records, {shown(said['lag_s'])} s, {said['trend'] or '–'}"
-    pace = f"{shown(said['rate_per_s'])} records/s, caught up in {shown(said['catch_up_s'])} s"
+def _lines(document: dict[str, Any], lag: FlowLag) -> list[str]:
+    behind = f"lag {shown(document['lag'])} records, {shown(document['lag_s'])} s, {document['trend'] or '–'}"
+    pace = f"{shown(document['rate_per_s'])} records/s, caught up in {shown(document['catch_up_s'])} s"
     lines = [f"flow {lag.flow} ({lag.generation or 'never run'}): {behind}; {pace}"]
     columns = ("topic", "partition", "start", "committed", "end", "lag", "lag_s")
     rows = [["stream", *columns]]
-    rows += [[row["stream"], *(shown(row[name]) for name in columns)] for row in said["partitions"]]
-    lines += [f"  {line}" for line in aligned(rows)] if said["partitions"] else []
-    return lines + [f"  {name}: its source does not tell positions" for name in said["untold"]]
+    rows += [[row["stream"], *(shown(row[name]) for name in columns)] for row in document["partitions"]]
+    lines += [f"  {line}" for line in aligned(rows)] if document["partitions"] else []
+    return lines + [f"  {name}: its source has no positions" for name in document["untold"]]
 
 
 @app.command()
@@ -93,7 +93,7 @@ def reset(
         str | None, typer.Option("--by-duration", metavar="D", help="To the first record of the last e.g. 2h.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="So many records on, or back when negative.")
+        int | None, typer.Option("--shift-by", metavar="N", help="Forward by this many records, or back when negative.")
     ] = None,
     from_file: Annotated[
         Path | None,
@@ -104,13 +104,13 @@ def reset(
         typer.Option("--topic", metavar="T[:P,…]", help="Only these topics or partitions; may be repeated."),
     ] = None,
     dry_run: DryRun = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it without asking.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Execute without confirmation.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Move a stopped flow to other offsets, with the semantics of kafka-consumer-groups --reset-offsets.
 
-    The flow gets a new generation that begins there, without state; the old one is kept and can be gone back to.
+    The flow gets a new generation that starts there, without state. The old one is kept, so the flow can return to it.
     """
     if dry_run and execute:
         raise usage_error("--dry-run and --execute exclude each other", "leave one of them out")
@@ -136,7 +136,7 @@ def reset(
         raise usage_error(f"--topic: {error}") from None
     (loaded, state), named = target.open(), target.flows
     who = rewinder(loaded, state, one_flow(named, "offsets reset"))
-    with rewind.stopped(state, who.flow.name):
+    with rewind.while_stopped(state, who.flow.name):
         plan = who.to_position(given[0], scope)
         carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
 

@@ -17,11 +17,15 @@ from headrace.core.positions import AtTime, Earliest, Latest, SplitScope, parse_
 if TYPE_CHECKING:
     from headrace.core.positions import Target
     from headrace.engine.positions import rewind as position_rewind
+    from headrace.engine.positions import rewind_plan
     from headrace.engine.positions import savepoints as position_savepoints
-    from headrace.engine.positions.rewind import Copy, Rewinder
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import CheckpointCopy
 else:
-    position_rewind, position_savepoints = lazy_modules(
-        "headrace.engine.positions.rewind", "headrace.engine.positions.savepoints"
+    position_rewind, position_savepoints, rewind_plan = lazy_modules(
+        "headrace.engine.positions.rewind",
+        "headrace.engine.positions.savepoints",
+        "headrace.engine.positions.rewind_plan",
     )
 
 
@@ -37,50 +41,50 @@ def rewind(
         ),
     ],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take back the rows written since, from sinks that can.")
+        bool, typer.Option("--replace", help="Remove the rows written since, from sinks that can.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Let a stopped flow go back to an earlier position, as a new generation; the old one is kept.
+    """Rewind a stopped flow to an earlier position, as a new generation; the old one is kept.
 
-    A position brings records again, with empty state; a savepoint or a generation brings the state back too.
+    A position replays records with empty state; a savepoint or a generation restores the state too.
     """
     (loaded, state), named = target.open(), target.flows
-    who = rewinder(loaded, state, one_flow(named, "rewind"))
-    with position_rewind.stopped(state, who.flow.name):
-        current = who.generations.current()
+    mover = rewinder(loaded, state, one_flow(named, "rewind"))
+    with position_rewind.while_stopped(state, mover.flow.name):
+        current = mover.generations.current()
         if current is not None and not dry_run:
-            position_rewind.finish_take_back(who.flow, current, who.context)
-        goal = parse_target(to, who)
+            position_rewind.finish_row_removal(mover.flow, current, mover.context)
+        goal = parse_target(to, mover)
         plan = (
-            who.to_copy(goal, replace)
-            if isinstance(goal, position_rewind.Copy)
-            else who.to_position(goal, SplitScope(), replace)
+            mover.to_checkpoint(goal, replace)
+            if isinstance(goal, rewind_plan.CheckpointCopy)
+            else mover.to_position(goal, SplitScope(), replace)
         )
-        carry_out(who, plan, dry_run=dry_run, yes=yes, json=json)
+        carry_out(mover, plan, dry_run=dry_run, yes=yes, json=json)
 
 
-def parse_target(text: str, who: Rewinder) -> Target | Copy:
-    """What `--to` means: words first, then names, then files, then times."""
+def parse_target(text: str, mover: Rewinder) -> Target | CheckpointCopy:
+    """The target of `--to`: a keyword, a savepoint or generation, a file of offsets, or a time."""
     if text in ("earliest", "latest"):
         return Earliest() if text == "earliest" else Latest()
-    savepoints = position_savepoints.Savepoints(who.state, who.flow.name)
-    savepoint, generation = savepoints.find(text), who.generations.find(text)
+    savepoints = position_savepoints.Savepoints(mover.state, mover.flow.name)
+    savepoint, generation = savepoints.find(text), mover.generations.find(text)
     if savepoint is not None:
-        return position_rewind.Copy(f"savepoint {text}", savepoint.generation)
+        return rewind_plan.CheckpointCopy(f"savepoint {text}", savepoint.generation)
     if generation is not None:
-        return position_rewind.Copy(f"generation {text}", generation)
+        return rewind_plan.CheckpointCopy(f"generation {text}", generation)
     if text.endswith((".json", ".csv")):
         return offsets_in(Path(text))
     try:
         return AtTime(parse_time(text))
     except ValueError:
-        known = [one.note.name for one in savepoints.all()] + [one.id for one in who.generations.all()]
+        known = [one.info.name for one in savepoints.all()] + [one.id for one in mover.generations.all()]
         raise ProjectError(
             "unknown-target",
             f"'{text}' is neither earliest nor latest, a time, a file with offsets, a savepoint or a generation",
-            hint=did_you_mean(text, ["earliest", "latest", *known], f"for flow '{who.flow.name}'"),
+            hint=did_you_mean(text, ["earliest", "latest", *known], f"for flow '{mover.flow.name}'"),
             exit_code=Exit.NOT_FOUND,
         ) from None

@@ -32,18 +32,18 @@ def create(
     target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """Make a savepoint of a flow that is not running: FLOW, then a NAME (made from the time otherwise)."""
+    """Create a savepoint of a stopped flow: FLOW, then an optional NAME (the time otherwise)."""
     (loaded, state), named = target.open(), target.flows
     name = named[1] if len(named) == 2 else None
-    asked = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
-    flow = planner.make_plan(loaded, (asked,)).flow(asked)
-    with rewind.stopped(state, flow.name):
-        made = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
+    flow_name = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
+    flow = planner.make_plan(loaded, (flow_name,)).flow(flow_name)
+    with rewind.while_stopped(state, flow.name):
+        savepoint = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
     if json:
-        printer.document(asdict(made.note))
+        printer.document(asdict(savepoint.info))
     else:
-        printer.data(made.note.name)
-        printer.note(f"go back to it with: headrace rewind {flow.name} --to {made.note.name}")
+        printer.data(savepoint.info.name)
+        printer.note(f"return to it with: headrace rewind {flow.name} --to {savepoint.info.name}")
 
 
 @app.command("list")
@@ -55,7 +55,7 @@ def list_(
     """List the savepoints of all flows, or of those named."""
     (loaded, state), flows = target.open(), target.flows
     chosen = known_flows(loaded, flows)
-    notes = [savepoint.note for flow in chosen for savepoint in position_savepoints.Savepoints(state, flow).all()]
+    notes = [savepoint.info for flow in chosen for savepoint in position_savepoints.Savepoints(state, flow).all()]
     if json:
         printer.document([asdict(note) for note in notes])
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.cli.operations._flow_orders import Clerk, Flows, Timeout, no_engine, say
+from headrace.cli.operations._flow_orders import Flows, OrderDesk, Timeout, no_engine, print_states
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, ProjectTarget, project_options
@@ -19,7 +19,7 @@ def start(
 ) -> None:
     """Start flows of a running engine that were stopped with `headrace stop FLOW` or have failed.
 
-    They go on from where they are. Without an engine, flows that were stopped will run with the next one.
+    They continue from their positions. Without an engine, stopped flows run with the next one.
     """
     flows = target.flows
     if not flows:
@@ -27,7 +27,7 @@ def start(
     state = target.state()
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     if state.holder() is not None:
-        say(Clerk(state, deadline, timeout).start(flows), json)
+        print_states(OrderDesk(state, deadline, timeout).start(flows), json)
         return
     orders = {name: last_order(state, name) for name in flows}
     if not all(order is not None and order.want == "stopped" for order in orders.values()):

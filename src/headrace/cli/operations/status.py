@@ -37,33 +37,33 @@ def status(
     """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters; the tables it follows; and
     the endpoints that are served from this machine.
 
-    Reads what engine, capture and serve node write down every second; needs no Spark. With --watch --json there is one
-    document per line.
+    Reads the status files that engine, capture and serve node write every second; needs no Spark. With --watch --json
+    it prints one document per line.
     """
     place, flows = target.outline(), target.flows
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        seen, beside = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
+        seen, others = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
         if not watch:
-            _print(seen, beside, flows, json)
+            _print(seen, others, flows, json)
             return
         if json:
-            printer.line(_document(seen, beside, flows))
+            printer.line(_document(seen, others, flows))
         else:
             if printer.on_terminal():
                 print(_CLEAR, end="")
-            _print(seen, beside, flows, json)
+            _print(seen, others, flows, json)
         time.sleep(pause)
 
 
-def _document(seen: StatusReading, beside: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
+def _document(seen: StatusReading, others: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
     document = seen.to_json()
-    return {**document, "flow_list": flows_of(document, flows), **beside}
+    return {**document, "flow_list": flows_of(document, flows), **others}
 
 
-def _print(seen: StatusReading, beside: dict[str, Any], flows: Sequence[str], json: bool) -> None:
-    document = printer.clean(_document(seen, beside, flows))
+def _print(seen: StatusReading, others: dict[str, Any], flows: Sequence[str], json: bool) -> None:
+    document = printer.clean(_document(seen, others, flows))
     if json:
         printer.document(document)
         return
@@ -86,14 +86,12 @@ def _print(seen: StatusReading, beside: dict[str, Any], flows: Sequence[str], js
 def _headline(seen: StatusReading) -> str:
     document = seen.document
     if document is None:
-        return "no engine runs, and none ever did" if seen.freshness == "no-engine" else "an engine is starting"
+        return "no engine runs, and none has run before" if seen.freshness == "no-engine" else "an engine is starting"
     age = f"as of {document['as_of']} ({_time(seen.age_s)} ago)"
     if seen.freshness == "no-engine":
-        return f"no engine runs; this is the last that is known, {age}"
+        return f"no engine runs; last known status {age}"
     if seen.freshness == "stale":
-        return (
-            f"stale: the engine says nothing (paused, overloaded, or still starting); the last that is known is {age}"
-        )
+        return f"stale: the engine does not report (paused, overloaded, or still starting); last known status {age}"
     pid, address = document["engine"]["pid"], document["engine"]["http"]
     ready = "ready" if document["ready"] else "not ready"
     return f"engine {pid} of {document['project']}, {ready}, {address or 'no HTTP'}, {age}"
@@ -115,25 +113,25 @@ def _cells(flow: dict[str, Any], *, live: bool) -> list[str]:
 
 
 def _remarks(flow: dict[str, Any]) -> list[str]:
-    """What a number cannot say."""
-    said = []
+    """What the columns cannot show."""
+    remarks = []
     stop = flow.get("stop")
     if stop is not None:
         done = "stopped" if flow["state"] == "stopped" else "stops after its batch"
-        said.append(f"{done}, asked for by {stop['by']} at {stop['at']}; to go on: headrace start {flow['name']}")
+        remarks.append(f"{done}, requested by {stop['by']} at {stop['at']}; to continue: headrace start {flow['name']}")
     if flow["reason"] is not None:
-        said.append(f"{flow['reason']['text']} [{flow['reason']['code']}], since {flow['reason']['since']}")
+        remarks.append(f"{flow['reason']['text']} [{flow['reason']['code']}], since {flow['reason']['since']}")
     elif flow["state"] == "failed" and flow["last_error"] is not None:
-        said.append(f"{flow['last_error']['message']} [{flow['last_error']['code']}]")
+        remarks.append(f"{flow['last_error']['message']} [{flow['last_error']['code']}]")
     if flow["note"] is not None:
-        said.append(f"{flow['note']['text']} [{flow['note']['code']}], since {flow['note']['since']}")
-    candidate = flow.get("candidate")  # an engine of an older version does not say
+        remarks.append(f"{flow['note']['text']} [{flow['note']['code']}], since {flow['note']['since']}")
+    candidate = flow.get("candidate")  # older engines do not report it
     if candidate is not None:
         behind = f", {_lag(candidate['lag'])} behind" if candidate["lag"] is not None else ""
-        said.append(f"candidate {candidate['generation'] or _UNKNOWN}: {candidate['text']}{behind}")
+        remarks.append(f"candidate {candidate['generation'] or _UNKNOWN}: {candidate['text']}{behind}")
     if flow["held_back_by"] is not None:
-        said.append(f"watermark held back by {flow['held_back_by']}")
-    return said
+        remarks.append(f"watermark held back by {flow['held_back_by']}")
+    return remarks
 
 
 def _table(flows: Sequence[dict[str, Any]], rows: Sequence[Sequence[str]]) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.operations._flow_orders import Clerk, say
+from headrace.cli.operations._flow_orders import OrderDesk, print_states
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
@@ -29,13 +29,13 @@ def stop(
 ) -> None:
     """Stop the engine that runs a project, or only the flows that are named, and wait until that is done.
 
-    Running batches are finished first (see `run --stop-timeout`). No engine to stop is fine. A flow that is stopped
-    stays so, also in engines that are started later, until `headrace start FLOW`; the other flows go on.
+    Running batches are finished first (see `run --stop-timeout`). Without an engine it does nothing. A stopped flow
+    stays stopped, also in later engines, until `headrace start FLOW`; the other flows continue.
     """
     state, flows = target.state(), target.flows
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     if flows:
-        say(Clerk(state, deadline, timeout).stop(flows), json)
+        print_states(OrderDesk(state, deadline, timeout).stop(flows), json)
         return
     _stop_engine(state, deadline, timeout, json)
 

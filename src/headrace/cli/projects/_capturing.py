@@ -1,5 +1,4 @@
-"""The capture that `headrace run` starts beside its engine for a project's tables. What it prints is in
-`logs/capture.log`."""
+"""The capture process that `headrace run` starts for a project's tables. Its output goes to `logs/capture.log`."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class Capturing(SupervisedChild):
-    """Keeps the capture of a project's tables alive, and says so when a table is away."""
+    """Keeps the capture process running, and reports tables whose source is unavailable."""
 
     about, name, module = "tables", "capture", "headrace.capture"
-    trouble, mended = "tables are not followed", "tables are followed again"
+    failing, recovered = "tables are not captured", "tables are captured again"
 
-    def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
-        super().__init__(given.environment(), logs / "capture.log")
+    def __init__(self, project_ref: ProjectRef, project: Project, logs: Path) -> None:
+        super().__init__(project_ref.environment(), logs / "capture.log")
         self._folder = tables_folder(project.context)
         self._tables = ", ".join(project.spec.tables)
         self._states: dict[str, str] = {}
 
     def look(self) -> str | None:
-        """That it follows the tables, once it does; changes of their states are told on the way."""
-        mine = [said for said in read_groups(self._folder) if said["pid"] == self.child.pid]
-        for said in mine:
-            self._tell_state(said)
-        return f"tables are followed: {self._tables}" if mine else None
+        """A line once the tables are captured. Reports changes of their states on the way."""
+        groups = [group for group in read_groups(self._folder) if group["pid"] == self.child.pid]
+        for group in groups:
+            self._report_state(group)
+        return f"tables are captured: {self._tables}" if groups else None
 
-    def _tell_state(self, said: dict[str, Any]) -> None:
-        reason = said["reason"]
-        words = f"{said['state']}: {reason['text']} [{reason['code']}]" if reason else said["state"]
-        before, self._states[said["group"]] = self._states.get(said["group"]), words
-        if before != words and (reason or (before or "").startswith("degraded")):
-            self.note(self.about, f"{', '.join(said['tables'])}: {words}")
-            printer.note(f"tables {', '.join(said['tables'])}: {words}")
+    def _report_state(self, group: dict[str, Any]) -> None:
+        reason = group["reason"]
+        text = f"{group['state']}: {reason['text']} [{reason['code']}]" if reason else group["state"]
+        before, self._states[group["group"]] = self._states.get(group["group"]), text
+        if before != text and (reason or (before or "").startswith("degraded")):
+            self.note(self.about, f"{', '.join(group['tables'])}: {text}")
+            printer.note(f"tables {', '.join(group['tables'])}: {text}")

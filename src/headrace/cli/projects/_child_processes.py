@@ -1,4 +1,4 @@
-"""Processes that `headrace run` keeps alive beside its engine.
+"""Processes that `headrace run` keeps running next to its engine.
 
 Neither fails with the other: one that dies is started again, and one that cannot run is told about and tried again from
 time to time. What it prints is in a file of the state folder's `logs`.
@@ -26,16 +26,16 @@ class SupervisedChild:
     """What the engine's notes call it."""
     name: ClassVar[str]
     module: ClassVar[str]
-    trouble: ClassVar[str]
-    """What does not happen while it is away."""
-    mended: ClassVar[str]
+    failing: ClassVar[str]
+    """What does not work while the process is down."""
+    recovered: ClassVar[str]
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
         self.note: Callable[[str, str], None] = lambda _about, _text: None
         """Takes what the engine's status should say of it."""
         self._log = log
         self.child = Child(self.name, self.module, environment, log)
-        self._told: object = None
+        self._reported: object = None
         self._failing = False
         self._read = 0
 
@@ -49,45 +49,45 @@ class SupervisedChild:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.child.ask_to_end()
-        # who presses Ctrl-C twice does not want to wait: what the process has started notices its end
+        # a second Ctrl-C means: do not wait. Children of the process notice that it ended
         self.child.end(time.monotonic() + (0.0 if kind is KeyboardInterrupt else _END_SECONDS))
 
     def tend(self) -> None:
-        """Start it again if it has died; say what is wrong with it, and when it is well again."""
+        """Restart it if it died. Report what is wrong, and when it works again."""
         code = self.child.tend()
         if code is not None:
-            self._fails(self._reason(code))
+            self._fail(self._reason(code))
         elif self.child.pid is not None:
-            well = self.look()
-            if well is not None:
-                self._is_well(well)
+            line = self.look()
+            if line is not None:
+                self._recover(line)
 
     def look(self) -> str | None:
-        """What people should know of it now that it works; None while it does not."""
+        """A line for the user once it works; None before."""
         raise NotImplementedError
 
-    def _fails(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         self._failing = True
-        self.note(self.about, f"{self.trouble}: {reason}")
-        self._tell(reason, f"{self.trouble}, the flows go on: {reason}")
+        self.note(self.about, f"{self.failing}: {reason}")
+        self._report(reason, f"{self.failing}, the flows continue: {reason}")
 
-    def _is_well(self, words: str) -> None:
+    def _recover(self, words: str) -> None:
         if self._failing:
             self._failing = False
-            self.note(self.about, self.mended)
-        self._tell((self.child.pid, words), words)
+            self.note(self.about, self.recovered)
+        self._report((self.child.pid, words), words)
 
-    def _tell(self, what: object, text: str) -> None:
-        if what != self._told:
-            self._told = what
+    def _report(self, what: object, text: str) -> None:
+        if what != self._reported:
+            self._reported = what
             printer.note(text)
 
     def _reason(self, code: int) -> str:
-        """What it said last, else how it ended."""
+        """The last error that it printed, else how it ended."""
         with self._log.open("rb") as log:
             size = self._log.stat().st_size
             log.seek(max(self._read, size - _SAID_BYTES))
-            said = log.read().decode(errors="replace").splitlines()
+            lines = log.read().decode(errors="replace").splitlines()
         self._read = size
-        error = next((line for line in reversed(said) if line.startswith("error[")), None)
+        error = next((line for line in reversed(lines) if line.startswith("error[")), None)
         return error or f"the {self.name} {how(code)}, see {self._log}"

@@ -12,7 +12,7 @@ from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import upgrade
-    from headrace.engine.positions.upgrade import FlowChange, From
+    from headrace.engine.positions.upgrade import FlowChange, StartFrom
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise import candidate as supervise_candidate
     from headrace.plan.model import Plan
@@ -25,13 +25,13 @@ else:
 
 @dataclass(frozen=True)
 class Anew:
-    """The flows that are to begin anew, and how."""
+    """The flows that get a new generation, and how."""
 
     flows: tuple[str, ...] = ()
     begin: str | None = None
     """Where they begin to read: "start" or "current"."""
     beside: bool = False
-    """Whether the generations that run go on until the new ones have caught up."""
+    """Whether the running generations continue until the new ones have caught up."""
 
     def check(self, until_caught_up: bool) -> None:
         """Refuse what has no meaning together."""
@@ -44,7 +44,7 @@ class Anew:
         if not self.beside:
             return
         if not self.flows:
-            raise usage_error("--beside is about a new generation, and none is asked for", "add --new-generation FLOW")
+            raise usage_error("--beside needs a new generation", "add --new-generation FLOW")
         if self.begin == "current":
             raise usage_error(
                 "a generation that begins where the old one is has nothing to catch up with",
@@ -52,22 +52,23 @@ class Anew:
             )
         if until_caught_up:
             raise usage_error(
-                "--until-caught-up ends before a generation built beside can take over", "leave out one of the two"
+                "--until-caught-up ends before a candidate generation can take over", "leave out one of the two"
             )
 
 
 def changes_of(project: Project, state: StateDir, plan: Plan) -> dict[str, FlowChange]:
     """Every flow of a plan against its generation, or against the one that is built for it."""
     return {
-        flow.name: supervise_candidate.candidate_change(project, state, flow) or upgrade.change_of(project, state, flow)
+        flow.name: supervise_candidate.candidate_change(project, state, flow)
+        or upgrade.detect_change(project, state, flow)
         for flow in plan.flows
     }
 
 
 def require_safe(project: Project, changes: Sequence[FlowChange]) -> None:
-    """Refuse, all at once, the flows that cannot go on as they are."""
+    """Refuse the flows that cannot continue after their change, all in one error."""
     judged = (
-        supervise_candidate.other_than_candidate(project, change) or upgrade.refusal(project, change)
+        supervise_candidate.candidate_mismatch(project, change) or upgrade.change_error(project, change)
         for change in changes
     )
     errors = [error for error in judged if error is not None]
@@ -100,31 +101,33 @@ def _tell(state: StateDir, change: FlowChange, until_caught_up: bool) -> None:
     if candidate is not None and until_caught_up:
         printer.note(f"{name}: {candidate.id} is not built any further: that needs a run without --until-caught-up")
     elif candidate is not None:
-        printer.note(f"{name}: {candidate.id} is built further, beside the current generation")
+        printer.note(f"{name}: {candidate.id} continues to be built as a candidate")
     for reason in change.verdict.reasons if change.verdict.kind == "safe" else ():
         printer.note(f"{name}: {reason}")
 
 
-def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: From) -> None:
+def _begin_anew(project: Project, state: StateDir, change: FlowChange, begin: StartFrom) -> None:
     if change.generation is None:
         return  # its first start is a new generation
-    for sink, effect in upgrade.effects(project, change, begin):
+    for sink, effect in upgrade.new_generation_effects(project, change, begin):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
     if begin == "current" and change.flow.state:
         printer.note(f"{change.flow.name}: what was kept is left behind: windows and joins that were open begin empty")
-    made = upgrade.begin_anew(project, state, change, begin)
+    generation = upgrade.start_new_generation(project, state, change, begin)
     place = "where the old one is" if begin == "current" else "from the start of its sources"
-    printer.note(f"{change.flow.name}: new generation {made.id}, {place}; {change.generation.id} is kept")
+    printer.note(f"{change.flow.name}: new generation {generation.id}, {place}; {change.generation.id} is kept")
 
 
 def _begin_beside(project: Project, state: StateDir, plan: Plan, change: FlowChange) -> None:
     current = state.generations(change.flow.name).current()
     if current is None or not current.checkpoint.begun():
-        _begin_anew(project, state, change, "start")  # there is nothing that could go on meanwhile
+        _begin_anew(project, state, change, "start")  # no running generation has to be kept up
         return
-    for sink, effect in supervise_candidate.effects(project, state, change):
+    for sink, effect in supervise_candidate.candidate_effects(project, state, change):
         printer.note(f"{change.flow.name}: {sink}: {effect}")
-    for warning in supervise_candidate.warnings(project, plan, change.flow):
+    for warning in supervise_candidate.candidate_warnings(project, plan, change.flow):
         printer.note(f"{change.flow.name}: warning: {warning}")
-    made = supervise_candidate.begin_beside(project, state, change)
-    printer.note(f"{change.flow.name}: {made.id} is built beside {current.id}, and switched to when it has caught up")
+    generation = supervise_candidate.start_candidate(project, state, change)
+    printer.note(
+        f"{change.flow.name}: candidate {generation.id} is built while {current.id} runs, until it has caught up"
+    )

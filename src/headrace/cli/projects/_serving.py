@@ -1,4 +1,4 @@
-"""The serve node that `headrace run` starts beside its engine. What it prints is in `logs/serve.log`."""
+"""The serve node that `headrace run` starts next to its engine. Its output goes to `logs/serve.log`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.projects._child_processes import SupervisedChild
+from headrace.core.capabilities import endpoint_of
 from headrace.core.lazy import lazy_modules
 from headrace.serve.base.status import read_node
 
@@ -20,25 +21,25 @@ else:
 
 
 def wants_serving(project: Project, plan: Plan) -> bool:
-    """Whether a flow that runs writes an endpoint, or a table or stream is sent to, and the project wants it served."""
+    """Whether serving is enabled, and a running flow writes an endpoint or callers push to a table or stream."""
     sinks = (step.sink for flow in plan.flows for step in flow.sinks)
     settings = base_settings.Settings.of(project)
-    asked = any(sink.endpoint is not None for sink in sinks) or bool(settings.tables or settings.streams)
-    return project.spec.serve.enabled and asked
+    has_work = any(endpoint_of(sink) is not None for sink in sinks) or bool(settings.tables or settings.streams)
+    return project.spec.serve.enabled and has_work
 
 
 class Serving(SupervisedChild):
-    """Keeps a node alive."""
+    """Keeps a serve node running."""
 
     about, name, module = "serve", "serve node", "headrace.serve.node"
-    trouble, mended = "endpoints are not served", "endpoints are served again"
+    failing, recovered = "endpoints are not served", "endpoints are served again"
 
-    def __init__(self, given: ProjectRef, project: Project, logs: Path) -> None:
-        super().__init__(given.environment(), logs / "serve.log")
+    def __init__(self, project_ref: ProjectRef, project: Project, logs: Path) -> None:
+        super().__init__(project_ref.environment(), logs / "serve.log")
         self._settings = base_settings.Settings.of(project)
 
     def look(self) -> str | None:
-        """Where it answers, once it does."""
+        """The addresses of the node, once it answers."""
         node = read_node(self._settings.store)
         if node is None or node["pid"] != self.child.pid or node["http"] is None:
             return None

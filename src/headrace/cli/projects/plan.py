@@ -30,11 +30,11 @@ def plan(
     target: ProjectTarget,
     dot: Annotated[bool, typer.Option("--dot", help="Print a Graphviz graph.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="End with exit code 5 when a flow cannot go on from where it is.")
+        bool, typer.Option("--check", help="Exit with 5 when a flow cannot continue from its position.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show what a project's flows read, keep, write and guarantee, and whether they can go on after a change.
+    """Show what each flow reads, keeps, writes and guarantees, and whether it can continue after a change.
 
     What is printed here is what `run` does: both read the same plan. Nothing is started, no service is asked.
     """

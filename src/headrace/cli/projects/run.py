@@ -21,6 +21,7 @@ from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.cli.terminal.signals import stop_on_signal
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.lazy import lazy_modules
 from headrace.engine.inputs.lake import is_table
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise import runner as supervise_runner
     from headrace.engine.supervise import schema_watch
-    from headrace.engine.supervise.candidate_switch import Building
+    from headrace.engine.supervise.candidate_switch import CandidateSwitch
     from headrace.engine.supervise.runner import FlowRun
     from headrace.engine.supervise.schema_watch import SchemaWatch
     from headrace.plan import planner, view_planning
@@ -78,7 +79,7 @@ _FLOWS_ON_ONE_LINE = 4
 def run(
     target: ProjectTarget,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="Process what is there now, then end.")
+        bool, typer.Option("--until-caught-up", help="Process the records that exist now, then end.")
     ] = False,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End by itself after this time, e.g. 30s.")
@@ -88,24 +89,24 @@ def run(
     ] = "30s",
     new_generation: Annotated[
         list[str] | None,
-        typer.Option("--new-generation", metavar="FLOW", help="Begin this flow anew; may be repeated."),
+        typer.Option("--new-generation", metavar="FLOW", help="Give this flow a new generation; may be repeated."),
     ] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="start|current", help="Where a new generation begins to read; default start."),
+        typer.Option("--from", metavar="start|current", help="Where a new generation starts to read; default start."),
     ] = None,
     beside: Annotated[
         bool,
-        typer.Option("--beside", help="Build the new generation beside the running one; switch when it has caught up."),
+        typer.Option("--beside", help="Build the new generation while the old one runs; switch when it has caught up."),
     ] = False,
     json: Json = False,
 ) -> None:
     """Run a project's flows, all or those named.
 
-    Rows of console sinks go to stdout, what happens goes to stderr. Ctrl-C finishes the running batches and stops.
-    A flow that fails because something outside is away goes on by itself when it is back: see `headrace status`.
-    Endpoints that the flows write are served beside, as by `headrace serve`, except with --until-caught-up. Tables of
-    the project are followed by a process of its own as long as this one runs.
+    Rows of console sinks go to stdout, progress goes to stderr. Ctrl-C finishes the running batches and stops.
+    A flow that fails because an outside system is unavailable retries until it is back: see `headrace status`.
+    Endpoints that the flows write are served as by `headrace serve`, except with --until-caught-up. A separate
+    process captures the project's tables as long as this one runs.
     """
     seconds = None if for_ is None else seconds_of("--for", for_)
     patience = seconds_of("--stop-timeout", stop_timeout)
@@ -116,20 +117,22 @@ def run(
         settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
         checks.check_services(loaded, plan)
         with ExitStack() as stack:
-            kept = [stack.enter_context(one) for one in _kept(loaded, plan, state, target.ref(), until_caught_up)]
-            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, kept, not flows)
+            children = [
+                stack.enter_context(one) for one in _children(loaded, plan, state, target.ref(), until_caught_up)
+            ]
+            runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, children, not flows)
     _finish(runs, loaded, json)
     if until_caught_up and stopping.is_set() and not all(run.caught_up for run in runs):
         raise typer.Exit(int(Exit.INTERRUPTED))
 
 
-def _kept(
-    project: Project, plan: Plan, state: StateDir, given: ProjectRef, until_caught_up: bool
+def _children(
+    project: Project, plan: Plan, state: StateDir, project_ref: ProjectRef, until_caught_up: bool
 ) -> Iterator[SupervisedChild]:
     if project.spec.tables:
-        yield Capturing(given, project, state.logs)
+        yield Capturing(project_ref, project, state.logs)
     if not until_caught_up and wants_serving(project, plan):
-        yield Serving(given, project, state.logs)
+        yield Serving(project_ref, project, state.logs)
 
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
@@ -141,7 +144,10 @@ def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     )
     if not plan.flows:
         raise ProjectError(
-            "nothing-to-run", "no flow has a sink", hint="add 'sinks: [console]' to a flow", exit_code=Exit.NOT_FOUND
+            "nothing-to-run",
+            "no flow has a sink",
+            hint="add 'sinks: [console]' to a flow",
+            exit_code=Exit.NOT_FOUND,
         )
     return plan
 
@@ -155,7 +161,7 @@ def _run(
     seconds: float | None,
     patience: float,
     json: bool,
-    kept: Sequence[SupervisedChild] = (),
+    children: Sequence[SupervisedChild] = (),
     scheduled: bool = True,
 ) -> list[FlowRun]:
     for flow in plan.flows:
@@ -171,22 +177,22 @@ def _run(
         runner = supervise_runner.Runner(
             starter, newest, stopping, stop_seconds=patience, schemas=schemas, scheduled=scheduled
         )
-        for one in kept:
-            one.note = runner.notes.add
+        for child in children:
+            child.note = runner.notes.add
         with observe_reporting.Reporting(project, state, runner, http=not until_caught_up) as reporting:
             if reporting.server is not None:
                 note = f" ({reporting.server.note})" if reporting.server.note else ""
                 printer.note(f"status and metrics: {reporting.server.address}{note}")
                 printer.note(f"  headrace status{_option(project)} --watch")
             printer.note(_until(seconds, until_caught_up))
-            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, kept))
+            return runner.run(seconds=seconds, report=_Reporter(json, reporting.changed, children))
     finally:
         printer.note("stopping …")
         session.stop_session(spark)
 
 
 def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
-    """The plan with the newest schemas of the registries, as far as they answer and the flows can take them."""
+    """The plan with the newest registry schemas that are reachable and that the flows accept."""
     for warning in schemas.look():
         printer.warning(warning)
     plans = schemas.take()
@@ -194,69 +200,69 @@ def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
 
 
 class _Reporter:
-    """Says every few seconds how far each flow is, and at once when one fails or is degraded."""
+    """Prints progress every few seconds, and at once when a flow fails or is degraded."""
 
     def __init__(
-        self, json: bool, changed: Callable[[Sequence[FlowRun]], None], kept: Sequence[SupervisedChild] = ()
+        self, json: bool, changed: Callable[[Sequence[FlowRun]], None], children: Sequence[SupervisedChild] = ()
     ) -> None:
         self._json = json
         self._changed = changed
-        self._kept = kept
+        self._children = children
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._steps: dict[str, str | None] = {}
 
     def __call__(self, runs: Sequence[FlowRun]) -> None:
         self._changed(runs)
-        for one in self._kept:
-            one.tend()
+        for child in self._children:
+            child.tend()
         for run in runs:
-            self._tell_of_candidate(run)
+            self._report_candidate(run)
             now = f"{run.state} {run.reason.code if run.reason else ''}"
-            if self._said.get(run.plan.name, "") != now:
-                self._tell(run, self._said.get(run.plan.name, ""))
-                self._said[run.plan.name] = now
+            if self._reported.get(run.plan.name, "") != now:
+                self._report(run, self._reported.get(run.plan.name, ""))
+                self._reported[run.plan.name] = now
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         if self._json:
             for run in runs:
                 printer.note(jsonlib.dumps(_document(run)))
-        elif not all(run.state in ("stopped", "failed") for run in runs):  # what came of those is said at the end
-            self._tell_all(runs)
+        elif not all(run.state in ("stopped", "failed") for run in runs):  # their results are printed at the end
+            self._report_all(runs)
 
-    def _tell_all(self, runs: Sequence[FlowRun]) -> None:
+    def _report_all(self, runs: Sequence[FlowRun]) -> None:
         on_terminal = printer.notes_on_terminal()
         if on_terminal:
             printer.progress(_summary(runs))
         for run in runs:
             if not on_terminal:
                 printer.note(_line(run))
-            if run.building is not None:
-                printer.note(_candidate_line(run.building))
+            if run.switch is not None:
+                printer.note(_candidate_line(run.switch))
 
-    def _tell_of_candidate(self, run: FlowRun) -> None:
-        """Each step on its way, and that it has taken over."""
-        name, building = run.plan.name, run.building
-        before, now = self._steps.get(name), None if building is None else building.words
+    def _report_candidate(self, run: FlowRun) -> None:
+        """Each step of a candidate generation, and the switch to it."""
+        name, building = run.plan.name, run.switch
+        before, now = self._steps.get(name), None if building is None else building.text
         if now == before:
             return
         self._steps[name] = now
         if building is None:
-            printer.note(f"{name}: switched to the generation that was built beside")
+            printer.note(f"{name}: switched to the candidate generation")
         else:
             printer.note(jsonlib.dumps(_document(run)) if self._json else _candidate_line(building))
 
-    def _tell(self, run: FlowRun, before: str) -> None:
-        """Only what is worth a line of its own."""
+    def _report(self, run: FlowRun, before: str) -> None:
+        """Report only what deserves a line."""
         if run.error is not None:
             printer.error(run.error)
-        elif run.reason is not None or run.stop is not None or before.startswith(("degraded", "stopped")):
+        elif run.reason is not None or run.stop_order is not None or before.startswith(("degraded", "stopped")):
             printer.note(jsonlib.dumps(_document(run)) if self._json else _line(run))
 
 
 def _document(run: FlowRun) -> dict[str, Any]:
-    numbers = run.numbers
+    numbers = run.counters
     batch = numbers.last_batch or {}
     return {
         "flow": run.plan.name,
@@ -270,13 +276,13 @@ def _document(run: FlowRun) -> dict[str, Any]:
         "watermark": numbers.watermark.isoformat() if numbers.watermark else None,
         "state_rows": numbers.state_rows,
         "restarts": run.restarts,
-        "candidate": None if run.building is None else _candidate(run.building),
+        "candidate": None if run.switch is None else _candidate(run.switch),
     }
 
 
-def _candidate(building: Building) -> dict[str, Any]:
+def _candidate(building: CandidateSwitch) -> dict[str, Any]:
     run = building.candidate
-    return {"generation": run.generation, "text": building.words, "rows_in": run.rows_in, "batches": run.batches}
+    return {"generation": run.generation, "text": building.text, "rows_in": run.rows_in, "batches": run.batches}
 
 
 def _rounded(number: float | None) -> float | None:
@@ -285,26 +291,26 @@ def _rounded(number: float | None) -> float | None:
 
 def _until(seconds: float | None, until_caught_up: bool) -> str:
     if until_caught_up:
-        return "running until all is processed that is there now; Ctrl-C stops"
+        return "running until all existing records are processed; Ctrl-C stops"
     return "running; Ctrl-C stops" if seconds is None else f"running for {seconds:g} s; Ctrl-C stops earlier"
 
 
 def _summary(runs: Sequence[FlowRun]) -> str:
     """All flows on one line: tables of rows stay in sight longer on a terminal."""
-    rows, rates = sum(run.rows_in for run in runs), [run.numbers.rows_per_s() or 0.0 for run in runs]
+    rows, rates = sum(run.rows_in for run in runs), [run.counters.rows_per_s() or 0.0 for run in runs]
     each = [f"{run.plan.name} {run.rows_in:,}" for run in runs if run.rows_in]
     odd = [f"{run.plan.name} {run.state}" for run in runs if run.state != "running"]
     if not rows:
         return "; ".join(["waiting for the first rows", *odd])
-    told = f" ({', '.join(each)})" if 1 < len(each) <= _FLOWS_ON_ONE_LINE else ""
-    return "; ".join([f"{rows:,} rows in{told}, {sum(rates):,.0f} rows/s", *odd])
+    per_flow = f" ({', '.join(each)})" if 1 < len(each) <= _FLOWS_ON_ONE_LINE else ""
+    return "; ".join([f"{rows:,} rows in{per_flow}, {sum(rates):,.0f} rows/s", *odd])
 
 
 def _line(run: FlowRun) -> str:
-    numbers = run.numbers
+    numbers = run.counters
     state = f"{run.state}: {run.reason.text}" if run.reason else run.state
-    if run.stop is not None:
-        state += f" (asked for by {run.stop.by} at {run.stop.at})"
+    if run.stop_order is not None:
+        state += f" (requested by {run.stop_order.by} at {run.stop_order.at})"
     batches = "1 batch" if run.batches == 1 else f"{run.batches} batches"
     parts = [f"{run.plan.name}: {state}, {run.rows_in:,} rows in, {batches}"]
     rate = numbers.rows_per_s()
@@ -315,14 +321,14 @@ def _line(run: FlowRun) -> str:
     return ", ".join(parts)
 
 
-def _candidate_line(building: Building) -> str:
+def _candidate_line(building: CandidateSwitch) -> str:
     run = building.candidate
     which = f"candidate {run.generation}" if run.generation else "candidate"
-    return f"{run.plan.name} ({which}): {building.words}, {run.rows_in:,} rows in, {run.batches} batches"
+    return f"{run.plan.name} ({which}): {building.text}, {run.rows_in:,} rows in, {run.batches} batches"
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
-    # an index without the records' bytes: there may be very many
+    # the index has no record bytes: there may be very many records
     letters = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
     counts = {one["flow"]: one["count"] for one in dead_letter_index.count(letters, "flow")}
     if json:
@@ -338,30 +344,30 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
 
 
 def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
-    """Where the results are, and questions to ask them."""
+    """Where the results are, and how to query them."""
     option = _option(project)
     for run in runs:
-        path = next((step.sink.lake_path for step in run.plan.sinks if step.sink.lake_path is not None), None)
+        path = next(iter(lake_paths(step.sink for step in run.plan.sinks)), None)
         if path is None:
             continue
         location = project.context.path(path)
         if "://" in location or is_table(location):
-            yield f"{run.plan.name} is in {_from_here(location)}; ask it:"
+            yield f"{run.plan.name} is in {_from_here(location)}; query it:"
             yield f"  headrace sql{option} 'SELECT * FROM {run.plan.name} LIMIT 10'"
         else:
-            yield f"{run.plan.name} has given no rows yet: {_from_here(location)} is still to be made"
+            yield f"{run.plan.name} has written no rows yet: {_from_here(location)} does not exist"
     if bad:
-        yield "dead letters are records that could not be processed; look at them:"
+        yield "dead letters are records that could not be processed; list them:"
         yield f"  headrace dead-letters list{option}"
 
 
 def _option(project: Project) -> str:
-    """What a command needs to be told to mean this project."""
+    """The option that names this project in another command."""
     return "" if project.root == Path.cwd() else f" -p {_from_here(str(project.root))}"
 
 
 def _from_here(location: str) -> str:
-    """A path as it is written in the current folder; an address elsewhere as it is."""
+    """A path relative to the current folder; an address unchanged."""
     try:
         return str(Path(location).relative_to(Path.cwd())) if "://" not in location else location
     except ValueError:

@@ -32,7 +32,7 @@ def serve(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Serve a project's endpoints over REST, gRPC and live events: a node of its own, beside any number of others.
+    """Serve a project's endpoints over REST, gRPC and live events: one node, next to any number of others.
 
     It follows the endpoints' logs into a local store and answers from that; a new node begins with the newest
     snapshot. It needs no Spark and no engine. Ctrl-C lets requests under way finish. With --json, the addresses are

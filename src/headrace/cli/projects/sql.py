@@ -18,7 +18,7 @@ from headrace.cli.terminal.project_args import PROJECT_FILE, Json, ProjectTarget
 from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import Exit, Origin, ProjectError
 from headrace.core.lazy import lazy_modules
-from headrace.engine.adhoc.answers import in_one_cell, to_document
+from headrace.engine.adhoc.answers import cell_text, to_document
 from headrace.engine.state.state import StateDir
 from headrace.sql.errors import SqlError
 
@@ -53,7 +53,7 @@ def sql(
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # that it cannot read SHOW TABLES is nobody's concern
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns that it cannot parse SHOW TABLES, which Spark can
     form = _format("json" if json else format)
     script = _script(*_text(statements, file))
     if not script:
@@ -72,7 +72,7 @@ def _format(given: str) -> Literal["table", "json", "csv"]:
 
 
 def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
-    """The statements, and what errors call the place that they come from."""
+    """The statements, and the name of their source for error messages."""
     if file is not None and statements:
         raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
     if statements:
@@ -126,7 +126,7 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
         logs = _logs(state, Path(scratch))
         spark = spark_session.start_session(spec, "sql", logs)
         try:
-            session = query.AdHoc(spark, project, state, Path(scratch) / "dead_letters")
+            session = query.AdHocSession(spark, project, state, Path(scratch) / "dead_letters")
             failed = False
             with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
                 for statement in script:
@@ -179,7 +179,7 @@ def _print(table: pa.Table, form: str) -> None:
         printer.line(document)
         return
     columns = printer.clean(document["columns"])
-    rows = [[in_one_cell(value) for value in row] for row in printer.clean(document["rows"])]
+    rows = [[cell_text(value) for value in row] for row in printer.clean(document["rows"])]
     if form == "csv":
         import csv
 

@@ -14,7 +14,8 @@ from headrace.core.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import rewind
-    from headrace.engine.positions.rewind import Rewinder, RewindPlan
+    from headrace.engine.positions.rewind import Rewinder
+    from headrace.engine.positions.rewind_plan import RewindPlan
     from headrace.engine.state.state import StateDir
     from headrace.plan import planner
     from headrace.project.loader import Project
@@ -26,14 +27,14 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def one_flow(named: Sequence[str], command: str) -> str:
-    """The only name given."""
+    """The one flow that was named."""
     if len(named) != 1:
         raise usage_error(f"{command} takes exactly one flow, not {len(named)}", f"headrace {command} FLOW")
     return named[0]
 
 
 def known_flow(project: Project, name: str) -> str:
-    """The name of a flow, if it is one."""
+    """The name, if the project has a flow of that name."""
     if name not in project.spec.flows:
         raise unknown_flow(name, project.spec.flows)
     return name
@@ -45,13 +46,13 @@ def known_flows(project: Project, names: Sequence[str]) -> list[str]:
 
 
 def rewinder(project: Project, state: StateDir, flow: str) -> Rewinder:
-    """Who moves a flow."""
+    """The object that moves a flow."""
     asked = planner.make_plan(project, (flow,)).flow(flow)
     return rewind.Rewinder(asked, planner.make_plan(project), state, project.context)
 
 
-def carry_out(who: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json: bool) -> None:
-    """Show the plan, ask, do it, and say how to undo it."""
+def carry_out(rewinder: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json: bool) -> None:
+    """Show the plan, ask for confirmation, execute it, and say how to undo it."""
     if not json:
         for line in plan_lines(plan):
             printer.data(line)
@@ -62,21 +63,21 @@ def carry_out(who: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json
     again = "records" if plan.again is None else f"{plan.again:,} records"
     sinks = ", ".join(sink for sink, _ in plan.effects)
     confirm(f"Move flow '{plan.flow.name}' to {plan.to}, replay {again} into {sinks}.", yes, word=plan.flow.name)
-    made = who.execute(plan)
+    generation = rewinder.execute(plan)
     try:
-        who.announce()
+        rewinder.announce()
     except ProjectError as error:
-        printer.note(f"note: the consumer group will follow when the flow runs: {error.message}")
+        printer.note(f"note: the consumer group moves when the flow runs next: {error.message}")
     if json:
-        printer.document({**plan.to_json(), "done": True, "new_generation": made.id})
+        printer.document({**plan.to_json(), "done": True, "new_generation": generation.id})
     else:
-        printer.note(f"flow '{plan.flow.name}' goes on as generation {made.id} when it is run next")
+        printer.note(f"flow '{plan.flow.name}' continues as generation {generation.id} at its next run")
     if plan.current is not None:
         printer.note(f"undo: headrace rewind {plan.flow.name} --to {plan.current.id}")
 
 
 def plan_lines(plan: RewindPlan) -> list[str]:
-    """A plan for people."""
+    """The plan as text."""
     rows = [["stream", "partition", "from", "to", "records"]]
     for move in plan.moves:
         where = f"{move.topic}:{move.partition}" if move.topic else "all"
@@ -91,12 +92,12 @@ def _to(after: int | None, plan: RewindPlan) -> str:
 
 
 def _signed(records: int | None) -> str:
-    """Read again with a minus, as the position goes back; left out with a plus."""
+    """Records that are read again have a minus, because the position goes back; skipped ones have a plus."""
     return "–" if records is None else f"{-records:+,}" if records else "0"
 
 
 def shown(value: Any) -> str:
-    """A number for people; what is not known is a dash."""
+    """A number as text; an unknown one is a dash."""
     if value is None:
         return "–"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM of commands that run until they are told to stop, or wait for Spark."""
+"""Ctrl-C and SIGTERM in commands that run until they are stopped, or that wait for Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock that the operating system releases, whatever becomes of its holder."""
+"""Locks on local files and folders, which the operating system releases when their holder ends, even by kill -9."""
 
 from __future__ import annotations
 
@@ -9,41 +9,69 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 
 
 @contextmanager
-def held(file: Path, refusal: Callable[[str], Exception], *, patience: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, which then has this process's id in it. When another process does so for longer than the
-    patience, `refusal` makes the error of its id."""
+def hold_lock(file: Path, refusal: Callable[[int], Exception], *, timeout: float = 0.0) -> Iterator[None]:
+    """Hold a lock file, into which this process writes its id.
+
+    When another process holds it for longer than `timeout` seconds, raises the error that `refusal` builds from the id
+    of that process, which is 0 while it is unknown.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     with file.open("a+", encoding="utf-8") as lock:
-        while not _taken(lock.fileno()):
+        while not _locks(lock.fileno(), fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 lock.seek(0)
-                raise refusal(lock.read().strip() or "unknown")
-            time.sleep(_LOOK_SECONDS)
+                raise refusal(int(lock.read().strip() or 0))
+            time.sleep(_POLL_SECONDS)
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
 
 
-def holder(file: Path) -> int | None:
-    """The process that holds a lock; None when nobody does."""
+def lock_holder(file: Path) -> int | None:
+    """The id of the process that holds a lock file; None when it is free. 0 while the id is not yet written."""
     try:
         with file.open(encoding="utf-8") as lock:
-            if _taken(lock.fileno(), fcntl.LOCK_SH):
+            if _locks(lock.fileno(), fcntl.LOCK_SH):
                 return None
             return int(lock.read().strip() or 0)
     except OSError:
         return None
 
 
-def _taken(number: int, kind: int = fcntl.LOCK_EX) -> bool:
+@contextmanager
+def shared_folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a shared lock on a folder, after waiting for an exclusive one to end. A missing folder needs none."""
     try:
-        fcntl.flock(number, kind | fcntl.LOCK_NB)
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def exclusive_folder_lock(folder: Path) -> Iterator[bool]:
+    """Try to hold the exclusive lock on a folder, without waiting; yields whether it is held."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield _locks(handle, fcntl.LOCK_EX)
+    finally:
+        os.close(handle)
+
+
+def _locks(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -51,6 +51,14 @@ def in_order(paths: Iterable[StatePath]) -> list[StatePath]:
     return sorted(paths, key=str)
 
 
+def names_in(folder: StatePath) -> list[str]:
+    """The names of all files in a folder; none if it does not exist."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
 def write_atomically(file: StatePath, content: bytes, *, durable: bool = True, private: bool = False) -> None:
     """Write a small file so that readers see all of it or nothing, also after a crash when it is to be durable.
 

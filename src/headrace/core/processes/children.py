@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import Exit
 
 _BUDGET, _WITHIN_SECONDS = 8, 60.0
 """So many deaths within so long are forgiven."""
-_BACKOFF, _LONGEST = 0.25, 5.0
+_BACKOFF = Backoff(first=0.25, longest=5.0)
 _FINAL = {Exit.USAGE, Exit.CONFLICT}
 """A process that ends like this would do so again."""
 
@@ -73,7 +74,7 @@ class Child:
         self._deaths.append(now)
         while now - self._deaths[0] > _WITHIN_SECONDS:
             self._deaths.popleft()
-        self._due = now + min(_LONGEST, _BACKOFF * 2 ** (len(self._deaths) - 1))
+        self._due = now + _BACKOFF.pause(len(self._deaths) - 1)
         self.process = None
         return code
 

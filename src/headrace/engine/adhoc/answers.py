@@ -1,4 +1,4 @@
-"""Answers of ad-hoc SQL as JSON can have them: nothing is rounded, cut or replaced on the way."""
+"""Results of ad-hoc SQL as JSON values, without rounding, truncation or replacement."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ZERO = Decimal(0)
 
 
 def to_document(table: pa.Table) -> dict[str, Any]:
-    """`{"columns": […], "rows": [[…]]}`; decimals and times are still those of Python."""
+    """`{"columns": […], "rows": [[…]]}`; decimals and times are Python objects."""
     columns = [[convert(value) for value in column.to_pylist()] for column, convert in _converted(table)]
     rows = [list(row) for row in zip(*columns, strict=True)] if columns else []
     return {"columns": table.column_names, "rows": rows}
 
 
-def in_one_cell(value: Any) -> str:
-    """A value of a document as CSV and tables show it: a text as it is, null as nothing, all else as JSON."""
+def cell_text(value: Any) -> str:
+    """A value as text for CSV and tables: a string unchanged, null as an empty string, anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else _text(value)
@@ -38,11 +38,11 @@ def _converted(table: pa.Table) -> list[tuple[pa.ChunkedArray, Convert]]:
 
 
 def _convert(kind: pa.DataType) -> Convert:
-    made = _made(kind)
-    return lambda value: None if value is None else made(value)
+    convert = _convert_non_null(kind)
+    return lambda value: None if value is None else convert(value)
 
 
-def _made(kind: pa.DataType) -> Convert:
+def _convert_non_null(kind: pa.DataType) -> Convert:
     types = pa.types
     if types.is_float32(kind):
         return lambda value: _number(float(str(np.float32(value))))  # 0.1, not the double next to it
@@ -58,25 +58,25 @@ def _made(kind: pa.DataType) -> Convert:
         return _duration
     if types.is_list(kind) or types.is_large_list(kind):
         item = _convert(kind.value_type)
-        return lambda value: [item(one) for one in value]
+        return lambda value: [item(element) for element in value]
     if types.is_struct(kind):
         fields = {field.name: _convert(field.type) for field in kind}
         return lambda value: {name: convert(value[name]) for name, convert in fields.items()}
     if types.is_map(kind):
         key, value_of = _convert(kind.key_type), _convert(kind.item_type)
-        return lambda pairs: {in_one_cell(key(name)): value_of(value) for name, value in pairs}
+        return lambda pairs: {cell_text(key(name)): value_of(value) for name, value in pairs}
     return lambda value: value
 
 
 def _number(value: float) -> float | str:
-    """JSON has no word for these three: they are texts, as endpoints serve them."""
+    """NaN and the infinities as strings, as in endpoints: JSON has no such numbers."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _bytes(value: bytes) -> str:
-    """Text where it is text, else base64."""
+    """The text if the bytes are UTF-8, otherwise base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -88,6 +88,6 @@ def _duration(value: timedelta) -> str:
 
 
 def _text(value: Any) -> str:
-    written = _JSON.encode(value)
-    # a date or a time of day is a text in JSON
-    return str(msgspec.json.decode(written)) if written[:1] == b'"' else msgspec.json.format(written, indent=0).decode()
+    encoded = _JSON.encode(value)
+    # a date or a time is a string in JSON
+    return str(msgspec.json.decode(encoded)) if encoded[:1] == b'"' else msgspec.json.format(encoded, indent=0).decode()

@@ -1,4 +1,4 @@
-"""Ad-hoc batch SQL over what a project has: streams as they stand, lake tables of flows, dead letters and late rows."""
+"""Ad-hoc batch SQL over the streams, tables, lake tables, dead letters and late rows of a project."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import sqlglot
 from sqlglot import exp
 
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
 from headrace.engine.inputs.inputs import Reading, read_stream
@@ -40,39 +41,39 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS = "dead_letters"
 LATE_ROWS = "late_rows"
-# what is left when a quote or a comment is not closed; the last two alternatives are such a rest
+# quoted text, comments and semicolons; the last two alternatives match a quote or comment that is not closed
 _PIECE = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|['"`].*\Z|/\*.*\Z""", re.DOTALL
 )
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a script: cut at semicolons that are not inside quotes or comments."""
-    found, start = [], 0
+    """The statements of a script, split at semicolons outside quotes and comments."""
+    statements, start = [], 0
     try:
         tokens = sqlglot.tokenize(text, dialect="spark")
         cuts = [(token.start, token.end + 1) for token in tokens if token.token_type.name == "SEMICOLON"]
-    except sqlglot.errors.TokenError:  # one statement with an open quote must not cost those before it
+    except sqlglot.errors.TokenError:  # an open quote in one statement must not affect those before it
         cuts = [piece.span() for piece in _PIECE.finditer(text) if piece[0] == ";"]
     for end, following in cuts:
-        found.append(text[start:end])
+        statements.append(text[start:end])
         start = following
-    found.append(text[start:])
-    return [statement.strip() for statement in found if statement.strip()]
+    statements.append(text[start:])
+    return [statement.strip() for statement in statements if statement.strip()]
 
 
 @dataclass
-class AdHoc:
-    """A session for questions. Outside a project it is plain Spark with our settings."""
+class AdHocSession:
+    """A session for ad-hoc statements. Outside a project it is plain Spark with Headrace's settings."""
 
     spark: SparkSession
     project: Project | None
     state: StateDir
     letters: Path
-    """What a question meets and cannot decode is counted here: the project's dead letters are those of its flows."""
+    """A temporary folder for records that cannot be decoded; the project's dead letters are those of its flows."""
 
     def run(self, statement: str) -> pa.Table:
-        """The answer to one statement."""
+        """The result of one statement."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import AnalysisException, PySparkException
 
@@ -81,42 +82,39 @@ class AdHoc:
             for name in self._mentioned(statement):
                 inputs[name] = self._register(name, statement)
         own = {} if self.project is None else user_functions(self.project.root)
-        asked = expand_text(_translated(statement, inputs), own)
+        expanded = expand_text(_translated(statement, inputs), own)
         try:
-            register_functions(self.spark, [asked.sql], self.project)
-            return _readable(self.spark.sql(asked.sql)).toArrow()
+            register_functions(self.spark, [expanded.sql], self.project)
+            return _variants_as_json(self.spark.sql(expanded.sql)).toArrow()
         except AnalysisException as error:
-            raise self._with_known_inputs(in_question(error, asked, self._functions)) from error
+            raise self._with_known_inputs(in_question(error, expanded, self._functions)) from error
         except (PySparkException, Py4JJavaError) as error:
             raise from_worker(str(error)) or from_failure(str(error)) from error
         except ValueError as error:
-            # Arrow has no column of nothing but NULL in an array
-            message = f"a column of the answer has a type that cannot be shown: {error}"
+            # Arrow has no type for an array of untyped nulls
+            message = f"a column of the result has an unsupported type: {error}"
             raise ProjectError("sql-failed", message, hint="cast it to another type") from error
 
     def _with_known_inputs(self, error: ProjectError) -> ProjectError:
-        """The error with what could have been asked, if it is about that."""
+        """Add the existing inputs to an error about an unknown input."""
         if error.code == "unknown-input":
             if self.project is None:
-                error.hint = (
-                    "this is no project's folder: go to one, or name it with -p; SHOW TABLES lists what is here"
-                )
+                error.hint = "no project here: change to its folder, or name it with -p; SHOW TABLES lists the tables"
             else:
                 error.hint = did_you_mean(_quoted_in(error.message), self._inputs(), "streams, tables and flows")
         return error
 
     def _inputs(self) -> set[str]:
-        """What a question may name."""
+        """The names that a statement can use."""
         assert self.project is not None
         spec = self.project.spec
         return {*spec.streams, *spec.tables, *spec.flows, DEAD_LETTERS, LATE_ROWS}
 
     def _functions(self) -> list[str]:
-        """The names of Spark's own functions."""
         return [row[0] for row in self.spark.sql("SHOW FUNCTIONS").collect()]
 
     def undecoded(self) -> dict[str, int]:
-        """How many records of each stream could not be decoded since the last call."""
+        """The number of records of each stream that could not be decoded since the last call."""
         counts = Counter(read_letters(self.letters)["stream"].to_pylist())
         shutil.rmtree(self.letters, ignore_errors=True)
         return dict(counts)
@@ -160,13 +158,13 @@ class AdHoc:
         frame.createOrReplaceTempView(name)
 
     def _register_flow(self, project: Project, name: str) -> None:
-        path = next((sink.lake_path for sink in project.spec.flows[name].sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(project.spec.flows[name].sinks)), None)
         if path is None:
             raise ProjectError(
                 "flow-without-table",
-                f"flow '{name}' keeps no lake table to ask",
+                f"flow '{name}' has no lake table to query",
                 where=project.origin("flows", name),
-                hint="give it a sink of type lake, or put its SQL into your question",
+                hint="add a sink of type lake, or use the SQL of the flow in your statement",
             )
         location = project.context.path(path)
         if not is_table(location):
@@ -176,21 +174,21 @@ class AdHoc:
         self.spark.read.format("delta").load(location).createOrReplaceTempView(name)
 
 
-def _readable(answer: DataFrame) -> DataFrame:
-    """The answer with VARIANT columns as JSON: Arrow has only their bytes."""
+def _variants_as_json(result: DataFrame) -> DataFrame:
+    """The result with VARIANT columns as JSON: Arrow has only their bytes."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import VariantType
 
-    if not any(isinstance(field.dataType, VariantType) for field in answer.schema):
-        return answer
-    numbered = answer.toDF(*(f"c{number}" for number in range(len(answer.columns))))  # names may be there twice
-    shown = [
+    if not any(isinstance(field.dataType, VariantType) for field in result.schema):
+        return result
+    numbered = result.toDF(*(f"c{number}" for number in range(len(result.columns))))  # column names may repeat
+    columns = [
         (sf.to_json(f"c{number}") if isinstance(field.dataType, VariantType) else sf.col(f"c{number}")).alias(
             field.name
         )
-        for number, field in enumerate(answer.schema)
+        for number, field in enumerate(result.schema)
     ]
-    return numbered.select(*shown)
+    return numbered.select(*columns)
 
 
 def _quoted_in(message: str) -> str:
@@ -198,7 +196,7 @@ def _quoted_in(message: str) -> str:
 
 
 def _translated(statement: str, inputs: Mapping[str, DialectInput]) -> str:
-    """The statement in Spark's own SQL. What is no query, or cannot be parsed, is left to Spark."""
+    """The statement in Spark's SQL dialect. A statement that is not a query or cannot be parsed is unchanged."""
     try:
         query = parse(statement)
     except SqlError:

@@ -1,1 +1,1 @@
-"""One flow as a Spark query: streaming flows, views and reports."""
+"""Starts one flow as one Spark query: streaming flows, views and reports. Begin with `flow`."""

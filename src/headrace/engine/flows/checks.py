@@ -1,4 +1,4 @@
-"""Questions asked before anything starts: is every source and sink there?"""
+"""Checks before a flow starts: every source, table, processor and sink must be available and accept the rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 def check_services(project: Project, plan: Plan) -> None:
-    """Ask every source, table and sink of a plan whether it can be used; needs no Spark. All that is wrong is said at
-    once. What only flows with a schedule use, or nobody, may be away: it is needed when its time has come."""
+    """Check every source, table, processor and sink of a plan, without Spark; reports all errors at once.
+
+    A service that only flows with a schedule use may be unavailable: it is needed when the flow runs.
+    """
     parts: dict[tuple[str | int, ...], Source | TableSource | Processor | Sink] = {}
     for flow in plan.without_schedules().flows:
-        read = [one.name for one in flow.inputs if isinstance(one, TableInput | StandingInput)]
-        tables = {name: project.spec.tables[name] for name in read if name in project.spec.tables}
+        names = [item.name for item in flow.inputs if isinstance(item, TableInput | StandingInput)]
+        tables = {name: project.spec.tables[name] for name in names if name in project.spec.tables}
         parts |= {("tables", name, "source"): table.source for name, table in tables.items()}
         parts |= {("streams", stream.name, "source"): stream.spec.source for stream in flow.streams()}
         parts |= {("flows", step.of or flow.name, *step.path): step.processor for step in flow.steps()}
@@ -39,7 +41,7 @@ def check_services(project: Project, plan: Plan) -> None:
 
 
 def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
-    """Refuse a real-time flow with more partitions than task slots: Spark would leave some of them unread, silently."""
+    """Refuse a real-time flow with more partitions than task slots: Spark would silently not read some of them."""
     if flow.spec.mode != "realtime":
         return
     needed = sum(stream.spec.source.splits(project.context) or 1 for stream in flow.streams())
@@ -48,18 +50,18 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
             "realtime-starved",
             f"real-time flow '{flow.name}' reads {needed} partitions, but Spark has {slots} task slots",
             where=project.origin("flows", flow.name, "mode"),
-            hint=f"give it a master with {needed} cores, e.g. --set spark.master=local[{needed}], or use micro_batch",
+            hint=f"use a master with {needed} cores, e.g. --set spark.master=local[{needed}], or mode micro_batch",
         )
 
 
 def check_rows(project: Project, flow: FlowPlan, schema: pa.Schema) -> None:
-    """Ask every sink of a flow whether it can take its rows."""
+    """Check that every sink of a flow accepts its rows."""
     check_dotted_columns(schema.names)
     check_schema(project, flow, schema, flow.spec.output)
 
 
 def check_schema(project: Project, flow: FlowPlan, schema: pa.Schema, output: str = "update") -> None:
-    """Ask every sink of a flow whether it can take rows with these columns."""
+    """Check that every sink of a flow accepts rows with these columns."""
     for index, step in enumerate(flow.sinks):
         try:
             step.sink.check_rows(project.context, schema.names, output, schema)

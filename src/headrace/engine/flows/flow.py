@@ -1,4 +1,28 @@
-"""One flow as one Spark query: inputs, SQL, sinks, checkpoint."""
+"""One flow as one Spark query. One batch of a streaming flow, from its inputs to its sinks:
+
+::
+
+    Kafka, files, lake …     Spark reads the next records of every input
+          |
+    decode                   engine/inputs/decode.py: bytes to columns; bad records become dead letters
+          |
+    event-time filter        engine/inputs/event_time_filter.py: late rows leave here (kept as late rows), and rows
+                             from the far future (dead letters)
+          |
+    `before` processors      engine/inputs/processing.py
+          |
+    SQL                      one temporary view per input, `FlowStarter._query`
+          |
+    `after` processors       engine/inputs/processing.py; the last ones may run inside the sink
+          |
+    batch writer             `batch_writer`: checks the lease, then writes the rows to one sink after the other
+          |
+    sinks                    each writes the batch (flow, generation, batch number) once, also if Spark repeats it
+          |
+    checkpoint commit        Spark writes the commit file; the next batch starts
+
+Views (`view_flow`) and reports (`reports`) have other batches, but start in the same way, in `FlowStarter.start`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +30,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
@@ -13,18 +38,17 @@ from headrace.core.files.state_files import spark_path
 from headrace.core.processor import ArrowRows
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
-from headrace.core.sink import Side, StreamingSink
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows import crash_points
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
-from headrace.engine.flows.reports import ReportWriter, runs_of
-from headrace.engine.flows.view_flow import ViewWriter, feed, view_session
+from headrace.engine.flows.reports import ReportWriter, report_runs
+from headrace.engine.flows.view_flow import ViewWriter, view_feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
 from headrace.engine.inputs.inputs import Reading, register, to_last_work
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch
-from headrace.engine.positions.rewind import finish_take_back
+from headrace.engine.positions.rewind import finish_row_removal
 from headrace.engine.positions.topics import check_topics
-from headrace.engine.positions.upgrade import began, settle
+from headrace.engine.positions.upgrade import record_query_id, resolve_generation
 from headrace.engine.spark.arrow_batches import batch_limits, largest_record
 from headrace.engine.spark.failures import from_query
 from headrace.engine.spark.functions import register_for
@@ -41,51 +65,51 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# short batches stall at their boundaries; see DESIGN, latency modes
+# short real-time batches stall at their boundaries
 _REALTIME_BATCH = "5 minutes"
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
-# it leaves out a branch of a union that has no rows in a batch; what can be null, and so the state's schema, would
-# then differ from batch to batch
+# this rule removes a branch of a union that has no rows in a batch; the nullability of columns, and so the schema of
+# the state, would then differ from batch to batch
 _EMPTY_BRANCHES = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 
 
 @dataclass(frozen=True)
 class FlowStarter:
-    """Turns plans of flows into running queries of one project."""
+    """Starts the flows of one project as Spark queries."""
 
     project: Project
     state: StateDir
     spark: SparkSession
     until_caught_up: bool = False
     one_batch: bool = False
-    """Run only the batch that was begun and not committed."""
-    beside: bool = False
-    """Start candidates: they write beside the sinks, or nothing. `state` is looked at from them then."""
-    careful: set[str] = field(default_factory=set)
-    """Flows of which a batch did not fit into memory: they keep to Spark's own limit."""
+    """Run only the batch that was started and not committed."""
+    is_candidate: bool = False
+    """Start candidate generations: they write to separate targets, or nothing. `state` is then their view of it."""
+    out_of_memory: set[str] = field(default_factory=set)
+    """Flows with a batch that did not fit into memory: they use Spark's default limits."""
 
     def start(self, flow: FlowPlan) -> StreamingQuery:
-        """Start a flow from where its current generation is."""
+        """Start a flow at the position of its current generation."""
         from pyspark.errors import AnalysisException, PySparkException
 
         check_slots(self.project, flow, self.spark.sparkContext.defaultParallelism)
-        generation = settle(self.project, self.state, flow)
-        finish_take_back(flow, generation, self.project.context)
+        generation = resolve_generation(self.project, self.state, flow)
+        finish_row_removal(flow, generation, self.project.context)
         prepare(self.project, self.state, flow, generation)
         check_topics(flow, generation, self.project.context)
-        self._forget_batch_in_flight(flow.name, generation)
+        self._discard_letters_in_flight(flow.name, generation)
         try:
-            make = self._report if flow.is_report else self._view if flow.tables() else self._flow
-            query = self._start(flow, make(flow, generation))
-            began(generation, query.id)
+            prepare_writer = self._report if flow.is_report else self._view if flow.tables() else self._flow
+            query = self._start(flow, prepare_writer(flow, generation))
+            record_query_id(generation, query.id)
             return query
         except AnalysisException as refusal:
-            raise self._of_sql(flow, refusal) from refusal
+            raise self._sql_error(flow, refusal) from refusal
         except PySparkException as failure:
             raise from_query(flow, failure) from failure
 
-    def _forget_batch_in_flight(self, flow: str, generation: Generation) -> None:
-        """A batch that runs again puts aside its dead letters and late rows anew."""
+    def _discard_letters_in_flight(self, flow: str, generation: Generation) -> None:
+        """A batch that runs again writes its dead letters and late rows again."""
         planned = generation.checkpoint.planned()
         if planned is not None and generation.checkpoint.in_flight():
             for folder in (self.state.dead_letters, self.state.late):
@@ -99,11 +123,11 @@ class FlowStarter:
     def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
         register_for(session, flow, self.project)
-        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        tally, check = Tally() if self.is_candidate else ENGINE, self.state.fence.check
         context, written = self.project.context, self._written(flow, generation)
         writer = ViewWriter(written, generation, session, context, check, tally)
         check_schema(self.project, written, writer.maintained.schema)
-        return feed(session, flow, context).writeStream.foreachBatch(writer)
+        return view_feed(session, flow, context).writeStream.foreachBatch(writer)
 
     def _report(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
@@ -111,7 +135,7 @@ class FlowStarter:
         context = self.project.context
         writer = ReportWriter(flow, generation, session, context, self.state.fence.check)
         check_schema(self.project, flow, spark_schema(writer.now()), "append")
-        return runs_of(session, flow, context).writeStream.foreachBatch(writer)
+        return report_runs(session, flow, context).writeStream.foreachBatch(writer)
 
     def _start(self, flow: FlowPlan, writer: DataStreamWriter) -> StreamingQuery:
         writer = self._triggered(writer, flow).queryName(flow.name)
@@ -119,7 +143,7 @@ class FlowStarter:
         return writer.option("checkpointLocation", checkpoint).start()
 
     def probe(self, flow: FlowPlan) -> None:
-        """Whether Spark takes the flow's SQL and its sinks take the rows; nothing is started."""
+        """Raise an error if Spark does not accept the SQL or a sink does not accept the rows; starts nothing."""
         from pyspark.errors import AnalysisException
 
         if flow.tables() or flow.is_report:
@@ -127,18 +151,18 @@ class FlowStarter:
         try:
             check_rows(self.project, flow, self._rows(flow).schema)
         except AnalysisException as refusal:
-            raise self._of_sql(flow, refusal) from refusal
+            raise self._sql_error(flow, refusal) from refusal
 
-    def _of_sql(self, flow: FlowPlan, refusal: AnalysisException) -> ProjectError:
+    def _sql_error(self, flow: FlowPlan, refusal: AnalysisException) -> ProjectError:
         error = from_analysis(refusal)
         return error.at(self.project.sql_origin(flow.name, error.line))
 
     def rows(self, flow: FlowPlan) -> DataFrame:
-        """What comes to the flow's sinks."""
+        """The rows that the flow writes to its sinks."""
         return self._rows(flow).done()
 
     def _rows(self, flow: FlowPlan) -> ArrowRows:
-        """The same; what its last steps do in Arrow may be left to a sink."""
+        """The same rows, with the last Arrow steps still to be run, possibly by a sink."""
         from pyspark.errors import AnalysisException
 
         limits = self._batch_limits(flow)
@@ -146,8 +170,8 @@ class FlowStarter:
             return self._query(flow, flow.inputs, limits)
         except AnalysisException as narrow:
             try:
-                # the SQL may use a column in a way that only Spark understands
-                return self._query(flow, tuple(_widened(one) for one in flow.inputs), limits)
+                # the SQL may use a column in a way that the planner does not recognise
+                return self._query(flow, tuple(_with_all_columns(item) for item in flow.inputs), limits)
             except AnalysisException:
                 raise narrow from None
 
@@ -170,13 +194,13 @@ class FlowStarter:
             history=histories(self.state.current(flow.name)),
         )
         register_for(session, flow, self.project)
-        for one in inputs:
-            register(session, one, reading, self.state)
+        for item in inputs:
+            register(session, item, reading, self.state)
         return to_last_work(session.sql(flow.sql), flow.after, reading, self.state)
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
-        """Asked once per start: it reads a sample of every stream."""
-        if flow.name in self.careful or flow.spec.mode == "realtime":
+        """Limits by the size of records. Called once per start, because it reads a sample of every stream."""
+        if flow.name in self.out_of_memory or flow.spec.mode == "realtime":
             return {}
         sizes = [largest_record(stream, self.project.context) for stream in flow.streams()]
         known = [size for size in sizes if size]
@@ -185,12 +209,12 @@ class FlowStarter:
     def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
-            assert isinstance(sink, StreamingSink), "the planner lets only streaming sinks through"
-            # Spark asks for it; without state every row is new, so it is the same as append
+            assert isinstance(sink, RealTimeSink), "the planner refuses other sinks"
+            # Spark requires update mode; without state every row is new, so it equals append
             return sink.writer(rows.done(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
-        tally, check = Tally() if self.beside else ENGINE, self.state.fence.check
+        tally, check = Tally() if self.is_candidate else ENGINE, self.state.fence.check
         left = rows if _does_last_work(written, rows) else None
         write = batch_writer(written, generation.id, self.project.context, check, tally, left)
         given = _counted(rows.done()) if left is None else left.frame
@@ -198,11 +222,11 @@ class FlowStarter:
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
         """The flow with the sinks that it really writes to."""
-        return with_side_sinks(flow, generation.id, self.project.context) if self.beside else flow
+        return with_candidate_sinks(flow, generation.id, self.project.context) if self.is_candidate else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
         if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
-            # whatever limits there are, one batch has all there is
+            # the once trigger ignores limits: the batch has all records
             return writer.trigger(once=True)
         if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
             return writer.trigger(availableNow=True)
@@ -211,23 +235,29 @@ class FlowStarter:
         return writer.trigger(processingTime=spark_interval(flow.trigger))
 
 
-def side_of(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Side:
-    """A candidate as one of its sinks sees it."""
-    return Side(flow.name, step.id, generation, context, batch)
+def candidate_for(flow: FlowPlan, step: SinkStep, generation: str, context: Context, batch: int = 0) -> Candidate:
+    """A candidate generation, described for one of its sinks."""
+    return Candidate(flow.name, step.id, generation, context, batch)
 
 
-def with_side_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
-    """The flow as a candidate: its sinks are those beside the real ones, under the same ids."""
-    found = ((step, step.sink.beside(side_of(flow, step, generation, context))) for step in flow.sinks)
-    return replace(flow, sinks=tuple(replace(step, sink=sink) for step, sink in found if sink is not None))
+def with_candidate_sinks(flow: FlowPlan, generation: str, context: Context) -> FlowPlan:
+    """The flow as a candidate: its sinks write to separate targets, with the same ids."""
+    return replace(
+        flow,
+        sinks=tuple(
+            replace(step, sink=step.sink.candidate_sink(candidate_for(flow, step, generation, context)))
+            for step in flow.sinks
+            if isinstance(step.sink, BuildsCandidate)
+        ),
+    )
 
 
 def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
-    """Whether what the last steps do can be done by the sink, where rows are on their way through Python anyway."""
+    """Whether the sink can run the last steps itself, in the Python stage in which it writes the rows."""
     if not rows.works or len(flow.sinks) != 1:
         return False
     sink = flow.sinks[0].sink
-    return sink.reads_all and sink.takes_work(rows.schema)
+    return isinstance(sink, ReadsAllRows) and sink.takes_work(rows.schema)
 
 
 def batch_writer(
@@ -238,15 +268,14 @@ def batch_writer(
     tally: Tally = ENGINE,
     left: ArrowRows | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """What Spark calls for every micro-batch: each sink in turn gets the same rows.
+    """The function that Spark calls for every micro-batch: it writes the same rows to each sink in turn.
 
-    With work that is `left` to the sink only the sink knows how many rows came of it. `check` raises when the state
-    belongs to another engine by now: a process that was stopped for a while, and goes on in the midst of a batch, must
-    not write what the other writes too.
+    With work that is `left` to the sink, only the sink knows the number of rows. `check` raises if the state now
+    belongs to another engine: a process that was suspended during a batch and resumes must not write the batch too.
     """
 
-    # a candidate may have no sinks at all
-    whole = bool(flow.sinks) and all(step.sink.reads_all for step in flow.sinks)
+    # a candidate may have no sinks
+    whole = bool(flow.sinks) and all(isinstance(step.sink, ReadsAllRows) for step in flow.sinks)
     folder = context.state_path / "dead_letters"
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -275,11 +304,11 @@ def batch_writer(
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    """The same rows, whose number is in the report of each batch. Right because a batch is computed only once."""
+    """The same rows; their number is in the report of each batch. Correct because a batch is computed only once."""
     from pyspark.sql import functions as F
 
     return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))
 
 
-def _widened(one: Input) -> Input:
-    return replace(one, columns=None) if isinstance(one, StreamInput | LakeInput) else one
+def _with_all_columns(item: Input) -> Input:
+    return replace(item, columns=None) if isinstance(item, StreamInput | LakeInput) else item

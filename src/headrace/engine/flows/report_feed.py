@@ -1,7 +1,7 @@
-"""The runs of a report as a Spark data source. It carries what a run reads, not rows: the run itself reads those.
+"""The runs of a report as a Spark data source. It has no rows: an offset says what a run reads.
 
-Imported only where PySpark is. An offset names the run, its time, and the versions of all it reads, so that a run that
-is done again after a crash reads the same.
+An offset holds the number of the run, its time and the versions of all its inputs, so that a run that is repeated after
+a crash reads the same. This module imports PySpark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REGISTRATIONS = itertools.count()
 
 
 def register_runs(spark: SparkSession, tables: FlowTables, lakes: Mapping[str, str]) -> str:
-    """Make the source of a report's runs known to a session, and return its name: none may be used twice."""
+    """Register the source of a report's runs in a session under a unique name, which is returned."""
     name = f"headrace_report_{next(_REGISTRATIONS)}"
     own = {"name": classmethod(lambda _source: name), "tables": tables, "lakes": dict(lakes)}
     spark.dataSource.register(type("ReportRuns", (ReportRuns,), own))
@@ -38,11 +38,10 @@ class ReportRuns(DataSource):
     lakes: ClassVar[Mapping[str, str]]
 
     def schema(self) -> str:
-        """One column, as there has to be one; there are no rows."""
+        """Spark requires a column; there are no rows."""
         return "run bigint"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The runs."""
         return _ReportReader(self.tables, self.lakes)
 
 
@@ -53,7 +52,7 @@ class _ReportReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: dict[str, Any] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The run is made up when it is asked for."""
+        """The run is determined in `latestOffset`."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()

@@ -1,4 +1,4 @@
-"""A report as a Spark query: each run is a batch that reads tables as they stood and replaces the last result."""
+"""A report as a Spark query: each run is a batch that reads tables at one point in time and replaces the result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.capabilities import HoldsReport, HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.files.state_files import StatePath, remove_tree, spark_path
+from headrace.core.lazy import lazy_modules
 from headrace.core.tables import WEIGHT
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows import crash_points
@@ -24,37 +26,38 @@ from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Pinned = Mapping[str, Any]
-"""What a run reads: `at`, and the versions of `lake` tables and of the logs of `tables`."""
+    from headrace.engine.flows import report_feed
+else:
+    report_feed = lazy_modules("headrace.engine.flows.report_feed")  # it imports PySpark
+
+RunVersions = Mapping[str, Any]
+"""What a run reads: the time `at`, the versions of `lake` tables and those of the logs of `tables`."""
 
 
-def runs_of(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
-    """What drives the query: one batch for every start."""
-    from headrace.engine.flows.report_feed import register_runs
+def report_runs(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+    """The input of the query: one batch for every start."""
+    lakes = {item.name: item.path for item in report_inputs(flow) if item.path is not None}
+    name = report_feed.register_runs(session, FlowTables.of(flow, context), lakes)
+    return session.readStream.format(name).load()
 
-    lakes = {one.name: one.path for one in standing(flow) if one.path is not None}
-    return session.readStream.format(register_runs(session, FlowTables.of(flow, context), lakes)).load()
 
-
-def standing(flow: FlowPlan) -> list[StandingInput]:
-    """What a report reads."""
-    return [one for one in flow.inputs if isinstance(one, StandingInput)]
+def report_inputs(flow: FlowPlan) -> list[StandingInput]:
+    return [item for item in flow.inputs if isinstance(item, StandingInput)]
 
 
 @dataclass
 class ReportWriter:
-    """Called by Spark for every run: works out the result, keeps it, and gives it, or what it changes, to each sink."""
+    """Called by Spark for every run: computes and stores the result, then writes it, or its changes, to each sink."""
 
     flow: FlowPlan
     generation: Generation
     session: SparkSession
     context: Context
     check: Callable[[], None]
-    """Raises when the state belongs to another engine by now."""
+    """Raises if the state now belongs to another engine."""
     tally: Tally = field(default_factory=lambda: ENGINE)
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
-        """Do one run."""
         self.check()
         crash_points.reach("before_batch", self.flow.name, batch_id)
         rows = self._result(batch_id)
@@ -67,32 +70,32 @@ class ReportWriter:
             remove_tree(self._folder(older))
 
     def now(self) -> DataFrame:
-        """What a run would give now; for its columns."""
-        lakes = {one.name: newest_version(one.path) for one in standing(self.flow) if one.path is not None}
+        """The result of a run now; used for its columns."""
+        lakes = {item.name: newest_version(item.path) for item in report_inputs(self.flow) if item.path is not None}
         tables = FlowTables.of(self.flow, self.context)
         return self._rows({"at": datetime.now(UTC).timestamp() * 1000, "lake": lakes, "tables": tables.ends()})
 
     def _result(self, batch_id: int) -> DataFrame:
-        """The result of a run, kept: one that is done again must not come out otherwise in the last digit."""
+        """The result of a run, from a file: a repeated run must not differ, not even in the last digit."""
         folder = self._folder(batch_id)
         if not (folder / "_SUCCESS").is_file():
             record = self.generation.checkpoint.batch(batch_id)
-            assert record is not None, "Spark writes a batch down before it runs it"
+            assert record is not None, "Spark logs a batch before it runs it"
             self._rows(record.ends[0]).coalesce(1).write.mode("overwrite").parquet(spark_path(folder))
         return self.session.read.parquet(spark_path(folder))
 
-    def _rows(self, pinned: Pinned) -> DataFrame:
-        for one in standing(self.flow):
-            self._read(one, pinned).createOrReplaceTempView(one.name)
-        return self.session.sql(with_fixed_time(self.flow.sql, datetime.fromtimestamp(pinned["at"] / 1000, UTC)))
+    def _rows(self, versions: RunVersions) -> DataFrame:
+        for item in report_inputs(self.flow):
+            self._read(item, versions).createOrReplaceTempView(item.name)
+        return self.session.sql(with_fixed_time(self.flow.sql, datetime.fromtimestamp(versions["at"] / 1000, UTC)))
 
-    def _read(self, one: StandingInput, pinned: Pinned) -> DataFrame:
-        if one.path is not None:
-            version = str(pinned["lake"][one.name])
-            return self.session.read.format("delta").option("versionAsOf", version).load(one.path)
-        assert one.shape is not None, "a report waits until its tables have been captured"
-        files = FlowTables.of(self.flow, self.context).standing(one.name, pinned["tables"])
-        return consolidated(weighted_rows(self.session, one.shape, files)).drop(WEIGHT)
+    def _read(self, item: StandingInput, versions: RunVersions) -> DataFrame:
+        if item.path is not None:
+            version = str(versions["lake"][item.name])
+            return self.session.read.format("delta").option("versionAsOf", version).load(item.path)
+        assert item.shape is not None, "a report waits until its tables have been captured"
+        files = FlowTables.of(self.flow, self.context).standing(item.name, versions["tables"])
+        return consolidated(weighted_rows(self.session, item.shape, files)).drop(WEIGHT)
 
     def _write(self, rows: DataFrame, batch_id: int) -> None:
         name, folder = self.flow.name, self.context.state_path / "dead_letters"
@@ -102,15 +105,16 @@ class ReportWriter:
                 crash_points.reach("between_sinks", name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
-            if step.sink.takes_reports:
+            if isinstance(step.sink, HoldsReport):
                 step.sink.write_report(rows, batch)
             else:
+                assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
                 step.sink.write_changes(self._changes(rows, batch_id), self.flow.spec.keys, batch)
         crash_points.reach("after_sinks", name, batch_id)
         self.check()
 
     def _changes(self, rows: DataFrame, batch_id: int) -> DataFrame:
-        """What a run changes in the result, by key."""
+        """The changes of a run to the previous result, by key."""
         from pyspark.sql import functions as F
 
         weighted = rows.withColumn(WEIGHT, F.lit(1).cast("bigint"))

@@ -1,4 +1,4 @@
-"""A view as a Spark query: its batches say how far the logs of its tables are read, and each changes what it keeps."""
+"""A view as a Spark query: each batch reads the logs of its tables up to a position and updates the result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import HoldsView
 from headrace.core.context import Batch, Context
+from headrace.core.lazy import lazy_modules
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.flows import crash_points
@@ -23,9 +25,13 @@ from headrace.views.maintain.state import ViewState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.engine.tables import table_feed
+else:
+    table_feed = lazy_modules("headrace.engine.tables.table_feed")  # it imports PySpark
+
 
 def view_session(spark: SparkSession, flow: FlowPlan) -> SparkSession:
-    """A session of the view's own: temporary tables and settings belong to it alone."""
+    """A separate session for a view, with its own temporary tables and settings."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
     for key, value in flow.spec.spark.items():
@@ -33,52 +39,49 @@ def view_session(spark: SparkSession, flow: FlowPlan) -> SparkSession:
     return session
 
 
-def feed(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
-    """What drives the query: one batch for every stretch of the logs."""
-    from headrace.engine.tables.table_feed import register_feed
-
-    name = register_feed(session, FlowTables.of(flow, context), flow.max_records)
+def view_feed(session: SparkSession, flow: FlowPlan, context: Context) -> DataFrame:
+    """The input of the query: one batch for every stretch of the table logs."""
+    name = table_feed.register_feed(session, FlowTables.of(flow, context), flow.max_records)
     return session.readStream.format(name).load()
 
 
 @dataclass
 class ViewWriter:
-    """Called by Spark for every batch of a view: works out what changes, and gives that to each sink."""
+    """Called by Spark for every batch of a view: computes the changes and writes them to each sink."""
 
     flow: FlowPlan
     generation: Generation
     session: SparkSession
     context: Context
     check: Callable[[], None]
-    """Raises when the state belongs to another engine by now."""
+    """Raises if the state now belongs to another engine."""
     tally: Tally = field(default_factory=lambda: ENGINE)
 
     def __post_init__(self) -> None:
         assert self.flow.view is not None, "a view is planned before it runs"
         self._tables = FlowTables.of(self.flow, self.context)
-        self._shapes = {one.name: one.shape for one in self.flow.tables() if one.shape is not None}
+        self._shapes = {table.name: table.shape for table in self.flow.tables() if table.shape is not None}
         state = ViewState(self.generation.folder / "view")
         self.maintained = IncrementalView(
             self.session, self.flow.view, self._shapes, state, identified=adds_id(self.flow.view)
         )
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
-        """Run one batch."""
         view = self.flow.view
         assert view is not None
         self.check()
         crash_points.reach("before_batch", self.flow.name, batch_id)
         inputs = self._inputs(batch_id)
-        changed = self.maintained.apply(batch_id, inputs)
-        self._tell(batch_id, sum(one.rows for one in inputs.values()))
-        with changes_by_key(changed, view.key) as changes:
+        delta = self.maintained.apply(batch_id, inputs)
+        self._count(batch_id, sum(item.rows for item in inputs.values()))
+        with changes_by_key(delta, view.key) as changes:
             self._write(changes, batch_id)
 
-    def _tell(self, batch_id: int, rows: int) -> None:
-        kept = self.maintained.state.sizes().values()
+    def _count(self, batch_id: int, rows: int) -> None:
+        parts = self.maintained.state.sizes().values()
         state = {
-            "numRowsTotal": sum(one.rows for one in kept),
-            "memoryUsedBytes": sum(one.bytes for one in kept),
+            "numRowsTotal": sum(part.rows for part in parts),
+            "memoryUsedBytes": sum(part.bytes for part in parts),
             "numRowsDroppedByWatermark": 0,
         }
         self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows, "stateOperators": [state]})
@@ -92,6 +95,7 @@ class ViewWriter:
                 crash_points.reach("between_sinks", self.flow.name, batch_id)
             letters = LetterBox(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
+            assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
             if changes.collected is None or not step.sink.write_few(changes.collected, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
         crash_points.reach("after_sinks", self.flow.name, batch_id)

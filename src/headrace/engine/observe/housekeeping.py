@@ -1,4 +1,4 @@
-"""Upkeep of the state folder, done by itself while flows run: old generations go, small files are merged."""
+"""Automatic upkeep of the state folder while flows run: deletes old generations and merges small files."""
 
 from __future__ import annotations
 
@@ -23,90 +23,88 @@ from headrace.plan.model import FlowPlan
 KEEP_GENERATIONS = timedelta(days=30)
 _EVERY_SECONDS = 600.0
 # a task that is still running may write its file again
-_SETTLED_SECONDS = 600.0
-_MANY_FILES = 50
+_MIN_AGE_SECONDS = 600.0
+_MIN_FILES = 50
 _MERGED_BYTES = 32 << 20
 
 
 @dataclass
 class Housekeeper:
-    """Observer that tidies up after a flow every ten minutes in which it has done something."""
+    """Observer that cleans up after a flow every ten minutes with a batch."""
 
     state: StateDir
     keep_generations: timedelta = KEEP_GENERATIONS
     _due: dict[str, float] = field(default_factory=dict)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
-        """Tidy up when it is due; the first time soon after the start."""
+        """Clean up if it is due; the first time is right after the start."""
         now = time.monotonic()
         if now >= self._due.get(flow.name, 0.0):
             self._due[flow.name] = now + _EVERY_SECONDS
-            self.tidy(flow.name)
+            self.clean_up(flow.name)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Nothing is open."""
 
-    def tidy(self, flow: str) -> None:
-        """Do all that is due for a flow."""
+    def clean_up(self, flow: str) -> None:
         remove_old_generations(self.state.generations(flow), self.keep_generations)
         merge_files(self.state.dead_letters / flow, LETTERS)
         merge_files(self.state.late / flow, LATE_ROWS)
 
 
 def remove_old_generations(generations: Generations, keep: timedelta) -> list[str]:
-    """Remove the generations that were left that long ago, but never the current one, those it goes on from and the
-    one before it.
+    """Delete generations that have not been current for `keep`; returns their ids.
 
-    Savepoints have copies of their own and stay. Returns what was removed.
+    The current generation, the candidate, those whose batches the current one continues and the one before it are never
+    deleted. Savepoints have their own copies and stay.
     """
     current = generations.current()
     if current is None:
         return []
     candidate = generations.candidate()
-    kept = {current.manifest.parent, candidate and candidate.id, *(one.id for one, _last in generations.lineage())}
+    needed = {current.manifest.parent, candidate and candidate.id, *(each.id for each, _ in generations.lineage())}
     removed = []
-    for generation, left_at in _with_ends(generations.all()):
-        if generation.id not in kept and left_at is not None and datetime.now(left_at.tzinfo) - left_at > keep:
+    for generation, ended_at in _with_ends(generations.all()):
+        if generation.id not in needed and ended_at is not None and datetime.now(ended_at.tzinfo) - ended_at > keep:
             generations.remove(generation)
             removed.append(generation.id)
     return removed
 
 
 def _with_ends(generations: Sequence[Generation]) -> Iterator[tuple[Generation, datetime | None]]:
-    """Each with the time at which the next one was made."""
-    begun = [datetime.fromisoformat(one.manifest.created_at) for one in generations]
-    return zip(generations, [*begun[1:], None], strict=True)
+    """Each generation with the time at which the next one was created."""
+    created = [datetime.fromisoformat(generation.manifest.created_at) for generation in generations]
+    return zip(generations, [*created[1:], None], strict=True)
 
 
 def merge_files(folder: StatePath, schema: pa.Schema) -> int:
-    """Merge the small files below a folder, stream by stream. Returns how many files there are fewer.
+    """Merge the small files below a folder, stream by stream; returns by how many the number of files shrinks.
 
-    Put off while somebody reads them, and not done on an object store, where nobody can tell. Each record has an id and
-    reading counts each id once, so being cut off between writing the merged file and removing the others doubles
-    nothing.
+    Does nothing while the files are read, nor on an object store, where readers are unknown. Each record has an id and
+    readers count each id once, so a crash between writing the merged file and deleting the others duplicates nothing.
     """
     fewer = 0
     if not folder.is_dir():
         return fewer
-    with changing(folder) as alone:
-        for stream in in_order(folder.iterdir()) if alone else ():
+    with changing(folder) as exclusive:
+        for stream in in_order(folder.iterdir()) if exclusive else ():
             fewer += _merge(stream, schema) if stream.is_dir() else 0
     return fewer
 
 
 def _merge(stream: StatePath, schema: pa.Schema) -> int:
-    before = time.time() - _SETTLED_SECONDS
-    chosen: list[StatePath] = []
+    before = time.time() - _MIN_AGE_SECONDS
+    small: list[StatePath] = []
     size = 0
     for file in in_order(stream.glob("[!.]*.parquet")):
-        about = file.stat()
-        if about.st_mtime < before and about.st_size < _MERGED_BYTES // 2 and size < _MERGED_BYTES:
-            chosen.append(file)
-            size += about.st_size
-    if len(chosen) < _MANY_FILES:
+        stat = file.stat()
+        if stat.st_mtime < before and stat.st_size < _MERGED_BYTES // 2 and size < _MERGED_BYTES:
+            small.append(file)
+            size += stat.st_size
+    if len(small) < _MIN_FILES:
         return 0
     merged = stream / f"merged-{uuid.uuid4().hex}.parquet"
-    write_table(merged, read_tables(chosen, schema), compression="zstd")
-    for file in chosen:
+    write_table(merged, read_tables(small, schema), compression="zstd")
+    for file in small:
         file.unlink()
-    return len(chosen) - 1
+    return len(small) - 1

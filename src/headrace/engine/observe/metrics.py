@@ -1,4 +1,4 @@
-"""What Prometheus is told. Numbers of batches are counted as they are done, everything else when it is asked for."""
+"""The metrics for Prometheus. Batches are counted when they are done, everything else is read on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace import __version__
 from headrace.core.tallies.metrics import MetricSpec
 from headrace.core.tallies.tally import ENGINE
 from headrace.engine.observe import metric_specs as specs
-from headrace.engine.observe.status import Board
+from headrace.engine.observe.status import EngineStatus
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.observe.table_metrics import table_families
 from headrace.engine.observe.volumes import bytes_in, bytes_out
@@ -41,7 +41,7 @@ _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """Observer of batches, and the answer to `GET /metrics`."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, status: EngineStatus) -> None:
         self._registry = CollectorRegistry()
         self._rows_in = self._counter(specs.ROWS_IN)
         self._rows_out = self._counter(specs.ROWS_OUT)
@@ -50,10 +50,10 @@ class Metrics:
         self._duration = Histogram(
             duration.name, duration.help, duration.labels, buckets=_BUCKETS, registry=self._registry
         )
-        for run in board.runs:  # a counter that begins at its first value hides that value from rate()
+        for run in status.runs:  # a counter that starts at its first value hides that value from rate()
             self._rows_in.labels(run.plan.name)
             self._batches.labels(run.plan.name)
-        self._registry.register(_Snapshot(board))
+        self._registry.register(_Snapshot(status))
 
     def _counter(self, spec: MetricSpec[CounterMetricFamily]) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
@@ -80,15 +80,15 @@ class Metrics:
 class _Snapshot(Collector):
     """Metrics that are known at the moment of the question. What is not known is left out."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, status: EngineStatus) -> None:
+        self._status = status
 
     def collect(self) -> Iterator[Any]:
         """One family after the other."""
-        board = self._board
-        document = board.document()
+        status = self._status
+        document = status.document()
         engine = specs.ENGINE_INFO.family()
-        engine.add_metric([__version__, board.project], {})
+        engine.add_metric([__version__, status.project], {})
         yield engine
         ready = specs.READY.family()
         ready.add_metric([], float(document["ready"]))
@@ -101,45 +101,45 @@ class _Snapshot(Collector):
         for spec, value in _GAUGES:
             family = spec.family()
             for flow in document["flow_list"]:
-                found = value(flow)
-                if found is not None:
-                    family.add_metric([flow["name"]], found)
+                number = value(flow)
+                if number is not None:
+                    family.add_metric([flow["name"]], number)
             yield family
         yield from self._counters(document)
         yield self._sink_rows()
         yield from self._bytes()
-        yield from table_families(board.tables())
-        yield from step_families({run.plan.name for run in self._board.runs})
+        yield from table_families(status.tables())
+        yield from step_families({run.plan.name for run in self._status.runs})
 
     def _states(self) -> Metric:
         family = specs.FLOW_STATE.family()
-        for run in self._board.runs:
+        for run in self._status.runs:
             for state in STATES:
                 family.add_metric([run.plan.name, state], float(run.state == state))
         return family
 
     def _restarts(self) -> Metric:
         family = specs.RESTARTS.family()
-        for run in self._board.runs:
+        for run in self._status.runs:
             family.add_metric([run.plan.name], run.restarts)
         return family
 
     def _letters(self) -> Metric:
         family = specs.DEAD_LETTERS.family()
-        for run in self._board.runs:
-            for reason, count in sorted(self._board.letters.counts.get(run.plan.name, {}).items()):
+        for run in self._status.runs:
+            for reason, count in sorted(self._status.letters.counts.get(run.plan.name, {}).items()):
                 family.add_metric([run.plan.name, reason], count)
         return family
 
     def _schemas(self) -> Metric:
         family = specs.SCHEMAS.family()
-        for (stream, outcome), count in sorted(dict(self._board.schemas).items()):
+        for (stream, outcome), count in sorted(dict(self._status.schemas).items()):
             family.add_metric([stream, outcome], count)
         return family
 
     def _sink_rows(self) -> Metric:
         family = specs.SINK_ROWS.family()
-        flows = {run.plan.name for run in self._board.runs}
+        flows = {run.plan.name for run in self._status.runs}
         for (flow, sink, outcome), rows in sorted(ENGINE.counts().items()):
             if flow in flows:
                 family.add_metric([flow, sink, outcome], rows)
@@ -148,7 +148,7 @@ class _Snapshot(Collector):
     def _bytes(self) -> Iterator[Metric]:
         read = specs.BYTES_IN.family()
         written = specs.BYTES_OUT.family()
-        for run in self._board.runs:
+        for run in self._status.runs:
             for stream, size in bytes_in(run.plan).items():
                 read.add_metric([run.plan.name, stream], size)
             for sink, size in bytes_out(run.plan).items():

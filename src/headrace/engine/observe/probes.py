@@ -1,4 +1,4 @@
-"""What is measured beside the flows every few seconds: how far they are behind, and what they could not take."""
+"""Measurements every few seconds, independent of batches: lag, dead letters and late rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from headrace.engine.supervise.background import Notes
 from headrace.engine.supervise.flow_run import FlowRun
 from headrace.plan.model import FlowPlan
 
-_MOST_REASONS = 50
-_MINUTE_OF_LOOKS = 13
+_MAX_REASONS = 50
+_MEASUREMENTS_PER_MINUTE = 13
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How far a flow was behind the end of what it reads, and when."""
+class MeasuredLag:
+    """The lag of a flow, and when it was measured."""
 
     lag: FlowLag
     at: datetime
@@ -43,74 +43,73 @@ class Measured:
 
 
 class LagMeter:
-    """Measures the lag of each flow, and lets streams that are idle say so. Connections are kept."""
+    """Measures the lag of each flow, and writes heartbeats for idle streams. Connections stay open."""
 
     def __init__(self, project: str, context: Context, state: StateDir, runs: Sequence[FlowRun], notes: Notes) -> None:
         self._project, self._context, self._state = project, context, state
         self._runs, self._notes = runs, notes
         self._probes: dict[str, tuple[FlowPlan, LagProbe]] = {}
-        self.measured: dict[str, Measured] = {}
-        """By the name of the run: a candidate is measured too."""
+        self.measured: dict[str, MeasuredLag] = {}
+        """By the name of the run, because candidates are measured too."""
 
     def measure(self) -> None:
-        """Measure all flows once. What cannot be measured is not known: an old lag is no lag."""
-        candidates = [run.building.candidate for run in list(self._runs) if run.building is not None]
-        for run in [*self._runs, *candidates]:
-            found = None if run.done else self._measured(run)
-            if found is None:
+        """Measure all flows once. A lag that cannot be measured is removed: an old value would be wrong."""
+        runs = [*self._runs, *(run.switch.candidate for run in list(self._runs) if run.switch is not None)]
+        for run in runs:
+            measured = None if run.done else self._measure(run)
+            if measured is None:
                 self.measured.pop(run.name, None)
             else:
-                self.measured[run.name] = found
+                self.measured[run.name] = measured
             if run.state == "running":
-                self._beat(run, found)
-        for gone in self.measured.keys() - {run.name for run in [*self._runs, *candidates]}:
-            del self.measured[gone]
+                self._write_heartbeats(run, measured)
+        for ended in self.measured.keys() - {run.name for run in runs}:
+            del self.measured[ended]
 
     def close(self) -> None:
-        """Let go of all connections."""
         for _plan, probe in self._probes.values():
             probe.close()
 
-    def _measured(self, run: FlowRun) -> Measured | None:
+    def _measure(self, run: FlowRun) -> MeasuredLag | None:
         name, state = run.name, run.starter.state if run.starter else self._state
         try:
-            found = self._probe(run).measure(state.generations(run.plan.name).current())
+            lag = self._probe(run).measure(state.generations(run.plan.name).current())
         except ProjectError as error:
-            if run.state != "degraded":  # the flow itself says it then
+            if run.state != "degraded":  # otherwise the flow itself reports it
                 self._notes.add(f"lag of {name}", error.message)
             if name in self._probes:
-                self._probes.pop(name)[1].close()  # a client may not recover from what it met
+                self._probes.pop(name)[1].close()  # a client may not recover from the failure
             return None
-        return Measured(found, datetime.now(UTC))
+        return MeasuredLag(lag, datetime.now(UTC))
 
     def _probe(self, run: FlowRun) -> LagProbe:
         plan, probe = self._probes.get(run.name, (None, None))
         if probe is None or plan is not run.plan:
-            if probe is not None:  # the flow has become another one
+            if probe is not None:  # the flow has a new plan
                 probe.close()
             probe = LagProbe(self._project, run.plan, self._context)
             self._probes[run.name] = run.plan, probe
         return probe
 
-    def _beat(self, run: FlowRun, measured: Measured | None) -> None:
-        """Move on the watermark of streams that have been idle for as long as their `idle` says."""
+    def _write_heartbeats(self, run: FlowRun, measured: MeasuredLag | None) -> None:
+        """Advance the watermark of streams that have been idle longer than their `idle` setting."""
         if run.is_candidate or is_pending(self._state.generations(run.plan.name).current()):
-            return  # what is still to come from the history is old
+            return  # the records of the history are older than a heartbeat
         now = datetime.now(UTC)
         for stream in run.plan.streams():
             idle = stream.event_time.idle if stream.event_time else None
-            numbers = run.numbers.streams.get(stream.name)
-            if idle is None or numbers is None:
+            counters = run.counters.streams.get(stream.name)
+            if idle is None or counters is None:
                 continue
             unread = measured.of_stream(stream.name) if measured else None
             caught_up = unread == 0 if unread is not None else bool(run.caught_up)
-            time_ms = due(now, numbers.last_row_at or run.since, caught_up, idle)
+            time_ms = due(now, counters.last_row_at or run.since, caught_up, idle)
             if time_ms is not None:
                 write_heartbeat(self._state, run.plan.name, stream.name, time_ms)
 
 
-class ClosedLetters:
-    """Counts the dead letters of each flow that were replayed or discarded; the history is read when it has grown."""
+class ClosedLetterCounter:
+    """Counts the dead letters of each flow that were replayed or discarded. Reads the history when it has changed."""
 
     def __init__(self, folder: StatePath) -> None:
         self._history = AuditLog(folder)
@@ -118,66 +117,63 @@ class ClosedLetters:
         self._counts: Counter[str] = Counter()
 
     def measure(self) -> None:
-        """Look whether more was closed."""
         try:
-            about = self._history.file.stat()
+            stat = self._history.file.stat()
         except FileNotFoundError:
             return
-        if (about.st_mtime_ns, about.st_size) != self._read:
-            keys, _what = self._history.closed()
+        if (stat.st_mtime_ns, stat.st_size) != self._read:
+            keys, _actions = self._history.closed()
             self._counts = Counter(key.partition("/")[0] for key in pc.unique(keys).to_pylist())
-            self._read = (about.st_mtime_ns, about.st_size)
+            self._read = (stat.st_mtime_ns, stat.st_size)
 
     def of(self, flow: str) -> int:
-        """All closed letters of a flow."""
         return self._counts[flow]
 
 
 class FileCounter:
-    """Counts rows of the Parquet files below a folder by flow and one column; each file is read once.
+    """Counts the rows of the Parquet files below a folder, by flow and one column. Each file is read once.
 
-    A record that is met again by a new generation of its flow counts again.
+    A record that a new generation of its flow refuses again counts again.
     """
 
     def __init__(self, folder: StatePath, column: str | None = None) -> None:
         self._folder, self._column = folder, column
         self._files: dict[StatePath, tuple[tuple[int, int], Counter[str]]] = {}
         self.counts: dict[str, dict[str, int]] = {}
-        """By flow, then by the column's value."""
-        self._totals: deque[tuple[float, int]] = deque(maxlen=_MINUTE_OF_LOOKS)
+        """By flow, then by the value of the column."""
+        self._totals: deque[tuple[float, int]] = deque(maxlen=_MEASUREMENTS_PER_MINUTE)
 
     def measure(self) -> None:
-        """Look for new files and count what is in them."""
+        """Find new files and count their rows."""
         files: dict[StatePath, tuple[tuple[int, int], Counter[str]]] = {}
         for file in in_order(self._folder.glob("*/*/*.parquet")):
             try:
-                about = file.stat()
-                stamp = (about.st_mtime_ns, about.st_size)
+                stat = file.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
                 known = self._files.get(file)
                 files[file] = known if known and known[0] == stamp else (stamp, self._count(file))
             except FileNotFoundError:
-                continue  # it was moved or removed meanwhile
+                continue  # it was merged or deleted meanwhile
         self._files = files
         counts: dict[str, Counter[str]] = {}
-        for file, (_stamp, found) in files.items():
-            counts.setdefault(file.parent.parent.name, Counter()).update(found)
-        self.counts = {flow: dict(found.most_common(_MOST_REASONS)) for flow, found in counts.items()}
+        for file, (_stamp, in_file) in files.items():
+            counts.setdefault(file.parent.parent.name, Counter()).update(in_file)
+        self.counts = {flow: dict(of_flow.most_common(_MAX_REASONS)) for flow, of_flow in counts.items()}
         self._totals.append((time.monotonic(), sum(self.of(flow) for flow in self.counts)))
 
     def per_minute(self) -> float | None:
-        """How many came in the last minute or so; None until it was looked twice."""
+        """New rows in about the last minute; None before the second measurement."""
         totals = list(self._totals)
         if len(totals) < 2:
             return None
-        (then, before), (now, after) = totals[0], totals[-1]
-        return (after - before) / max(now - then, 0.001) * 60
+        (start, before), (end, after) = totals[0], totals[-1]
+        return (after - before) / max(end - start, 0.001) * 60
 
     def of(self, flow: str) -> int:
-        """All rows of a flow."""
         return sum(self.counts.get(flow, {}).values())
 
     def _count(self, file: StatePath) -> Counter[str]:
         if self._column is None:
             return Counter({"": rows_in(file)})
         values: Any = read_tables([file], None, [self._column])[self._column]
-        return Counter({str(one["values"]): int(one["counts"]) for one in values.value_counts().to_pylist()})
+        return Counter({str(row["values"]): int(row["counts"]) for row in values.value_counts().to_pylist()})

@@ -1,4 +1,4 @@
-"""All that tells others about the flows while they run: the status file, metrics, consumer groups, positions."""
+"""Everything that reports on running flows: status file, HTTP server, metrics, consumer groups, position log."""
 
 from __future__ import annotations
 
@@ -9,84 +9,84 @@ from types import TracebackType
 from headrace.engine.observe.housekeeping import Housekeeper
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.observe.metrics import Metrics
-from headrace.engine.observe.probes import ClosedLetters, FileCounter, LagMeter
-from headrace.engine.observe.status import Board
-from headrace.engine.observe.table_folding import TableFolder
+from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter
+from headrace.engine.observe.status import EngineStatus
+from headrace.engine.observe.table_compaction import TableCompactor
 from headrace.engine.positions.consumer_groups import GroupCommitter
 from headrace.engine.positions.positions import PositionLog
-from headrace.engine.positions.release_positions import Releaser
+from headrace.engine.positions.release_positions import PositionReleaser
 from headrace.engine.state.state import StateDir
 from headrace.engine.state.status_file import write_status
-from headrace.engine.supervise.background import Periodic
+from headrace.engine.supervise.background import PeriodicTask
 from headrace.engine.supervise.runner import FlowRun, Runner
 from headrace.log.tablestatus import read_groups, tables_folder
 from headrace.project.loader import Project
 
-_STATUS_SECONDS, _METER_SECONDS = 1.0, 5.0
+_STATUS_SECONDS, _MEASURE_SECONDS = 1.0, 5.0
 
 
 class Reporting:
-    """Tells about the flows of a runner from `with` until its end; adds its observers to the runner."""
+    """Reports on the flows of a runner while the `with` block runs. Adds its observers to the runner."""
 
     def __init__(self, project: Project, state: StateDir, runner: Runner, *, http: bool = True) -> None:
         self._project, self._state, self._runner, self._http = project, state, runner, http
         notes, name = runner.notes, project.spec.project
         self._lags = LagMeter(name, project.context, state, runner.runs, notes)
         letters = FileCounter(state.dead_letters, "reason")
-        closed, late = ClosedLetters(state.dead_letters), FileCounter(state.late)
-        self.board = Board(
+        closed, late = ClosedLetterCounter(state.dead_letters), FileCounter(state.late)
+        self.status = EngineStatus(
             name, os.getpid(), runner.runs, notes, self._lags, letters, closed, late, redact=project.secrets.redact
         )
         if project.spec.tables:
-            self.board.tables = lambda: read_groups(tables_folder(project.context))
+            self.status.tables = lambda: read_groups(tables_folder(project.context))
         if runner.schemas is not None:
-            self.board.schemas = runner.schemas.counts
-        self._metrics = Metrics(self.board)
+            self.status.schemas = runner.schemas.counts
+        self._metrics = Metrics(self.status)
         groups = GroupCommitter(name, project.context, state)
         runner.observers = [*runner.observers, self._metrics, PositionLog(state), groups, Housekeeper(state)]
         if project.spec.tables:
-            runner.observers = [*runner.observers, TableFolder(runner.starter.spark, state, project)]
-        if Releaser.wanted(project):
-            runner.observers = [*runner.observers, Releaser(project, state)]
+            runner.observers = [*runner.observers, TableCompactor(runner.starter.spark, state, project)]
+        if PositionReleaser.is_needed(project):
+            runner.observers = [*runner.observers, PositionReleaser(project, state)]
         self._states: list[str] = []
 
     def __enter__(self) -> Reporting:
-        self.server = StatusServer(self._project.spec.http, self.board, self._metrics) if self._http else None
-        self.board.http = self.server.address if self.server else None
+        self.server = StatusServer(self._project.spec.http, self.status, self._metrics) if self._http else None
+        self.status.http = self.server.address if self.server else None
         notes = self._runner.notes
-        self._work = [
-            Periodic("status file", _STATUS_SECONDS, self._write, notes),
-            Periodic("lag", _METER_SECONDS, self._lags.measure, notes),
-            Periodic("dead letters", _METER_SECONDS, self.board.letters.measure, notes),
-            Periodic("closed dead letters", _METER_SECONDS, self.board.closed.measure, notes),
-            Periodic("late rows", _METER_SECONDS, self.board.late.measure, notes),
+        self._tasks = [
+            PeriodicTask("status file", _STATUS_SECONDS, self._write, notes),
+            PeriodicTask("lag", _MEASURE_SECONDS, self._lags.measure, notes),
+            PeriodicTask("dead letters", _MEASURE_SECONDS, self.status.letters.measure, notes),
+            PeriodicTask("closed dead letters", _MEASURE_SECONDS, self.status.closed.measure, notes),
+            PeriodicTask("late rows", _MEASURE_SECONDS, self.status.late.measure, notes),
         ]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for work in self._work:
-            work.close()
+        for task in self._tasks:
+            task.close()
         self._lags.close()
-        self.board.ended = True
-        self.board.http = None
+        self.status.ended = True
+        self.status.http = None
         try:
-            self.board.letters.measure()
-            self.board.closed.measure()
-            self.board.late.measure()
+            self.status.letters.measure()
+            self.status.closed.measure()
+            self.status.late.measure()
             self._write()
-        except OSError as trouble:
-            self._runner.notes.add("status file", str(trouble))
+        except OSError as failure:
+            self._runner.notes.add("status file", str(failure))
         if self.server is not None:
             self.server.close()
 
     def changed(self, runs: Sequence[FlowRun]) -> None:
-        """Write the status at once when a flow is in another state."""
-        states = [f"{run.state} {run.reason.code if run.reason else ''} {run.stop}" for run in runs]
+        """Write the status file at once if the state of a flow has changed."""
+        states = [f"{run.state} {run.reason.code if run.reason else ''} {run.stop_order}" for run in runs]
         if states != self._states:
             self._states = states
-            self._work[0].soon()
+            self._tasks[0].run_now()
 
     def _write(self) -> None:
-        write_status(self._state, self.board.document())
+        write_status(self._state, self.status.document())

@@ -1,7 +1,7 @@
-"""How many bytes a flow has read and written since the engine started.
+"""Bytes that a flow has read and written since the engine started.
 
-They come from tasks that have ended well: a batch that is run again after a failure is counted again, since it was read
-again. What nobody counts is absent, never 0.
+Only successful tasks count. A batch that is repeated after a failure counts again, because it is read again. A source
+or sink that does not count bytes is absent, not 0.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from headrace.plan.model import FlowPlan
 
 
 def bytes_in(flow: FlowPlan) -> dict[str, int]:
-    """By stream: the values, and the keys that are read, of the records given to its decoder.
+    """By stream: the bytes of the values, and of the keys that are used, of decoded records.
 
-    Streams without a format have none, and a real-time flow decodes inside of Spark.
+    Streams without a format are absent, and so are real-time flows, which decode inside Spark.
     """
     if flow.spec.mode == "realtime":
         return {}
@@ -24,6 +24,6 @@ def bytes_in(flow: FlowPlan) -> dict[str, int]:
 
 
 def bytes_out(flow: FlowPlan) -> dict[str, int]:
-    """By sink, for those that know."""
+    """By sink, for sinks that count bytes."""
     counts = ENGINE.bytes()
     return {step.id: counts[flow.name, step.id] for step in flow.sinks if (flow.name, step.id) in counts}

@@ -1,4 +1,4 @@
-"""How far a flow is behind its sources, whether that gets better, and when it will have caught up."""
+"""The lag of a flow behind its sources, its trend, and the time until it has caught up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.core.context import Context
 from headrace.core.positions import Positions, Split
 from headrace.engine.positions.positions import (
-    Moment,
+    PositionEntry,
     committed_positions,
     input_positions,
     positions_at,
@@ -22,35 +22,35 @@ from headrace.plan.model import FlowPlan
 Trend = Literal["growing", "shrinking", "steady"]
 _WINDOW_SECONDS = 300.0
 _STEADY_SHARE = 0.01
-# some minutes of positions of a hundred partitions; the whole log would be read every few seconds
+# some minutes of positions of a hundred partitions; reading the whole log every few seconds would be slow
 _NEWEST_BYTES = 500_000
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How a flow's lag moves. What is not known is None."""
+    """How the lag of a flow changes. None means unknown."""
 
     trend: Trend | None = None
     rate: float | None = None
-    """Records per second that the flow takes in."""
+    """Records read per second."""
     catch_up_s: float | None = None
-    """How long it will take to catch up, if all goes on like this; None when it will not."""
+    """Seconds until the flow has caught up at this rate; None if it does not catch up."""
 
 
 @dataclass(frozen=True)
 class FlowLag:
-    """Where a flow is in all of its inputs."""
+    """The position of a flow in all of its inputs."""
 
     flow: str
     generation: str | None
     splits: Mapping[str, Sequence[Split]]
-    """By input; empty for an input that does not tell."""
+    """By input; empty for an input that reports no positions."""
     pace: Pace
     groups: Mapping[str, str]
 
     @property
     def records(self) -> int | None:
-        """Unread records in all; None when some input does not tell."""
+        """Unread records of all inputs; None if an input does not report them."""
         lags = [split.lag for splits in self.splits.values() for split in splits]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if lags and len(known) == len(lags) else None
@@ -63,7 +63,6 @@ class FlowLag:
         return max(known) if lags and len(known) == len(lags) else None
 
     def to_json(self) -> dict[str, Any]:
-        """As printed."""
         return {
             "flow": self.flow,
             "generation": self.generation,
@@ -79,7 +78,6 @@ class FlowLag:
 
 
 def split_json(stream: str, split: Split) -> dict[str, Any]:
-    """One partition as printed."""
     return {
         "stream": stream,
         "topic": split.topic,
@@ -97,7 +95,7 @@ def _rounded(number: float | None) -> float | None:
 
 
 class LagProbe:
-    """Measures one flow again and again; it keeps its connections until it is closed."""
+    """Measures one flow repeatedly. Connections stay open until it is closed."""
 
     def __init__(self, project: str, flow: FlowPlan, context: Context) -> None:
         self._project = project
@@ -105,7 +103,7 @@ class LagProbe:
         self._inputs: dict[str, Positions] = input_positions(flow, context)
 
     def measure(self, generation: Generation | None) -> FlowLag:
-        """Where the flow is now; a ProjectError when a source does not answer."""
+        """The current lag; raises a ProjectError if a source does not answer."""
         at = committed_positions(self._inputs, generation) if generation else dict.fromkeys(self._inputs)
         splits = {name: known.measure(at[name]) for name, known in self._inputs.items()}
         groups = {name: known.group(self._project, self._flow.name) for name, known in self._inputs.items()}
@@ -118,40 +116,37 @@ class LagProbe:
         )
 
     def _pace(self, generation: Generation | None, splits: Mapping[str, Sequence[Split]]) -> Pace:
-        counted = [split for parts in splits.values() for split in parts if split.counts_records]
-        if generation is None or not counted or any(split.position is None for split in counted):
+        parts = [split for splits_of_input in splits.values() for split in splits_of_input if split.counts_records]
+        if generation is None or not parts or any(split.position is None for split in parts):
             return Pace()
         now = time.time()
-        before = then(read_log(generation, _NEWEST_BYTES), now - _WINDOW_SECONDS)
-        if before is None:
+        earlier = entry_at(read_log(generation, _NEWEST_BYTES), now - _WINDOW_SECONDS)
+        if earlier is None:
             return Pace()
-        read = sum(split.position or 0 for split in counted) - self._read_by(before)
-        lag = sum(split.lag or 0 for split in counted)
-        return pace(read, before.lag, lag, now - before.time)
+        read = sum(split.position or 0 for split in parts) - self._offset_sum(earlier)
+        lag = sum(split.lag or 0 for split in parts)
+        return pace(read, earlier.lag, lag, now - earlier.time)
 
-    def _read_by(self, moment: Moment) -> int:
-        """The sum of all offsets at a moment."""
-        at = positions_at(self._inputs, moment.ends)
-        found = 0
-        for position in at.values():
+    def _offset_sum(self, entry: PositionEntry) -> int:
+        total = 0
+        for position in positions_at(self._inputs, entry.ends).values():
             parts = [part for part in (position or {}).values() if isinstance(part, Mapping)]
-            found += sum(sum(part.values()) for part in parts)
-        return found
+            total += sum(sum(part.values()) for part in parts)
+        return total
 
     def close(self) -> None:
-        """Let the connections go."""
         for known in self._inputs.values():
             known.close()
 
 
-def then(log: Sequence[Moment], since: float) -> Moment | None:
-    """The last entry by that time, or else the first after it."""
-    earlier = [moment for moment in log if moment.time <= since]
+def entry_at(log: Sequence[PositionEntry], since: float) -> PositionEntry | None:
+    """The last entry at or before a time, otherwise the first after it."""
+    earlier = [entry for entry in log if entry.time <= since]
     return earlier[-1] if earlier else log[0] if log else None
 
 
 def pace(read: int, lag_before: int | None, lag: int, seconds: float) -> Pace:
-    """What two looks at a flow, so many seconds apart, say about it."""
+    """The pace between two measurements: records read between them, lag at both, and the seconds between them."""
     if seconds <= 0:
         return Pace()
     rate = max(0, read) / seconds

@@ -1,4 +1,4 @@
-"""Lets sources forget what every flow of the project has read, where a source keeps records until then."""
+"""Releases records that every flow of the project has read, in sources that keep records until then."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _EVERY_SECONDS = 5.0
 
 
 @dataclass
-class Releaser:
-    """Observer that tells such sources, every few seconds in which a flow did something, how far all of them are.
+class PositionReleaser:
+    """Observer that reports to such sources, every few seconds with a batch, how far the flows have read.
 
-    All flows of the project count, also those that do not run now: what one has not read yet is kept for it.
+    All flows of the project count, also those that do not run: records that one of them has not read are kept.
     """
 
     project: Project
@@ -32,34 +32,31 @@ class Releaser:
     _flows: list[FlowPlan] = field(default_factory=list)
 
     @staticmethod
-    def wanted(project: Project) -> bool:
-        """Whether a stream of the project has such a source."""
+    def is_needed(project: Project) -> bool:
+        """Whether a stream of the project has a source that keeps records until they are released."""
         return any(stream.source.positions(project.context).releases for stream in project.spec.streams.values())
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
-        """Tell when it is due."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self.every_seconds
             self.release()
 
     def close(self) -> None:
-        """Tell how far they have come in the end."""
         self.release()
 
     def release(self) -> None:
-        """Tell all such sources."""
         self._flows = self._flows or list(make_plan(self.project, ()).flows)
         for name, spec in self.project.spec.streams.items():
             known = spec.source.positions(self.project.context)
-            readers = [flow for flow in self._flows if any(one.name == name for one in flow.streams())]
+            readers = [flow for flow in self._flows if any(stream.name == name for stream in flow.streams())]
             if known.releases and readers:
                 known.release([at for flow in readers for at in self._reached(flow, name)])
             known.close()
 
     def _reached(self, flow: FlowPlan, stream: str) -> Iterator[Position | None]:
-        """Where each generation is that will go on; None for a flow that has not begun."""
+        """The position of each generation that continues; None for a flow that has not started."""
         generations = self.state.generations(flow.name)
         inputs = {stream: self.project.spec.streams[stream].source.positions(self.project.context)}
-        going: list[Generation | None] = [generations.current(), *filter(None, [generations.candidate()])]
-        for one in going:
-            yield None if one is None else committed_positions(inputs, one)[stream]
+        active: list[Generation | None] = [generations.current(), *filter(None, [generations.candidate()])]
+        for generation in active:
+            yield None if generation is None else committed_positions(inputs, generation)[stream]

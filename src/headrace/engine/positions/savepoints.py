@@ -1,4 +1,4 @@
-"""Savepoints: copies of a stopped flow's checkpoint, with its state, that a rewind can go back to."""
+"""Savepoints: copies of a stopped flow's checkpoint, including its state, to which a rewind can return."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan
 
-_NOTE = "savepoint.json"
+_INFO = "savepoint.json"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
-_TAKEN = re.compile(r"earliest|latest|g\d+-.*")
+_RESERVED = re.compile(r"earliest|latest|g\d+-.*")
 
 
 @dataclass(frozen=True)
 class SavepointInfo:
-    """What is written down beside the copy."""
+    """The description of a savepoint, stored with the copy."""
 
     name: str
     flow: str
     generation: str
     batch: int
-    """The last batch whose rows are in the sinks."""
+    """The last committed batch, whose rows are in the sinks."""
     positions: Mapping[str, Any]
-    """Where each input was, by its name."""
+    """The position of each input, by name."""
     sinks: Mapping[str, str]
-    """The sinks that had the batch, each with its mark there."""
+    """The sinks with the rows of the batch, each with its batch mark."""
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """One savepoint on disk: the folder of a generation as it was."""
+    """One savepoint on disk: a copy of the folder of a generation."""
 
     folder: StatePath
 
     @property
-    def note(self) -> SavepointInfo:
-        """What is known about it."""
-        return SavepointInfo(**json.loads((self.folder / _NOTE).read_text(encoding="utf-8")))
+    def info(self) -> SavepointInfo:
+        return SavepointInfo(**json.loads((self.folder / _INFO).read_text(encoding="utf-8")))
 
     @property
     def generation(self) -> Generation:
-        """The copy; its manifest bears the name of the original."""
+        """The copied generation. Its manifest has the id of the original."""
         return Generation(self.folder)
 
 
@@ -64,39 +63,37 @@ class Savepoints:
 
     @property
     def folder(self) -> StatePath:
-        """Where they are."""
         return self.state.generations(self.flow).folder / "savepoints"
 
     def all(self) -> list[Savepoint]:
-        """All that are whole, oldest first."""
-        found = [Savepoint(file.parent) for file in self.folder.glob(f"[!.]*/{_NOTE}")]
-        return sorted(found, key=lambda one: (one.note.created_at, one.note.name))
+        """All complete savepoints, oldest first."""
+        savepoints = [Savepoint(file.parent) for file in self.folder.glob(f"[!.]*/{_INFO}")]
+        return sorted(savepoints, key=lambda savepoint: (savepoint.info.created_at, savepoint.info.name))
 
     def find(self, name: str) -> Savepoint | None:
-        """The one of this name."""
-        return next((one for one in self.all() if one.note.name == name), None)
+        return next((savepoint for savepoint in self.all() if savepoint.info.name == name), None)
 
     def require(self, name: str) -> Savepoint:
-        """The one of this name; an error lists those there are."""
-        found = self.find(name)
-        if found is None:
+        """The savepoint with this name; an error lists the existing ones."""
+        savepoint = self.find(name)
+        if savepoint is None:
             raise ProjectError(
                 "unknown-savepoint",
                 f"flow '{self.flow}' has no savepoint '{name}'",
-                hint=did_you_mean(name, [one.note.name for one in self.all()], "savepoints"),
+                hint=did_you_mean(name, [each.info.name for each in self.all()], "savepoints"),
                 exit_code=Exit.NOT_FOUND,
             )
-        return found
+        return savepoint
 
     def create(self, flow: FlowPlan, context: Context, name: str | None = None) -> Savepoint:
-        """Copy the checkpoint of a stopped flow. The folder appears whole or not at all."""
-        chosen = name or f"s{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        self._check_name(chosen)
+        """Copy the checkpoint of a stopped flow. The folder appears complete or not at all."""
+        name = name or f"s{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        self._check_name(name)
         if flow.tables():
             raise ProjectError(
                 "savepoint-of-view",
-                f"flow '{flow.name}' is a view: the past of its tables is not kept for ever, so it could not go back",
-                hint=f"it can be built anew from its tables at any time: headrace run --new-generation {flow.name}",
+                f"flow '{flow.name}' is a view: the history of its tables is not kept, so it could not be restored",
+                hint=f"a view can be rebuilt from its tables at any time: headrace run --new-generation {flow.name}",
                 exit_code=Exit.CONFLICT,
             )
         generation = self.state.generations(flow.name).current()
@@ -104,45 +101,45 @@ class Savepoints:
         if generation is None or record is None:
             raise ProjectError(
                 "no-position",
-                f"flow '{flow.name}' has finished no batch yet, so there is nothing to save",
-                hint=f"headrace run {flow.name} --until-caught-up",
+                f"flow '{flow.name}' has no committed batch, so there is nothing to save",
+                hint=f"run it first: headrace run {flow.name} --until-caught-up",
                 exit_code=Exit.CONFLICT,
             )
         if generation.checkpoint.in_flight():
             raise ProjectError(
                 "batch-in-flight",
-                f"a batch of flow '{flow.name}' was begun and not finished: some of its sinks may have it, others not",
+                f"a batch of flow '{flow.name}' is unfinished: some of its sinks may have its rows, others not",
                 hint=f"finish it first: headrace run {flow.name} --until-caught-up",
                 exit_code=Exit.CONFLICT,
             )
         sinks = {step.id: f"headrace.{flow.name}.{generation.id}.{step.id}" for step in flow.sinks}
         positions = {k: v for k, v in _positions(flow, generation, context).items() if v is not None}
-        note = SavepointInfo(chosen, flow.name, generation.id, record.batch_id, positions, sinks)
-        return self._put(generation, note)
+        info = SavepointInfo(name, flow.name, generation.id, record.batch_id, positions, sinks)
+        return self._store(generation, info)
 
-    def _put(self, generation: Generation, note: SavepointInfo) -> Savepoint:
-        with appearing(self.folder / note.name) as draft:
+    def _store(self, generation: Generation, info: SavepointInfo) -> Savepoint:
+        with appearing(self.folder / info.name) as draft:
             copy_tree(generation.checkpoint_folder, draft / "checkpoint")
             Generation(draft).describe(generation.manifest)
-            write_atomically(draft / _NOTE, (json.dumps(asdict(note), indent=1) + "\n").encode())
-        return Savepoint(self.folder / note.name)
+            write_atomically(draft / _INFO, (json.dumps(asdict(info), indent=1) + "\n").encode())
+        return Savepoint(self.folder / info.name)
 
     def delete(self, name: str) -> None:
-        """Remove one. The generations that began with it have copies of their own."""
-        vanish(self.require(name).folder, _NOTE)
+        """Delete a savepoint. Generations that were started from it have their own copies."""
+        vanish(self.require(name).folder, _INFO)
 
     def _check_name(self, name: str) -> None:
-        if not _NAME.fullmatch(name) or _TAKEN.fullmatch(name):
+        if not _NAME.fullmatch(name) or _RESERVED.fullmatch(name):
             raise ProjectError(
                 "bad-savepoint-name",
-                f"'{name}' cannot be the name of a savepoint",
-                hint="a letter, then letters, digits, '_', '.' and '-'; not earliest, latest or that of a generation",
+                f"'{name}' is not a valid name for a savepoint",
+                hint="a letter, then letters, digits, '_', '.' and '-'; not earliest, latest or a generation's id",
                 exit_code=Exit.USAGE,
             )
-        if (self.folder / name / _NOTE).exists():
+        if (self.folder / name / _INFO).exists():
             raise ProjectError(
                 "savepoint-exists",
-                f"flow '{self.flow}' has a savepoint '{name}' already",
+                f"flow '{self.flow}' already has a savepoint '{name}'",
                 hint=f"choose another name, or: headrace savepoint delete {self.flow} {name}",
                 exit_code=Exit.CONFLICT,
             )

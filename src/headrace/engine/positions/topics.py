@@ -1,7 +1,7 @@
-"""Is a topic still the one that a flow has been reading?
+"""Detects topics that were deleted and created again.
 
-A topic that was deleted and made again starts its offsets anew. Spark notices only when it has fewer records than the
-flow has read; later it would go on in the middle of other data.
+The offsets of a new topic start at 0. Spark notices this only while the topic has fewer records than the flow has read;
+later it would continue in the middle of other data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.plan.model import FlowPlan
 
 
 def check_topics(flow: FlowPlan, generation: Generation, context: Context) -> None:
-    """Refuse topics that were made anew since the generation began; remember those it has not read before."""
+    """Refuse topics that were recreated since the generation read them; store the ids of new topics."""
     inputs = input_positions(flow, context)
     try:
         now = {f"{name}/{topic}": id for name, known in inputs.items() for topic, id in known.identities().items()}
@@ -30,8 +30,8 @@ def check_topics(flow: FlowPlan, generation: Generation, context: Context) -> No
         topic = recreated[0].partition("/")[2]
         raise ProjectError(
             "topic-recreated",
-            f"topic '{topic}' was deleted and made again since flow '{flow.name}' has read it: its positions are void",
-            hint=f"begin anew with what it holds now: headrace rewind {flow.name} --to earliest",
+            f"topic '{topic}' was deleted and created again since flow '{flow.name}' read it: positions are invalid",
+            hint=f"start over with the records of the new topic: headrace rewind {flow.name} --to earliest",
             exit_code=Exit.CONFLICT,
         )
     if not now.keys() <= before.keys():

@@ -1,7 +1,8 @@
-"""Replay of an archive: the lines of some days into a Kafka topic, each once however often it is cut off.
+"""Replays an archive: sends the records of some days to a Kafka topic, each exactly once.
 
-What is to be replayed is written down first, in portions of some ten thousand records. Each portion is one transaction
-that also holds its number, as a batch of an exactly-once sink does: run again, those that are there are left out.
+The list of records is stored first, in portions of some ten thousand records. Each portion is one Kafka transaction
+that also holds the number of the portion, as a batch of an exactly-once sink does. After a crash the next run skips
+the portions that are already committed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.state_files import StatePath, write_atomically, write_new
-from headrace.sinks.archive.files import names_in
+from headrace.core.files.state_files import StatePath, names_in, write_atomically, write_new
 from headrace.sinks.archive.read import folders, located, read_parts
 from headrace.sinks.kafka.transactions import TransactionalWrite
 
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ReplayOrder:
-    """What is to be replayed, and where to."""
+    """The records to replay (archive, topic, first and last day) and the target topic."""
 
     path: str
     """Of the archive."""
@@ -43,41 +43,38 @@ class ReplayOrder:
 
     @property
     def id(self) -> str:
-        """The same for the same order."""
+        """A hash of the order."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class ArchiveReplayRun:
-    """One run of an order: the parts it was made of when it began."""
+    """One run of an order, with the archive parts that existed when it started."""
 
     order: ReplayOrder
     run: int
     parts: tuple[tuple[str, str, int], ...]
     """Folder, name and number of records."""
     portions: tuple[tuple[int, int], ...]
-    """The first of its parts and the one after its last, of each transaction."""
+    """For each transaction, the index of its first part and the index after its last."""
     done: bool = False
 
     @property
     def records(self) -> int:
-        """How many there are in all."""
         return sum(records for _, _, records in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """As kept."""
         return asdict(self)
 
     @staticmethod
-    def of_json(kept: Mapping[str, Any]) -> ArchiveReplayRun:
-        """As it was kept."""
-        parts, portions = (tuple(tuple(one) for one in kept[name]) for name in ("parts", "portions"))
-        return ArchiveReplayRun(ReplayOrder(**kept["order"]), kept["run"], parts, portions, kept["done"])
+    def from_json(fields: Mapping[str, Any]) -> ArchiveReplayRun:
+        parts, portions = (tuple(tuple(item) for item in fields[name]) for name in ("parts", "portions"))
+        return ArchiveReplayRun(ReplayOrder(**fields["order"]), fields["run"], parts, portions, fields["done"])
 
 
 @dataclass(frozen=True)
 class ArchiveReplayer:
-    """Replays what one order says, from one archive into one cluster."""
+    """Executes one order, from one archive into one Kafka cluster."""
 
     order: ReplayOrder
     root: StatePath
@@ -89,7 +86,7 @@ class ArchiveReplayer:
         return self.context.state_path / "replays" / self.order.id
 
     def plan(self, *, again: bool = False) -> ArchiveReplayRun:
-        """The run that is to be carried on, or a new one: the first, or `again`."""
+        """The last run, or a new one if there is none or with `again`."""
         last = self._last()
         if last is not None and not again:
             return last
@@ -98,13 +95,13 @@ class ArchiveReplayer:
             raise ProjectError(
                 "archive-empty",
                 f"the archive has no record of {self.order.topic} from {self.order.first} to {self.order.last}",
-                hint="see what it has: headrace archive show",
+                hint="list its contents: headrace archive show",
                 exit_code=Exit.NOT_FOUND,
             )
         return ArchiveReplayRun(self.order, last.run + 1 if last else 1, parts, tuple(_portions(parts)))
 
     def execute(self, replay: ArchiveReplayRun, progress: Progress) -> int:
-        """Send what has not been sent; how many records that were."""
+        """Send the portions that are not sent yet; returns the number of records sent."""
         write_new(self._file(replay), json.dumps(replay.to_json()).encode())
         sent = seen = 0
         for number, (begin, end) in enumerate(replay.portions if not replay.done else ()):
@@ -117,8 +114,8 @@ class ArchiveReplayer:
     def _send(self, replay: ArchiveReplayRun, number: int, parts: tuple[tuple[str, str, int], ...]) -> int:
         identity = f"headrace.replay.{self.order.id}.{replay.run}"
         write = TransactionalWrite(self.properties, identity, self.order.into, number)
-        told = [row for batch in write(self._batches(parts)) for row in batch.to_pylist()]
-        return sum(row["rows"] for row in told)
+        counts = [row for batch in write(self._batches(parts)) for row in batch.to_pylist()]
+        return sum(row["rows"] for row in counts)
 
     def _batches(self, parts: tuple[tuple[str, str, int], ...]) -> Iterator[pa.RecordBatch]:
         for folder, group in groupby(parts, key=lambda part: part[0]):
@@ -132,27 +129,27 @@ class ArchiveReplayer:
                 )
 
     def _key(self, line: bytes) -> bytes | None:
-        """The text at the path of the key; records without it have none."""
+        """The text at the path of the key; None for a record without it."""
         if self.order.key is None:
             return None
         try:
-            found = msgspec.json.decode(line)
+            value = msgspec.json.decode(line)
             for step in self.order.key.split("."):
-                found = found[step]
+                value = value[step]
         except (msgspec.DecodeError, KeyError, TypeError):
             return None
-        return None if found is None else str(found).encode()
+        return None if value is None else str(value).encode()
 
     def _parts(self) -> Iterator[tuple[str, str, int]]:
         first, last = date.fromisoformat(self.order.first), date.fromisoformat(self.order.last)
         for folder in folders(self.root, [self.order.topic], first, last):
-            for one in located(self.root / folder).values():
-                yield folder, one.part.name, one.part.records
+            for entry in located(self.root / folder).values():
+                yield folder, entry.part.name, entry.part.records
 
     def _last(self) -> ArchiveReplayRun | None:
         runs = [int(name.removesuffix(".json")) for name in names_in(self._folder) if name.endswith(".json")]
         file = self._folder / f"{max(runs, default=0)}.json"
-        return ArchiveReplayRun.of_json(json.loads(file.read_bytes())) if runs else None
+        return ArchiveReplayRun.from_json(json.loads(file.read_bytes())) if runs else None
 
     def _file(self, replay: ArchiveReplayRun) -> StatePath:
         return self._folder / f"{replay.run}.json"

@@ -1,4 +1,4 @@
-"""The inputs of a flow when dead letters are replayed: its streams hold the letters, and nothing else."""
+"""The inputs of a flow during a replay: its streams contain only the dead letters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLUMNS = "id string, stream string, position string, metadata string, value bi
 
 @dataclass(frozen=True)
 class LetterInputs:
-    """Makes views of letters. Letters that are bad again are put down in `bad`, by their ids."""
+    """Registers dead letters as the inputs of a flow. Letters that are refused again are written to `bad`."""
 
     spark: SparkSession
     flow: str
@@ -44,42 +44,41 @@ class LetterInputs:
     bad: StatePath
     replay: str
     begun_at: datetime
-    """The time of the batch: what is too far in the future of it is bad."""
+    """The time of the batch: an event time too far after it is refused."""
 
     @property
     def processing(self) -> Processing:
-        """Where the flow's steps run on what comes of the letters."""
         return Processing(self.context, self.flow, self.replay, self.bad, streaming=False)
 
-    def register(self, one: Input) -> None:
-        """Make an input a view under its own name."""
-        match one:
+    def register(self, item: Input) -> None:
+        """Register an input as a temporary view under its name."""
+        match item:
             case StreamInput():
-                frame = self._stream(one)
+                frame = self._stream(item)
             case LakeInput():
-                # a flow without state gives for the rows of one input what it gives without the others
-                frame = self.spark.read.format("delta").load(one.path).where("false")
+                # in a flow without state the rows of one input do not depend on the other inputs
+                frame = self.spark.read.format("delta").load(item.path).where("false")
             case FlowInput():
-                for inner in one.inputs:
+                for inner in item.inputs:
                     self.register(inner)
-                frame = structured(self.through(self.spark.sql(one.sql), one.after))
-        frame = self.through(frame, one.before)
-        frame.createOrReplaceTempView(one.name)
+                frame = structured(self.apply_steps(self.spark.sql(item.sql), item.after))
+        frame = self.apply_steps(frame, item.before)
+        frame.createOrReplaceTempView(item.name)
 
-    def through(self, rows: DataFrame, steps: Sequence[ProcessorStep]) -> DataFrame:
-        """The rows after these steps; the letters of each step come in where it stands."""
+    def apply_steps(self, rows: DataFrame, steps: Sequence[ProcessorStep]) -> DataFrame:
+        """The rows after these steps. The dead letters of a step are added to its input."""
         for step in steps:
-            given = spark_schema(rows)
+            schema = spark_schema(rows)
             rows = self.processing.run(rows, [step])
-            if step.id in self._met_by:
-                # apart from the others, so that a row that is refused again is known by its letter
-                again = self.processing.run(self._rows_of(step, given), [step])
-                rows = rows.unionByName(again.drop(LETTER))
+            if step.id in self._origins:
+                # separate from the other rows, so that a row that is refused again keeps the id of its letter
+                replayed = self.processing.run(self._rows_of(step, schema), [step])
+                rows = rows.unionByName(replayed.drop(LETTER))
         return rows
 
     @cached_property
-    def _met_by(self) -> frozenset[str]:
-        """The streams and steps that have met the letters."""
+    def _origins(self) -> frozenset[str]:
+        """The streams and steps that refused the letters."""
         return frozenset(pc.unique(read_tables([self.letters], None, ["stream"])["stream"]).to_pylist())
 
     def _rows_of(self, step: ProcessorStep, schema: pa.Schema) -> DataFrame:
@@ -89,54 +88,54 @@ class LetterInputs:
         mine = letters.where(letters["stream"] == step.id).select("id", "value")
         return mine.mapInArrow(reader, to_ddl(reader.output_schema))
 
-    def _stream(self, one: StreamInput) -> DataFrame:
-        form = one.spec.format
+    def _stream(self, stream: StreamInput) -> DataFrame:
+        form = stream.spec.format
         if form is None:
-            return self.spark.createDataFrame([], self._ddl(one, _timed(one)))
+            return self.spark.createDataFrame([], self._ddl(stream, _timed(stream)))
         letters = self.spark.read.schema(_COLUMNS).parquet(spark_path(self.letters))
-        step = self._step(one, form)
-        records = _in_order(letters.where(letters["stream"] == one.name), one)
-        metadata = [_metadata(one, name) for name in one.metadata]
+        step = self._step(stream, form)
+        records = _in_order(letters.where(letters["stream"] == stream.name), stream)
+        metadata = [_metadata(stream, name) for name in stream.metadata]
         return records.selectExpr("value", f"id AS {LETTER}", *metadata).mapInArrow(
-            step, self._ddl(one, step.output_schema())
+            step, self._ddl(stream, step.output_schema())
         )
 
-    def _step(self, one: StreamInput, form: Format) -> DecodeStep:
+    def _step(self, stream: StreamInput, form: Format) -> DecodeStep:
         return DecodeStep(
-            decoder=form.decoder(self.context, one.wanted),
+            decoder=form.decoder(self.context, stream.wanted),
             position=(LETTER,),
-            metadata=one.metadata,
-            filters=one.filters,
-            event_time=one.event_time,
-            # whatever the stream says now: a letter that is still bad stays a letter
+            metadata=stream.metadata,
+            filters=stream.filters,
+            event_time=stream.event_time,
+            # regardless of the stream's setting: a letter that is still bad stays a letter
             on_error="dead_letter",
-            letters=LetterBox(self.bad, self.flow, one.name, self.replay, keep_value=False),
-            gate=self._gate(one),
+            letters=LetterBox(self.bad, self.flow, stream.name, self.replay, keep_value=False),
+            gate=self._gate(stream),
         )
 
-    def _gate(self, one: StreamInput) -> Gate | None:
-        event_time = one.event_time
-        if event_time is None or event_time.max_future is None or one.spec.source.simulated:
+    def _gate(self, stream: StreamInput) -> Gate | None:
+        event_time = stream.event_time
+        if event_time is None or event_time.max_future is None or stream.spec.source.simulated:
             return None
         microseconds = round(self.begun_at.timestamp() * 1_000_000)
         return Gate(event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0)))
 
     @staticmethod
-    def _ddl(one: StreamInput, schema: pa.Schema) -> str:
-        metadata = [f"`{name}` {one.spec.source.metadata[name]}" for name in one.metadata]
+    def _ddl(stream: StreamInput, schema: pa.Schema) -> str:
+        metadata = [f"`{name}` {stream.spec.source.metadata[name]}" for name in stream.metadata]
         return ", ".join([to_ddl(schema), *metadata])
 
 
-def _timed(one: StreamInput) -> pa.Schema:
-    if one.event_time is None:
-        return one.wanted
-    index = one.wanted.get_field_index(one.event_time.column)
-    return one.wanted.set(index, pa.field(one.event_time.column, TIMESTAMP))
+def _timed(stream: StreamInput) -> pa.Schema:
+    if stream.event_time is None:
+        return stream.wanted
+    index = stream.wanted.get_field_index(stream.event_time.column)
+    return stream.wanted.set(index, pa.field(stream.event_time.column, TIMESTAMP))
 
 
-def _in_order(letters: DataFrame, one: StreamInput) -> DataFrame:
+def _in_order(letters: DataFrame, stream: StreamInput) -> DataFrame:
     """The letters of one partition or file in one task, in the order of their positions."""
-    source = one.spec.source
+    source = stream.spec.source
     if not source.position:
         return letters
     fields = ", ".join(f"`{name.lstrip('_')}` {source.metadata[name]}" for name in source.position)
@@ -146,10 +145,10 @@ def _in_order(letters: DataFrame, one: StreamInput) -> DataFrame:
     return together.sortWithinPartitions(*parts)
 
 
-def _metadata(one: StreamInput, name: str) -> str:
-    """A metadata column: as it was kept with the letter, else from the letter's position."""
-    kind = one.spec.source.metadata[name]
-    kept = f"from_json(metadata, '`{name}` {kind}').`{name}`"
-    if name not in one.spec.source.position:
-        return f"{kept} AS `{name}`"
-    return f"coalesce({kept}, _place.`{name.lstrip('_')}`) AS `{name}`"
+def _metadata(stream: StreamInput, name: str) -> str:
+    """A metadata column: stored with the letter, or taken from its position."""
+    kind = stream.spec.source.metadata[name]
+    stored = f"from_json(metadata, '`{name}` {kind}').`{name}`"
+    if name not in stream.spec.source.position:
+        return f"{stored} AS `{name}`"
+    return f"coalesce({stored}, _place.`{name.lstrip('_')}`) AS `{name}`"

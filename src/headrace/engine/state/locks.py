@@ -3,58 +3,38 @@ they are leases."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
 
 from headrace.core.errors import ProjectError
+from headrace.core.files.lock import exclusive_folder_lock, hold_lock, lock_holder, shared_folder_lock
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
 from headrace.engine.state.lease import Lease, Owner, owner_of
 
-_ASKING_SECONDS = 0.3
+_LOOKUP_SECONDS = 0.3
 
 
 @contextmanager
 def reading(folder: StatePath) -> Iterator[None]:
-    """While its files are listed and read: nobody merges or removes them meanwhile. Any number may read at once."""
+    """Hold off merging and removing of a folder's files while they are listed and read. Readers do not exclude each
+    other."""
     if isinstance(folder, ObjectPath):
-        yield  # where nobody can be asked to wait, files are never merged
+        yield  # files of an object store are never merged
         return
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+    with shared_folder_lock(folder):
         yield
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def changing(folder: StatePath) -> Iterator[bool]:
-    """Whether the files of a folder may be merged or removed now: false while somebody reads or may read them."""
+    """Whether the files of a folder may be merged or removed now: false while another process may read them."""
     if isinstance(folder, ObjectPath):
         yield False
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        os.close(handle)
+    with exclusive_folder_lock(folder) as locked:
+        yield locked
 
 
 class HeldError(Exception):
@@ -105,42 +85,14 @@ def holding(file: StatePath, fence: Fence) -> Iterator[None]:
             fence.remove(lease)
             lease.give_back()
         return
-    with _flocked(file):
-        yield
-
-
-@contextmanager
-def _flocked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+", encoding="utf-8") as held:
-        until = time.monotonic() + _ASKING_SECONDS
-        while (holder := _locked_by_other(held, fcntl.LOCK_EX)) is not None:
-            # somebody who only asks who holds it lets go at once; another holder may not do so for weeks
-            if time.monotonic() > until:
-                raise HeldError(Owner(holder))
-            time.sleep(0.02)
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+    # a process that only looks up the holder releases the lock at once; another holder may keep it for weeks
+    with hold_lock(file, lambda pid: HeldError(Owner(pid)), timeout=_LOOKUP_SECONDS):
         yield
 
 
 def holder_of(file: StatePath) -> Owner | None:
-    """The process that holds a lock; None when nobody does."""
+    """The process that holds a lock; None when it is free."""
     if isinstance(file, ObjectPath):
         return owner_of(file)
-    try:
-        with file.open(encoding="utf-8") as held:
-            pid = _locked_by_other(held, fcntl.LOCK_SH)
-    except OSError:
-        return None
+    pid = lock_holder(file)
     return None if pid is None else Owner(pid)
-
-
-def _locked_by_other(file: IO[str], kind: int) -> int | None:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        return int(file.read().strip() or 0)
-    return None

@@ -1,8 +1,9 @@
-"""A new generation built beside the running one: what it takes to begin, to publish what it made, and to give it up.
+"""A candidate generation: start it, publish it, abandon it.
 
-The running generation goes on with the definition it had, which is kept beside its manifest. The candidate has a
-pointer of its own and writes beside the sinks, or nothing. The switch is: a mark that the candidate is to be published,
-what each sink has to do, one rename of the pointer. From the mark on it is finished by whoever comes next.
+A candidate is built in parallel to the running generation, which continues with the definition stored next to its
+manifest. The candidate has a separate pointer and writes to separate targets, or nothing. The switch (see
+`candidate_switch`) sets a mark, publishes the rows in every sink and renames one pointer. Once the mark is set, the
+switch cannot be undone: after a crash the next start finishes it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.core.capabilities import BuildsCandidate, candidate_effect, lake_paths
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
 from headrace.engine.flows import crash_points
-from headrace.engine.flows.flow import side_of
+from headrace.engine.flows.flow import candidate_for
 from headrace.engine.positions.positions import input_positions
-from headrace.engine.positions.upgrade import FlowChange, change_of, define, reason_of
+from headrace.engine.positions.upgrade import FlowChange, detect_change, generation_reason, save_definition
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
-from headrace.project.loader import Project, load_definition
+from headrace.project.loader import Project, load_stored_definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,93 +36,94 @@ _PUBLISH = "publish.json"
 
 
 @dataclass(frozen=True)
-class Defined:
-    """A flow as one of its generations was last run."""
+class FlowDefinition:
+    """A flow as one of its generations last ran it, with the project of that time."""
 
     project: Project
     flow: FlowPlan
 
 
-def defined(project: Project, state: StateDir, flow: str, generation: Generation) -> Defined:
-    """What a generation was run as, from what was kept of it."""
+def load_definition(project: Project, state: StateDir, flow: str, generation: Generation) -> FlowDefinition:
+    """The stored definition of a generation."""
     if not generation.definition.is_file():
         raise ProjectError(
             "beside-no-definition",
-            f"generation {generation.id} of flow '{flow}' was begun before definitions were kept: it cannot go on as "
-            "it was",
-            hint=f"take the change back, run the flow once and try again; or: headrace run --new-generation {flow}",
+            f"generation {generation.id} of flow '{flow}' was started before definitions were stored: it cannot "
+            "continue unchanged",
+            hint=f"revert the change, run the flow once and try again; or: headrace run --new-generation {flow}",
             exit_code=Exit.CONFLICT,
         )
     try:
         text = generation.definition.read_text(encoding="utf-8")
-        then = load_definition(project, text, f"{generation.id}/{generation.definition.name}")
-        plan = make_plan(then, (flow,), lambda name, spec: infer_schema(then, state, name, spec)).flow(flow)
+        stored = load_stored_definition(project, text, f"{generation.id}/{generation.definition.name}")
+        plan = make_plan(stored, (flow,), lambda name, spec: infer_schema(stored, state, name, spec)).flow(flow)
     except ProjectError as error:
-        raise _cannot_go_on(flow, generation, f"{error.message} ({error.code})") from error
-    return Defined(then, plan)
+        raise _definition_changed(flow, generation, f"{error.message} ({error.code})") from error
+    return FlowDefinition(stored, plan)
 
 
-def running(project: Project, state: StateDir, flow: str) -> Defined:
-    """The flow as its current generation is to go on while another is built; refused unless it is as it was."""
+def running_definition(project: Project, state: StateDir, flow: str) -> FlowDefinition:
+    """The definition with which the current generation continues while a candidate is built; an error if it changed."""
     current = state.generations(flow).current()
-    assert current is not None, "a candidate is built beside a generation"
-    found = defined(project, state, flow, current)
-    verdict = change_of(found.project, state, found.flow).verdict
+    assert current is not None, "a candidate is built for a flow that has a generation"
+    definition = load_definition(project, state, flow, current)
+    verdict = detect_change(definition.project, state, definition.flow).verdict
     if verdict.kind != "safe" or verdict.reasons:
-        raise _cannot_go_on(flow, current, "; ".join(verdict.reasons) or verdict.words)
-    return found
+        raise _definition_changed(flow, current, "; ".join(verdict.reasons) or verdict.words)
+    return definition
 
 
-def _cannot_go_on(flow: str, generation: Generation, why: str) -> ProjectError:
+def _definition_changed(flow: str, generation: Generation, why: str) -> ProjectError:
     return ProjectError(
         "beside-definition-changed",
-        f"generation {generation.id} of flow '{flow}' cannot go on as it was: {why}",
-        hint=f"put back what it needs, or begin anew without --beside: headrace run --new-generation {flow}",
+        f"generation {generation.id} of flow '{flow}' cannot continue unchanged: {why}",
+        hint=f"restore what it needs, or start over without --beside: headrace run --new-generation {flow}",
         exit_code=Exit.CONFLICT,
     )
 
 
 def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> FlowChange | None:
-    """The flow against its candidate, None when it has none."""
+    """The change of a flow against its candidate; None if it has no candidate."""
     generations = state.generations(flow.name)
     candidate, current = generations.candidate(), generations.current()
     if candidate is None or current is None:
         return None
-    change = change_of(project, state.beside(flow.name), flow)
-    if change.generation != candidate:  # the file is what the running one was begun with
+    change = detect_change(project, state.beside(flow.name), flow)
+    if change.generation != candidate:  # the project file is what the running generation was started with
         change = replace(change, verdict=ChangeVerdict("new_generation", change.verdict.reasons), generation=candidate)
-    return replace(change, beside=current.id)
+    return replace(change, running=current.id)
 
 
-def other_than_candidate(project: Project, change: FlowChange) -> ProjectError | None:
-    """The error of a flow that is not what its candidate is built for, None when it is."""
-    if change.beside is None or change.generation is None or change.verdict.kind in ("first", "safe"):
+def candidate_mismatch(project: Project, change: FlowChange) -> ProjectError | None:
+    """An error if the candidate is built for another definition of the flow, otherwise None."""
+    if change.running is None or change.generation is None or change.verdict.kind in ("first", "safe"):
         return None
     flow, why = change.flow.name, "; ".join(change.verdict.reasons)
     return ProjectError(
         "candidate-other",
-        f"flow '{flow}' is not what its candidate {change.generation.id} is built for: {why}",
-        hint=f"put the file back as it was, or give the candidate up: headrace generations abandon {flow}",
+        f"candidate {change.generation.id} is built for another definition of flow '{flow}': {why}",
+        hint=f"restore the file, or abandon the candidate: headrace generations abandon {flow}",
         where=project.origin("flows", flow),
         exit_code=Exit.CONFLICT,
     )
 
 
-def effects(project: Project, state: StateDir, change: FlowChange) -> list[tuple[str, str]]:
-    """What building beside means for each sink; a ProjectError says why it cannot be done."""
+def candidate_effects(project: Project, state: StateDir, change: FlowChange) -> list[tuple[str, str]]:
+    """What a candidate means for each sink; raises a ProjectError if none can be built."""
     flow = change.flow
-    then = running(project, state, flow.name)
-    for one in (then.flow, flow):
-        _require_comparable(one, project.context)
+    current = running_definition(project, state, flow.name).flow
+    for version in (current, flow):
+        _require_comparable(version, project.context)
     try:
-        return sides(flow, "NEW", project.context)
+        return sink_effects(flow, "NEW", project.context)
     except ProjectError as error:
         raise error.at(project.origin("flows", flow.name, "sinks")) from None
 
 
-def sides(flow: FlowPlan, generation: str, context: Context) -> list[tuple[str, str]]:
-    """The sinks of a flow, and what becomes of each; a ProjectError when one cannot be switched."""
-    return [(step.sink.label, step.sink.beside_effect(side_of(flow, step, generation, context))) for step in flow.sinks]
+def sink_effects(flow: FlowPlan, generation: str, context: Context) -> list[tuple[str, str]]:
+    """What the switch does to each sink; raises a ProjectError if a sink does not support it."""
+    candidates = ((step.sink, candidate_for(flow, step, generation, context)) for step in flow.sinks)
+    return [(sink.label, candidate_effect(sink, candidate)) for sink, candidate in candidates]
 
 
 def _require_comparable(flow: FlowPlan, context: Context) -> None:
@@ -128,65 +131,62 @@ def _require_comparable(flow: FlowPlan, context: Context) -> None:
     if why is not None:
         raise ProjectError(
             "beside-unsupported",
-            f"no generation of flow '{flow.name}' can be built beside another: {why}",
-            hint=f"begin anew without --beside: headrace run --new-generation {flow.name}",
+            f"flow '{flow.name}' does not support a candidate generation: {why}",
+            hint=f"start over without --beside: headrace run --new-generation {flow.name}",
             exit_code=Exit.CONFLICT,
         )
 
 
 def _obstacles(flow: FlowPlan, context: Context) -> Iterator[str]:
     if flow.spec.mode != "micro_batch":
-        yield f"its mode is {flow.spec.mode}, and only micro_batch flows end their batches where they are told"
-    inputs = input_positions(flow, context)  # nothing is asked of the sources
-    yield from (f"{known.label} does not tell how far a reader is" for known in inputs.values() if not known.comparable)
-    for one in flow.all_inputs():
-        if isinstance(one, StreamInput | LakeInput) and flow.state and one.event_time and one.event_time.idle:
-            yield f"the watermark of {one.name} goes on by the clock while it is idle, so two generations would differ"
+        yield f"its mode is {flow.spec.mode}, and only a micro_batch flow can end a batch at a given position"
+    inputs = input_positions(flow, context)  # does not contact the sources
+    yield from (f"{known.label} has no comparable positions" for known in inputs.values() if not known.comparable)
+    for item in flow.all_inputs():
+        if isinstance(item, StreamInput | LakeInput) and flow.state and item.event_time and item.event_time.idle:
+            yield f"the watermark of {item.name} follows the clock while it is idle, so two generations would differ"
 
 
-def begin_beside(project: Project, state: StateDir, change: FlowChange) -> Generation:
-    """A candidate that reads the sources from their start. What runs goes on."""
+def start_candidate(project: Project, state: StateDir, change: FlowChange) -> Generation:
+    """Create a candidate that reads the sources from their start. The running generation is not affected."""
     generations = state.generations(change.flow.name)
-    made = generations.make(reason_of(change), shape=change.shape, pins=change.pins)
-    define(made, project)
-    generations.put_beside(made)
-    return made
+    candidate = generations.make(generation_reason(change), shape=change.shape, pins=change.pins)
+    save_definition(candidate, project)
+    generations.put_beside(candidate)
+    return candidate
 
 
-def warnings(project: Project, plan: Plan, flow: FlowPlan) -> Iterator[str]:
-    """What an operator should know before a candidate is built."""
-    paths = {project.context.path(step.sink.lake_path) for step in flow.sinks if step.sink.lake_path}
+def candidate_warnings(project: Project, plan: Plan, flow: FlowPlan) -> Iterator[str]:
+    """Consequences that an operator should know before a candidate is built."""
+    paths = {project.context.path(path) for path in lake_paths(step.sink for step in flow.sinks)}
     for other in plan.flows:
-        if any(isinstance(one, LakeInput) and one.path in paths for one in other.all_inputs()):
-            yield f"flow '{other.name}' reads the table of this one: it stops at the switch, and then has to begin anew"
+        if any(isinstance(item, LakeInput) and item.path in paths for item in other.all_inputs()):
+            yield f"flow '{other.name}' reads the table of this flow: it stops at the switch and needs a new generation"
     inputs = input_positions(flow, project.context)
     try:
-        gone = [split for known in inputs.values() for split in known.measure(None) if split.start > 0]
+        expired = [split for known in inputs.values() for split in known.measure(None) if split.start > 0]
     finally:
         for known in inputs.values():
             known.close()
-    for split in (one for one in gone if one.counts_records):
-        yield (
-            f"{split.topic}:{split.partition}: records before {split.start} are no longer there, so their rows will "
-            "not come again"
-        )
+    for split in (split for split in expired if split.counts_records):
+        yield f"{split.topic}:{split.partition}: records before {split.start} have expired: their rows will be missing"
 
 
 def is_publishing(candidate: Generation) -> bool:
-    """Whether the switch to a candidate has begun: then there is no way back."""
+    """Whether the switch to a candidate has started and can no longer be undone."""
     return (candidate.folder / _PUBLISH).is_file()
 
 
-def begin_publishing(candidate: Generation, instead_of: Generation) -> None:
-    """Decide on the switch. Both have ended their last batch at the same place, and nothing of them runs."""
+def mark_publishing(candidate: Generation, instead_of: Generation) -> None:
+    """Start the switch. Both generations have stopped after a batch that ends at the same positions."""
     done = candidate.checkpoint.committed()
-    assert done is not None, "what has caught up has done a batch"
-    said = {"instead_of": instead_of.id, "batch": done.batch_id}
-    write_atomically(candidate.folder / _PUBLISH, json.dumps(said).encode())
+    assert done is not None, "a candidate that has caught up has committed a batch"
+    mark = {"instead_of": instead_of.id, "batch": done.batch_id}
+    write_atomically(candidate.folder / _PUBLISH, json.dumps(mark).encode())
 
 
-def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSession) -> None:
-    """Let every sink show what the candidate made, and let the flow go on with it. Finishes what was cut off."""
+def publish_candidate(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSession) -> None:
+    """Publish the candidate's rows in every sink, then make it the current generation. Idempotent after a crash."""
     generations = state.generations(flow.name)
     candidate = generations.candidate()
     assert candidate is not None, "only a candidate is published"
@@ -194,59 +194,61 @@ def publish(flow: FlowPlan, state: StateDir, context: Context, spark: SparkSessi
     for number, step in enumerate(flow.sinks):
         if number:
             crash_points.reach("between_publishes", flow.name, 0)
-        step.sink.publish(side_of(flow, step, candidate.id, context, last), spark)
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.publish(candidate_for(flow, step, candidate.id, context, last), spark)
     crash_points.reach("published", flow.name, 0)
     generations.switch(candidate)
-    tidy_after_switch(flow, state, context)
+    clean_up_after_switch(flow, state, context)
 
 
-def tidy_after_switch(flow: FlowPlan, state: StateDir, context: Context) -> None:
-    """Remove what a switch leaves behind: what was written beside, and the marks. Called again at every start."""
+def clean_up_after_switch(flow: FlowPlan, state: StateDir, context: Context) -> None:
+    """Remove the candidate's separate targets and the mark after a switch. Called again at every start."""
     generations = state.generations(flow.name)
     current = generations.current()
     if current is None or not is_publishing(current):
         return
     generations.put_beside(None)
-    _forget(flow, current, context)
+    _remove_targets(flow, current, context)
     (current.folder / _PUBLISH).unlink()
 
 
 def require_abandonable(state: StateDir, flow: str) -> Generation:
-    """The candidate of a flow, if there is one that can still be given up."""
+    """The candidate of a flow; an error if it has none or if the switch to it has started."""
     candidate = state.generations(flow).candidate()
     if candidate is None:
         raise ProjectError(
             "no-candidate",
-            f"nothing is being built beside the current generation of flow '{flow}'",
-            hint=f"headrace generations list {flow} shows what there is",
+            f"flow '{flow}' has no candidate generation",
+            hint=f"list its generations: headrace generations list {flow}",
             exit_code=Exit.NOT_FOUND,
         )
     if is_publishing(candidate):
         raise ProjectError(
             "candidate-publishing",
-            f"the switch of flow '{flow}' to generation {candidate.id} has begun: some sinks may show its rows already",
-            hint="run the project, which finishes it",
+            f"the switch of flow '{flow}' to generation {candidate.id} has started: sinks may have published its rows",
+            hint="run the project to finish the switch",
             exit_code=Exit.CONFLICT,
         )
     return candidate
 
 
-def abandon(project: Project, state: StateDir, flow: str) -> None:
-    """Give up the candidate of a flow: what it wrote beside goes, and so does it."""
+def abandon_candidate(project: Project, state: StateDir, flow: str) -> None:
+    """Delete the candidate of a flow and everything that it wrote."""
     candidate = require_abandonable(state, flow)
-    made = defined(project, state, flow, candidate)
-    state.generations(flow).put_beside(None)  # first: what goes on without its tables would have lost their rows
-    _forget(made.flow, candidate, project.context)
+    definition = load_definition(project, state, flow, candidate)
+    state.generations(flow).put_beside(None)  # first: a candidate that resumed without its targets would miss rows
+    _remove_targets(definition.flow, candidate, project.context)
     state.generations(flow).remove(candidate)
 
 
-def drop(project: Project, state: StateDir, flow: str, generation: Generation) -> None:
-    """Delete a generation that nothing needs, also one whose giving up was cut off."""
+def delete_generation(project: Project, state: StateDir, flow: str, generation: Generation) -> None:
+    """Delete an unused generation, also a candidate whose abandoning was interrupted."""
     if generation.definition.is_file() and generation.manifest.parent is not None:
-        _forget(defined(project, state, flow, generation).flow, generation, project.context)
+        _remove_targets(load_definition(project, state, flow, generation).flow, generation, project.context)
     state.generations(flow).remove(generation)
 
 
-def _forget(flow: FlowPlan, generation: Generation, context: Context) -> None:
+def _remove_targets(flow: FlowPlan, generation: Generation, context: Context) -> None:
     for step in flow.sinks:
-        step.sink.forget_beside(side_of(flow, step, generation.id, context))
+        if isinstance(step.sink, BuildsCandidate):
+            step.sink.drop_candidate(candidate_for(flow, step, generation.id, context))

@@ -1,4 +1,4 @@
-"""One flow while it runs: its state, why, and since when."""
+"""One flow while it runs: its query, its state and the reason for that state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.engine.flows.flow import FlowStarter
-    from headrace.engine.supervise.candidate_switch import Building
+    from headrace.engine.supervise.candidate_switch import CandidateSwitch
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,17 @@ class Reason:
 
 
 @dataclass
-class Trouble:
-    """What keeps a flow from running, from its failure until it works again."""
+class PendingRestart:
+    """A failure after which the flow is started again; kept until the flow works."""
 
     error: ProjectError
-    outside: bool
+    is_external: bool
+    """The cause is outside the flow, so the restart does not use the restart budget."""
     attempts: int = 0
     not_before: float = 0.0
     """When the next attempt is due, on the monotonic clock."""
-    was_away: bool = False
-    """Whether a look since the failure found something missing; when it is back, there is no need to wait longer."""
+    was_unavailable: bool = False
+    """A health check since the failure found a dependency unavailable; once it is back, the flow starts at once."""
 
 
 @dataclass
@@ -54,131 +55,129 @@ class FlowRun:
     plan: FlowPlan
     query: StreamingQuery | None = None
     error: ProjectError | None = None
-    """What it failed of, for good."""
+    """The final failure."""
     state: State = "starting"
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     reason: Reason | None = None
     note: Reason | None = None
-    """What somebody should look at although the flow runs."""
+    """A problem to look at although the flow runs."""
     history: ProjectError | None = None
-    """How far it is in the history that it reads first; None when there is none left."""
-    renewal: FlowPlan | None = None
-    """The plan that it goes on with after its running batch."""
-    leaving: Future[None] | None = None
-    """The query's stop after its running batch, by a side thread."""
-    stop: FlowOrder | None = None
-    """Who wants it to be stopped, until somebody wants it to run again."""
+    """Progress in the history that the flow reads first; None when all of it has been read."""
+    new_plan: FlowPlan | None = None
+    """The plan to continue with after the running batch."""
+    stop_task: Future[None] | None = None
+    """The background work that stops the query after its running batch."""
+    stop_order: FlowOrder | None = None
+    """The order to stop the flow, until it is ordered to run again."""
     last_error: ProjectError | None = None
-    """The last failure that it recovered, or may yet recover, from."""
+    """The last failure from which the flow recovered or may recover."""
     restarts: int = 0
     has_run: bool = False
     generation: str | None = None
     caught_up: bool | None = None
-    trouble: Trouble | None = None
-    look_due: float = 0.0
-    look: Future[ProjectError | None] | None = None
-    """A look at what the flow depends on, taken by a side thread."""
-    numbers: FlowCounters = field(init=False)
+    pending_restart: PendingRestart | None = None
+    health_check_due: float = 0.0
+    health_check: Future[ProjectError | None] | None = None
+    """A check of everything the flow depends on, in the background."""
+    counters: FlowCounters = field(init=False)
     busy_since: float | None = None
-    """Since when Spark has been at one trigger without getting on, on the monotonic clock."""
+    """Since when Spark has worked on one trigger without progress, on the monotonic clock."""
     starter: FlowStarter | None = None
-    """What starts it, if that is not the runner's own."""
-    building: Building | None = None
-    """The generation that is built beside it."""
+    """The starter of this flow, if it differs from the runner's."""
+    switch: CandidateSwitch | None = None
+    """The candidate generation of this flow and the switch to it."""
     is_candidate: bool = False
     schedule: Mapping[str, Any] | None = None
-    """When it last ran and runs next, for one that runs by a schedule."""
-    log: Observer | None = None
-    """Who is told of its batches instead of the runner's observers."""
-    _seen_batch: int = -1
+    """Last and next run of a flow with a schedule."""
+    observer: Observer | None = None
+    """Notified of batches instead of the runner's observers."""
+    _last_batch: int = -1
 
     def __post_init__(self) -> None:
-        self.numbers = FlowCounters.of(self.plan)
+        self.counters = FlowCounters.of(self.plan)
 
     @property
     def name(self) -> str:
-        """The flow, and whether it is the candidate of it."""
+        """The name of the flow, marked if this is its candidate."""
         return f"{self.plan.name} (candidate)" if self.is_candidate else self.plan.name
 
-    def take_over(self, plan: FlowPlan) -> None:
-        """Go on as the generation that was built beside it, which is the current one now."""
-        self.plan, self.starter, self.building, self.generation = plan, None, None, None
-        self.query = self.trouble = self.look = self.caught_up = self.busy_since = None
-        self.numbers = FlowCounters.of(plan)
-        self.become("starting")
+    def switch_to(self, plan: FlowPlan) -> None:
+        """Continue as the former candidate generation, which is the current one now."""
+        self.plan, self.starter, self.switch, self.generation = plan, None, None, None
+        self.query = self.pending_restart = self.health_check = self.caught_up = self.busy_since = None
+        self.counters = FlowCounters.of(plan)
+        self.set_state("starting")
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the flow has ended, with or without a failure."""
         return self.state in ("stopped", "failed")
 
     @property
     def rows_in(self) -> int:
         """Rows read since the engine started."""
-        return self.numbers.rows_in
+        return self.counters.rows_in
 
     @property
     def batches(self) -> int:
         """Batches done since the engine started."""
-        return self.numbers.batches
+        return self.counters.batches
 
-    def become(self, state: State) -> None:
-        """Be in this state from now on, unless it already is."""
+    def set_state(self, state: State) -> None:
         if state != self.state:
             self.state, self.since = state, datetime.now(UTC)
         if state != "degraded":
             self.reason = None
 
     def degrade(self, error: ProjectError) -> None:
-        """Say what is missing; the flow will go on by itself when it is back."""
+        """Enter the state `degraded`: the flow resumes by itself when the cause is gone."""
         self.last_error = error
-        self.become("degraded")
+        self.set_state("degraded")
         if self.reason is None or self.reason.code != error.code:
             self.reason = Reason(error.code, error.message, datetime.now(UTC))
         else:
             self.reason = Reason(error.code, error.message, self.reason.since)
 
     def fail(self, error: ProjectError) -> None:
-        """End for good."""
+        """Enter the state `failed`, without a restart."""
         self.error = self.last_error = error
-        self.trouble = None
-        self.become("failed")
+        self.pending_restart = None
+        self.set_state("failed")
 
-    def remark(self, error: ProjectError | None) -> None:
-        """Say what is not as it should be, or that all is well again."""
+    def set_note(self, error: ProjectError | None) -> None:
         if error is None:
             self.note = None
         elif self.note is None or self.note.text != error.message:
             self.note = Reason(error.code, error.message, datetime.now(UTC))
 
-    def works(self) -> None:
-        """It has made progress, or its inputs have answered."""
-        self.trouble = None
+    def mark_running(self) -> None:
+        """The flow has made progress, or its inputs have answered."""
+        self.pending_restart = None
         self.has_run = True
-        self.become("running")
+        self.set_state("running")
 
-    def go_on_after(self, batch: int) -> None:
-        """Count again from the batch after this one: a query that is stopped may report on a batch it never ran."""
-        self._seen_batch = batch
+    def resume_after(self, batch: int) -> None:
+        """Count from the batch after this one: a query that is stopped may report a batch that it never ran."""
+        self._last_batch = batch
 
     def take_reports(self) -> list[Mapping[str, Any]]:
-        """Take in what Spark reports since the last time: the batches that are new."""
+        """Count the batches that Spark has reported since the last call, and return their reports."""
         if self.query is None:
             return []
-        reports = [self._counted(report) for report in new_batches(self.query, self._seen_batch)]
+        reports = [self._completed(report) for report in new_batches(self.query, self._last_batch)]
         for report in reports:
-            self._seen_batch = report["batchId"]
-            self.numbers.take(report)
+            self._last_batch = report["batchId"]
+            self.counters.take(report)
             if report["numInputRows"]:
                 self.caught_up = False
         return list(reports)
 
-    def _counted(self, report: dict[str, Any]) -> Mapping[str, Any]:
-        """A report with what Spark does not see: the rows of a view's batch, what it keeps, what a sink counts."""
+    def _completed(self, report: dict[str, Any]) -> Mapping[str, Any]:
+        """Add what Spark does not see: the rows of a view's batch, the size of its state, the counts of a sink."""
         return {**report, **ENGINE.take_batch(self.plan.name, report["batchId"])}
 
     def take_status(self) -> bool:
-        """Look at what Spark is doing; whether it waits for data or the next trigger, so its inputs have answered."""
+        """Read Spark's status. True when it waits for data or the next trigger, so the inputs have answered."""
         assert self.query is not None
         status = self.query.status
         waits = not status["isTriggerActive"] and status["message"].startswith("Waiting")

@@ -1,4 +1,4 @@
-"""Looks into why a flow does not get on: its state folder, its disks, its sources and sinks."""
+"""Health checks: finds out why a flow makes no progress (state folder, disks, sources, sinks)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
@@ -22,28 +23,30 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StateGuard:
-    """Knows the state folder again. A mount that is gone leaves an empty folder of the same name: writing there would
-    begin every flow anew."""
+    """Recognises the state folder.
+
+    A lost mount leaves an empty folder with the same name. Flows that wrote there would start from the beginning.
+    """
 
     def __init__(self, state: StateDir) -> None:
         self._state = state
         self._known = self._identity()
 
     def problem(self) -> ProjectError | None:
-        """Whether the folder is gone, is another one, or is no longer ours."""
+        """An error if the folder is missing, is another folder or belongs to another engine."""
         lost = self._state.fence.problem()
         if lost is not None or isinstance(self._state.root, ObjectPath):
             return lost
-        found = self._identity()
+        identity = self._identity()
         if self._known is None:
-            self._known = found
-        if found == self._known:
+            self._known = identity
+        if identity == self._known:
             return None
-        gone = "is gone" if found is None else "is not the one that the engine was started on"
+        what = "is missing" if identity is None else "is not the folder with which the engine was started"
         return ProjectError(
             "state-missing",
-            f"the state folder {self._state.root} {gone}",
-            hint="bring it back, e.g. mount it again; the flows go on by themselves",
+            f"the state folder {self._state.root} {what}",
+            hint="restore it, e.g. mount it again; the flows resume automatically",
             exit_code=Exit.TRANSIENT,
         )
 
@@ -51,14 +54,14 @@ class StateGuard:
         if isinstance(self._state.root, ObjectPath):
             return None
         try:
-            found = os.stat(self._state.root)
+            status = os.stat(self._state.root)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
 class Health:
-    """Questions about what a flow depends on. Each may take seconds: never asked by the thread that tends the flows."""
+    """Checks everything a flow depends on. A check may take seconds, so it runs in the background."""
 
     def __init__(self, project: Project, state: StateDir) -> None:
         self._project = project
@@ -66,37 +69,37 @@ class Health:
         self.guard = StateGuard(state)
 
     def problem(self, flow: FlowPlan, generation: str | None) -> ProjectError | None:
-        """The first thing that is missing, or None when all answers."""
+        """The first dependency that is unavailable; None if all are available."""
         return (
             self.guard.problem()
             or self._lost_generation(flow, generation)
-            or unwritable(self._state.root)
+            or check_writable(self._state.root)
             or self._lake_problem(flow)
             or self._service_problem(flow)
         )
 
     def _lost_generation(self, flow: FlowPlan, generation: str | None) -> ProjectError | None:
-        """A flow must go on with the checkpoint it had: without one Spark would begin at the beginning again."""
+        """A flow must resume from its checkpoint: without it Spark would start from the beginning."""
         if generation is None:
             return None
         generations = self._state.generations(flow.name)
         try:
-            known = [one for one in (generations.current(), generations.candidate()) if one is not None]
+            known = [each for each in (generations.current(), generations.candidate()) if each is not None]
         except OSError:
             known = []
-        if any(one.id == generation and one.checkpoint_folder.is_dir() for one in known):
+        if any(each.id == generation and each.checkpoint_folder.is_dir() for each in known):
             return None
         return ProjectError(
             "state-missing",
             f"the checkpoint of flow '{flow.name}' (generation {generation}) is not in {self._state.root}",
-            hint="bring the state folder back as it was; the flow goes on by itself",
+            hint="restore the state folder; the flow resumes automatically",
             exit_code=Exit.TRANSIENT,
         )
 
     def _lake_problem(self, flow: FlowPlan) -> ProjectError | None:
-        paths = [self._project.context.path(step.sink.lake_path) for step in flow.sinks if step.sink.lake_path]
-        paths += [one.path for one in flow.all_inputs() if isinstance(one, LakeInput)]
-        return next((found for path in paths if "://" not in path and (found := _no_room(Path(path)))), None)
+        paths = [self._project.context.path(path) for path in lake_paths(step.sink for step in flow.sinks)]
+        paths += [item.path for item in flow.all_inputs() if isinstance(item, LakeInput)]
+        return next((error for path in paths if "://" not in path and (error := _disk_problem(Path(path)))), None)
 
     def _service_problem(self, flow: FlowPlan) -> ProjectError | None:
         parts: list[Source | Processor | Sink] = [stream.spec.source for stream in flow.streams()]
@@ -109,8 +112,8 @@ class Health:
         return None
 
 
-def unwritable(folder: StatePath) -> ProjectError | None:
-    """Try to keep a little in a folder: the only way to know."""
+def check_writable(folder: StatePath) -> ProjectError | None:
+    """Write a small file to a folder, which is the only reliable test; an error if that fails."""
     file = folder / f"{_HIDDEN}.{os.getpid()}"
     try:
         if isinstance(file, ObjectPath):
@@ -123,19 +126,19 @@ def unwritable(folder: StatePath) -> ProjectError | None:
     except OSError as error:
         return _disk_error(folder, error)
     finally:
-        with suppress(OSError):  # said above
+        with suppress(OSError):  # reported above
             file.unlink(missing_ok=True)
     return None
 
 
-def _no_room(folder: Path) -> ProjectError | None:
-    """What can be known about a folder of others without leaving anything in it."""
+def _disk_problem(folder: Path) -> ProjectError | None:
+    """What can be checked without writing to a folder that the engine does not own."""
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
         if os.statvfs(present).f_bavail == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if not os.access(present, os.W_OK):
-            raise OSError(errno.EROFS, "it may not be written")
+            raise OSError(errno.EROFS, "no write permission")
     except OSError as error:
         return _disk_error(folder, error)
     return None
@@ -143,11 +146,11 @@ def _no_room(folder: Path) -> ProjectError | None:
 
 def _disk_error(folder: StatePath, error: OSError) -> ProjectError:
     if error.errno in _FULL:
-        hint = "make room; the flows go on by themselves"
+        hint = "free some space; the flows resume automatically"
         return ProjectError("disk-full", f"the disk of {folder} is full", hint=hint, exit_code=Exit.TRANSIENT)
     return ProjectError(
         "state-unwritable",
         f"{folder} cannot be written: {error.strerror}",
-        hint="make it writable again; the flows go on by themselves",
+        hint="make it writable again; the flows resume automatically",
         exit_code=Exit.TRANSIENT,
     )

@@ -1,4 +1,4 @@
-"""Who is told when a flow has finished a batch."""
+"""The interface of everything that is notified when a flow has finished a batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headrace.plan.model import FlowPlan
 
 
 class Observer(Protocol):
-    """Told by the supervisor, never in the way of a batch; what it raises is noted, and the flow goes on."""
+    """Called in a separate thread, so it never blocks a batch. What it raises is noted, and the flow continues."""
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
-        """A batch is committed: Spark's progress report about it."""
+        """A batch is committed; `progress` is Spark's report about it."""
 
     def close(self) -> None:
         """All flows have stopped."""

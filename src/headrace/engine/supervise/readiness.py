@@ -1,4 +1,4 @@
-"""Whether what a flow reads is there, so that it can begin."""
+"""Decides whether the inputs of a flow exist, so that it can start."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from headrace.plan.model import FlowPlan, LakeInput, StandingInput
 
 
 def inputs_ready(
-    flow: FlowPlan, runs: Sequence[FlowRun], starter: FlowStarter, over: Callable[[FlowRun], bool]
+    flow: FlowPlan, runs: Sequence[FlowRun], starter: FlowStarter, is_over: Callable[[FlowRun], bool]
 ) -> bool:
-    """A flow that reads another's lake table waits for it; until caught up, for its end. So does one that reads tables
-    for what their sources have, and a report always for all of them to have come whole."""
+    """Whether a flow can start.
+
+    A flow that reads the lake table of another flow waits for that table and, in a run until caught up, for the end of
+    the other flow. In a run until caught up a view waits until its tables are captured. A report always waits until its
+    tables are complete.
+    """
     context = starter.project.context
     tables = FlowTables.of(flow, context)
     if tables.groups and starter.until_caught_up and not all_captured(flow, context):
         return False
     if flow.is_report and not tables.whole():
         return False
-    for name, path in _lakes(flow):
+    for name, path in _lake_tables(flow):
         upstream = next((run for run in runs if run.plan.name == name), None)
         if upstream is not None and starter.until_caught_up and not upstream.done:
             return False
         if not is_table(path):
-            if upstream is None or over(upstream):
+            if upstream is None or is_over(upstream):
                 raise ProjectError(
                     "lake-missing",
-                    f"flow '{flow.name}' reads the lake table of '{name}', which is not there",
+                    f"flow '{flow.name}' reads the lake table of '{name}', which does not exist",
                     hint=f"run '{name}' first",
                     exit_code=Exit.NOT_FOUND,
                 )
@@ -39,7 +43,7 @@ def inputs_ready(
     return True
 
 
-def _lakes(flow: FlowPlan) -> Iterator[tuple[str, str]]:
-    for one in flow.inputs:
-        if isinstance(one, LakeInput | StandingInput) and one.path is not None:
-            yield one.name, one.path
+def _lake_tables(flow: FlowPlan) -> Iterator[tuple[str, str]]:
+    for item in flow.inputs:
+        if isinstance(item, LakeInput | StandingInput) and item.path is not None:
+            yield item.name, item.path

@@ -1,12 +1,21 @@
-"""The supervisor: starts the flows of a plan, watches them, starts them again when they fail, stops them."""
+"""The supervisor: starts the flows of a plan, watches them, restarts them after failures and stops them.
+
+`Runner.run` polls every flow a few times per second. What a poll does depends on the flow:
+
+* it has a stop order or a new plan: its query is stopped after the running batch;
+* it has no query: it is started when its inputs are ready, or restarted when its restart is due (`restarts`);
+* its query is active: new batches are counted and reported; if it makes no progress, a health check runs in the
+  background (`health`);
+* its query has ended: it has caught up, or it has failed.
+
+A flow with a candidate generation is polled by `candidate_switch`.
+"""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,20 +25,21 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import StoreError
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.backfill import finish, progress
-from headrace.engine.spark.failures import fault_of, from_query
+from headrace.engine.spark.failures import from_query
 from headrace.engine.spark.session import is_lost
 from headrace.engine.state.orders import Orders
 from headrace.engine.state.schedules import Timetable
-from headrace.engine.supervise.background import Notes, Teller, ask
-from headrace.engine.supervise.candidate_switch import Building, runs_of
-from headrace.engine.supervise.chains import Chain
-from headrace.engine.supervise.flow_run import FlowRun, Trouble
+from headrace.engine.supervise.background import Notes, ObserverThread, run_in_background
+from headrace.engine.supervise.candidate_switch import CandidateSwitch, create_runs
+from headrace.engine.supervise.chains import FeedChain
+from headrace.engine.supervise.flow_run import FlowRun, PendingRestart
 from headrace.engine.supervise.health import Health
 from headrace.engine.supervise.observers import Observer
-from headrace.engine.supervise.publish_caught_up import show_if_caught_up
+from headrace.engine.supervise.publish_caught_up import publish_if_caught_up
 from headrace.engine.supervise.readiness import inputs_ready
+from headrace.engine.supervise.restarts import Restarts
 from headrace.engine.supervise.schema_watch import SchemaWatch
-from headrace.engine.supervise.stopping import count_on, stop_flow
+from headrace.engine.supervise.stopping import resume_counting, stop_flow, stop_in_parallel
 from headrace.plan.model import FlowPlan, Plan
 
 if TYPE_CHECKING:
@@ -41,23 +51,17 @@ _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS, _LONGEST_POLL = 0.25, 1.0
 _BUSY_SECONDS = 3.0
-"""How long a trigger may take before somebody looks what is the matter."""
-_LOOK_AGAIN, _LOOK_WHEN_WELL = 3.0, 6.0
-_LOOKS_PER_SECOND = 4
-_TELL_SECONDS = 15.0
+"""How long a trigger may take before a health check runs."""
+_RECHECK_SECONDS, _RECHECK_WHEN_HEALTHY = 3.0, 6.0
+_CHECKS_PER_SECOND = 4
+_OBSERVER_SECONDS = 15.0
 _LONGEST_BATCH = 600.0
-"""How long a running batch may take before a flow that has a new schema is stopped in the middle of it."""
+"""How long a running batch may take before a flow with a new schema is stopped in the middle of it."""
 
 
 @dataclass
 class Runner:
-    """Supervises the flows of one plan in this process. One flow's failure never touches the others.
-
-    A flow that fails for a reason of its own has failed. What comes from outside is waited for, as long as it lasts;
-    what nobody can explain is tried again as often as the project's restart budget allows. With `until_caught_up`
-    every failure is final, since who runs a flow once wants to know, except for a lost executor: that is a machine
-    too busy to start a process in time, and costs the budget.
-    """
+    """Supervises the flows of one plan in this process. The failure of one flow does not affect the others."""
 
     starter: FlowStarter
     plan: Plan
@@ -68,61 +72,61 @@ class Runner:
     notes: Notes = field(default_factory=Notes)
     schemas: SchemaWatch | None = None
     scheduled: bool = True
-    """Whether flows with a schedule wait for their time, for which there is none until caught up; otherwise they run
-    now, once."""
+    """Whether flows with a schedule wait for their time. Without it they run once, now. In a run until caught up they
+    do not run at all."""
     health: Health = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.scheduled and self.starter.until_caught_up:
+        until_caught_up = self.starter.until_caught_up
+        if self.scheduled and until_caught_up:
             self.plan = self.plan.without_schedules()
-        self.runs = self.runs or runs_of(self.starter, self.plan, self.notes)
+        self.runs = self.runs or create_runs(self.starter, self.plan, self.notes)
         self.health = Health(self.starter.project, self.starter.state)
         self._orders = Orders(self.starter.state)
-        self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
-        self._chain = Chain.of(self.plan, self.starter) if self.starter.until_caught_up else Chain({}, {})
-        self._timetable = Timetable(self.starter.state, self.scheduled and not self.starter.until_caught_up)
-        self._random = random.Random()  # noqa: S311  # spreads restarts, guards nothing
+        self._restarts = Restarts(self.starter.project.spec.restart, until_caught_up=until_caught_up)
+        self._chain = FeedChain.of(self.plan, self.starter) if until_caught_up else FeedChain({}, {})
+        self._timetable = Timetable(self.starter.state, self.scheduled and not until_caught_up)
 
     def run(
         self, *, seconds: float | None = None, report: Callable[[Sequence[FlowRun]], None] = lambda _runs: None
     ) -> list[FlowRun]:
-        """Run until all flows have ended, the time is over or `stopping` is set; then stop what still runs.
+        """Run until all flows have ended, the time is over or `stopping` is set; then stop the flows that still run.
 
-        What became of a flow is in its FlowRun.
+        The outcome of each flow is in its FlowRun.
         """
         deadline: float | None = None
         pause = min(_LONGEST_POLL, max(_POLL_SECONDS, len(self.runs) / 16))
-        self._teller = Teller(self.observers, self.notes)
-        looking = self.schemas.start(self.notes) if self.schemas and not self.starter.until_caught_up else None
+        self._observer_thread = ObserverThread(self.observers, self.notes)
+        schema_task = self.schemas.start(self.notes) if self.schemas and not self.starter.until_caught_up else None
         try:
             while not self.stopping.is_set():
-                self._tend_all()
+                self._poll_all()
                 report(self.runs)
-                if seconds is not None and deadline is None:  # to start the flows is not yet to run them
+                if seconds is not None and deadline is None:  # the time counts from the first poll, which starts flows
                     deadline = time.monotonic() + seconds
-                if all(self._over(run) for run in self.runs) or (deadline is not None and time.monotonic() >= deadline):
+                if all(map(self._is_over, self.runs)) or (deadline is not None and time.monotonic() >= deadline):
                     break
                 self.stopping.wait(pause)
         finally:
-            if looking is not None:
-                looking.close()
+            if schema_task is not None:
+                schema_task.close()
             self._stop()
             report(self.runs)
         return self.runs
 
-    def _tend_all(self) -> None:
+    def _poll_all(self) -> None:
         try:
             self._take_schemas()
             self._take_orders()
             for run in self.runs:
-                self._tend_or_halt(run)
+                self._poll_guarded(run)
         except Exception as error:
             if not is_lost(error):
                 raise
             lost = ProjectError(
                 "spark-lost",
-                "Spark's process has ended; every flow ended with it",
-                hint="see logs/engine.log of the state folder; the next start goes on where the flows were",
+                "Spark's process has ended, and all flows with it",
+                hint="see logs/engine.log in the state folder; the next start resumes the flows where they were",
                 exit_code=Exit.TRANSIENT,
             )
             for run in self.runs:
@@ -130,319 +134,286 @@ class Runner:
                 run.fail(lost)
             raise lost from error
 
-    def _tend_or_halt(self, run: FlowRun) -> None:
+    def _poll_guarded(self, run: FlowRun) -> None:
         try:
-            if run.building is None:
-                self._tend(run)
-            elif run.building.tend(self._tend):
-                self._take_over(run, run.building)
-        except StoreError as away:
-            self._halt(run, from_query(run.plan, f"StoreError: {away}"))
+            if run.switch is None:
+                self._poll(run)
+            elif run.switch.poll(self._poll):
+                self._finish_switch(run, run.switch)
+        except StoreError as error:
+            self._halt(run, from_query(run.plan, f"StoreError: {error}"))
 
-    def _take_over(self, run: FlowRun, building: Building) -> None:
-        building.close()
-        run.take_over(building.candidate.plan)
-        count_on(run, self.starter)
+    def _finish_switch(self, run: FlowRun, switch: CandidateSwitch) -> None:
+        switch.close()
+        run.switch_to(switch.candidate.plan)
+        resume_counting(run, self.starter)
 
     def _starter(self, run: FlowRun) -> FlowStarter:
         return run.starter or self.starter
 
     def _take_schemas(self) -> None:
-        """Let flows whose schema has changed go on with it, and say where the newest was refused."""
+        """Give flows the plans with accepted schemas, and note refused schemas."""
         plans = self.schemas.take() if self.schemas is not None else {}
         for run in self.runs:
-            run.renewal = plans.get(run.plan.name, run.renewal)
+            run.new_plan = plans.get(run.plan.name, run.new_plan)
             refusal = self.schemas.refusal(run.plan) if self.schemas is not None else None
-            run.remark(refusal or run.history)
+            run.set_note(refusal or run.history)
 
     def _take_orders(self) -> None:
-        """Do what people ask of single flows."""
-        news = self._orders.news(run.plan.name for run in self.runs)
+        """Take new orders (start or stop) for single flows."""
+        orders = self._orders.news(run.plan.name for run in self.runs)
         for run in self.runs:
-            order = news.get(run.plan.name)
+            order = orders.get(run.plan.name)
             if order is not None and order.want == "stopped":
-                run.stop = order
+                run.stop_order = order
             elif order is not None:
-                self._want_again(run)
+                self._reopen(run)
 
-    def _want_again(self, run: FlowRun) -> None:
-        """Let a flow run that was stopped or has failed."""
-        run.stop = None
-        if run.leaving is not None:  # it is about to stop: as if it had a new plan
-            run.renewal = run.renewal or run.plan
+    def _reopen(self, run: FlowRun) -> None:
+        """Let a flow run again that was stopped or has failed."""
+        run.stop_order = None
+        if run.stop_task is not None:  # it is about to stop: it is restarted as if it had a new plan
+            run.new_plan = run.new_plan or run.plan
         elif run.done:
-            run.error = run.trouble = None
-            self._failures.pop(run.plan.name, None)
-            run.become("starting")
+            run.error = run.pending_restart = None
+            self._restarts.forget(run.plan.name)
+            run.set_state("starting")
 
-    def _over(self, run: FlowRun) -> bool:
-        """Whether it will not go on by itself, nor because somebody asks for it."""
-        asked = run.stop is not None and not self.starter.until_caught_up
-        return run.done and not asked and not self._chain.is_fed(run)
+    def _is_over(self, run: FlowRun) -> bool:
+        """Whether the flow has ended and will not run again, neither by itself nor by an order."""
+        waits_for_order = run.stop_order is not None and not self.starter.until_caught_up
+        return run.done and not waits_for_order and not self._chain.must_rerun(run)
 
-    def _renew(self, run: FlowRun, plan: FlowPlan) -> None:
-        """Start a flow anew on its own checkpoint, when its running batch is done."""
-        if self._gone(run):
-            run.plan, run.renewal = plan, None
-
-    def _hold(self, run: FlowRun) -> None:
-        """Stop a flow that somebody wants to be stopped, when its running batch is done."""
-        if run.state != "stopped" and self._gone(run):
-            run.error = run.trouble = None
-            run.become("stopped")
-
-    def _gone(self, run: FlowRun) -> bool:
-        """Whether the flow's query has ended; if not, it is let go after its running batch."""
-        if run.query is not None and run.leaving is None:
+    def _stop_after_batch(self, run: FlowRun) -> bool:
+        """Stop the query after its running batch, in the background; True when it has ended."""
+        if run.query is not None and run.stop_task is None:
             deadline = time.monotonic() + _LONGEST_BATCH
-            run.leaving = ask(lambda: stop_flow(run, self._starter(run), deadline))
-        if run.leaving is not None and not run.leaving.done():
+            run.stop_task = run_in_background(lambda: stop_flow(run, self._starter(run), deadline))
+        if run.stop_task is not None and not run.stop_task.done():
             return False
-        run.leaving = None
+        run.stop_task = None
         if run.query is not None:
-            run.query.stop()  # in case it could not be stopped gently
-            self._take_in(run)
+            run.query.stop()  # in case the batch did not finish
+            self._take_reports(run)
             failure = run.query.exception()
             run.query = None
-            count_on(run, self._starter(run))
+            resume_counting(run, self._starter(run))
             if failure is not None:
-                self._failed(run, from_query(run.plan, failure))
+                self._handle_failure(run, from_query(run.plan, failure))
         return True
 
-    def _tend(self, run: FlowRun) -> None:
+    def _poll(self, run: FlowRun) -> None:
         run.schedule = self._timetable.told(run.plan)
         if run.error is not None and self._timetable.holds(run.plan) and self._timetable.is_due(run.plan):
-            self._want_again(run)
-        if run.stop is not None:
-            self._hold(run)
+            self._reopen(run)
+        if run.stop_order is not None:
+            if run.state != "stopped" and self._stop_after_batch(run):
+                run.error = run.pending_restart = None
+                run.set_state("stopped")
+        elif run.done and not self._chain.must_rerun(run):
             return
-        if run.done and not self._chain.is_fed(run):
-            return
-        if run.renewal is not None:
-            self._renew(run, run.renewal)
-            return
-        if run.query is None:
-            if run.trouble is None:
-                self._begin(run)
-            else:
-                self._try_again(run, run.trouble)
-            return
-        if self._take_in(run):
-            run.works()
-        if run.query.isActive:
+        elif run.new_plan is not None:
+            plan = run.new_plan
+            if self._stop_after_batch(run):
+                run.plan, run.new_plan = plan, None
+        elif run.query is not None:
+            self._poll_query(run, run.query)
+        elif run.pending_restart is None:
+            self._start_if_ready(run)
+        else:
+            self._restart_if_due(run, run.pending_restart)
+
+    def _poll_query(self, run: FlowRun, query: StreamingQuery) -> None:
+        if self._take_reports(run):
+            run.mark_running()
+        if query.isActive:
             self._watch(run)
         else:
-            self._take_in(run)
-            self._ended(run)
+            self._take_reports(run)
+            self._handle_end(run, query)
 
-    def _take_in(self, run: FlowRun) -> bool:
-        """What Spark reports; whether there is a new batch."""
+    def _take_reports(self, run: FlowRun) -> bool:
+        """Take Spark's reports and pass them on; whether there is a new batch."""
         reports = run.take_reports()
         for report in reports:
-            self._tell(run, report)
+            self._notify(run, report)
         if reports:
             run.busy_since = None
-            self._chain.takes(run.plan.name, reports)
-            self._look_at_history(run)
-            show_if_caught_up(run, self._starter(run), self.notes, reports)
+            self._chain.note_batches(run.plan.name, reports)
+            self._update_history(run)
+            publish_if_caught_up(run, self._starter(run), self.notes, reports)
         return bool(reports)
 
-    def _tell(self, run: FlowRun, report: Mapping[str, Any]) -> None:
-        if run.log is None:
-            self._teller.tell(run.plan, report)
+    def _notify(self, run: FlowRun, report: Mapping[str, Any]) -> None:
+        if run.observer is None:
+            self._observer_thread.notify(run.plan, report)
             return
         try:
-            run.log.batch_done(run.plan, report)
+            run.observer.batch_done(run.plan, report)
         except OSError as error:
             self.notes.add(f"positions of {run.name}", str(error))
 
-    def _look_at_history(self, run: FlowRun) -> None:
+    def _update_history(self, run: FlowRun) -> None:
         if any(stream.spec.backfill for stream in run.plan.streams()):
-            said = progress(self._starter(run).state.generations(run.plan.name).current())
-            run.history = None if said is None else ProjectError("reading-history", said)
+            text = progress(self._starter(run).state.generations(run.plan.name).current())
+            run.history = None if text is None else ProjectError("reading-history", text)
 
-    def _begin(self, run: FlowRun) -> None:
+    def _start_if_ready(self, run: FlowRun) -> None:
         try:
-            if not self._ready(run.plan):
-                run.become("waiting")
-                return
-            self._start(run)
+            if self._is_ready(run.plan):
+                self._start(run)
+            else:
+                run.set_state("waiting")
         except ProjectError as error:
-            self._failed(run, error)
+            self._handle_failure(run, error)
 
-    def _start(self, run: FlowRun) -> None:
-        run.become("degraded" if run.trouble else "starting")
-        run.busy_since = run.look = None
-        run.look_due = 0.0
-        self._chain.begins(run.plan.name)
-        self._timetable.begins(run.plan)
-        run.query = self._started(run)
-        run.generation = self._starter(run).state.current(run.plan.name).id
-        self._look_at_history(run)
-
-    def _started(self, run: FlowRun) -> StreamingQuery:
-        flow = run.plan
-        try:
-            return self._starter(run).start(flow)
-        except ProjectError:
-            raise
-        except Exception as error:  # a full disk, say; a fault of ours must not end the other flows either
-            if is_lost(error):
-                raise
-            _LOG.exception("flow %s could not be started", flow.name)
-            raise from_query(flow, error) from error
-
-    def _ready(self, flow: FlowPlan) -> bool:
-        """Whether it is time for a flow, and what it reads is there; until caught up, flows that write to topics or
-        files that it reads have ended."""
+    def _is_ready(self, flow: FlowPlan) -> bool:
+        """Whether the schedule, the flows that feed this flow and its inputs let it start."""
         if not self._timetable.is_due(flow) or self._chain.is_waiting(flow.name, self.runs):
             return False
-        return inputs_ready(flow, self.runs, self.starter, self._over)
+        return inputs_ready(flow, self.runs, self.starter, self._is_over)
+
+    def _start(self, run: FlowRun) -> None:
+        run.set_state("degraded" if run.pending_restart else "starting")
+        run.busy_since = run.health_check = None
+        run.health_check_due = 0.0
+        self._chain.note_start(run.plan.name)
+        self._timetable.begins(run.plan)
+        run.query = self._start_query(run)
+        run.generation = self._starter(run).state.current(run.plan.name).id
+        self._update_history(run)
+
+    def _start_query(self, run: FlowRun) -> StreamingQuery:
+        try:
+            return self._starter(run).start(run.plan)
+        except ProjectError:
+            raise
+        except Exception as error:  # a full disk, or a bug of ours: the other flows must continue
+            if is_lost(error):
+                raise
+            _LOG.exception("flow %s could not be started", run.plan.name)
+            raise from_query(run.plan, error) from error
 
     def _watch(self, run: FlowRun) -> None:
-        """An active flow: is it getting on? If not, a side thread looks why."""
-        gone = self.health.guard.problem()
-        if gone is not None:
-            self._halt(run, gone)
+        """Watch an active flow. If it makes no progress, check its dependencies in the background."""
+        lost = self.health.guard.problem()
+        if lost is not None:
+            self._halt(run, lost)
             return
         if run.take_status():
-            run.works()
-            show_if_caught_up(run, self._starter(run), self.notes)
+            run.mark_running()
+            publish_if_caught_up(run, self._starter(run), self.notes)
             return
         now = time.monotonic()
-        if run.look is not None and run.look.done():
-            found, run.look = self._answer(run.look), None
-            well = max(_LOOK_WHEN_WELL, len(self.runs) / _LOOKS_PER_SECOND)
-            run.look_due = now + (_LOOK_AGAIN if found or run.state != "running" else well)
-            if found is not None:
-                run.degrade(found)
+        if run.health_check is not None and run.health_check.done():
+            problem, run.health_check = self._check_result(run.health_check), None
+            pause = max(_RECHECK_WHEN_HEALTHY, len(self.runs) / _CHECKS_PER_SECOND)
+            run.health_check_due = now + (_RECHECK_SECONDS if problem or run.state != "running" else pause)
+            if problem is not None:
+                run.degrade(problem)
             elif run.state == "starting" or run.plan.spec.mode == "realtime":
-                run.works()
-        elif run.look is None and run.busy_since and now - run.busy_since > _BUSY_SECONDS and now >= run.look_due:
-            self._look(run)
+                run.mark_running()
+        elif run.health_check is None and run.busy_since and now - run.busy_since > _BUSY_SECONDS:
+            self._check_if_due(run, now)
 
-    def _look(self, run: FlowRun) -> None:
-        run.look = ask(lambda: self.health.problem(run.plan, run.generation))
+    def _check_if_due(self, run: FlowRun, now: float) -> None:
+        if now >= run.health_check_due:
+            run.health_check = run_in_background(lambda: self.health.problem(run.plan, run.generation))
 
-    def _answer(self, look: Future[ProjectError | None]) -> ProjectError | None:
+    def _check_result(self, check: Future[ProjectError | None]) -> ProjectError | None:
         try:
-            return look.result()
-        except Exception as error:  # a source or sink whose check is at fault
+            return check.result()
+        except Exception as error:  # the check of a source or sink has a bug
             self.notes.add("health", f"{type(error).__name__}: {error}")
             return None
 
     def _halt(self, run: FlowRun, why: ProjectError) -> None:
-        """Stop a flow before it writes where it must not."""
+        """Stop a flow at once, before it writes to a place that it no longer owns."""
         if run.query is not None:
             run.query.stop()
             run.query = None
-        self._failed(run, why)
+        self._handle_failure(run, why)
 
-    def _ended(self, run: FlowRun) -> None:
-        assert run.query is not None
-        failure = run.query.exception()
+    def _handle_end(self, run: FlowRun, query: StreamingQuery) -> None:
+        failure = query.exception()
         run.query = None
         if failure is not None:
-            self._failed(run, from_query(run.plan, failure))
+            self._handle_failure(run, from_query(run.plan, failure))
         elif finish(self._starter(run).state.generations(run.plan.name).current()):
-            run.trouble = None  # the next look starts the flow again
-            count_on(run, self._starter(run))
+            run.pending_restart = None  # the history is read: the next poll starts the flow again
+            resume_counting(run, self._starter(run))
         elif self.starter.until_caught_up or run.plan.spec.mode == "batch":
             run.caught_up = True
-            show_if_caught_up(run, self._starter(run), self.notes)
+            publish_if_caught_up(run, self._starter(run), self.notes)
             self._timetable.ends(run.plan)
-            count_on(run, self._starter(run))
-            run.trouble = None
-            run.become("waiting" if self._timetable.holds(run.plan) else "stopped")
+            resume_counting(run, self._starter(run))
+            run.pending_restart = None
+            run.set_state("waiting" if self._timetable.holds(run.plan) else "stopped")
         else:
-            message = f"flow '{run.plan.name}' ended, and Spark does not say why"
-            hint = "the whole story is in logs/engine.log of the state folder"
-            self._failed(run, ProjectError("flow-failed", message, hint=hint))
+            message = f"flow '{run.plan.name}' ended, and Spark reports no reason"
+            hint = "see logs/engine.log in the state folder"
+            self._handle_failure(run, ProjectError("flow-failed", message, hint=hint))
 
-    def _failed(self, run: FlowRun, error: ProjectError) -> None:
-        """What to do about a failure: nothing more, or try again after a while."""
-        fault = fault_of(error, has_run=run.has_run)
+    def _handle_failure(self, run: FlowRun, error: ProjectError) -> None:
+        """Fail the flow, or schedule its restart."""
         if error.code == "out-of-memory":
-            self.starter.careful.add(run.plan.name)
-        once = self.starter.until_caught_up
-        if fault == "own" or (once and error.code != "executor-lost"):
-            run.fail(error)
-            self._timetable.ends(run.plan)
+            self.starter.out_of_memory.add(run.plan.name)
+        restart = self._restarts.after(run, error)
+        if restart is None:
+            self._fail(run, error)
             return
-        policy = self.starter.project.spec.restart
-        attempts = run.trouble.attempts + 1 if run.trouble else 0
-        wait = min(policy.max_backoff, policy.backoff * 2 ** min(attempts, 20)).total_seconds()
-        wait *= self._random.uniform(0.8, 1.2)
-        run.trouble = Trouble(error, fault == "outside" and not once, attempts, time.monotonic() + wait)
-        run.look, run.look_due = None, 0.0
+        run.pending_restart = restart
+        run.health_check, run.health_check_due = None, 0.0
         run.degrade(error)
 
-    def _try_again(self, run: FlowRun, trouble: Trouble) -> None:
-        """Start a flow once more when what it needs is there and its time has come."""
+    def _fail(self, run: FlowRun, error: ProjectError) -> None:
+        run.fail(error)
+        self._timetable.ends(run.plan)
+
+    def _restart_if_due(self, run: FlowRun, restart: PendingRestart) -> None:
+        """Start a flow again when its dependencies are available and its restart is due."""
         now = time.monotonic()
-        if run.look is None:
-            if now >= run.look_due:
-                self._look(run)
+        if run.health_check is None:
+            self._check_if_due(run, now)
             return
-        if not run.look.done():
+        if not run.health_check.done():
             return
-        found = self._answer(run.look)
-        if found is not None and not self.starter.until_caught_up:
-            trouble.outside = trouble.was_away = True
-            run.degrade(found)
-            run.look, run.look_due = None, now + _LOOK_AGAIN
+        problem, run.health_check = self._check_result(run.health_check), None
+        if problem is not None and not self.starter.until_caught_up:
+            restart.is_external = restart.was_unavailable = True
+            run.degrade(problem)
+            run.health_check_due = now + _RECHECK_SECONDS
             return
-        run.look = None
-        if now < trouble.not_before and not trouble.was_away:
-            run.look_due = trouble.not_before
+        if now < restart.not_before and not restart.was_unavailable:
+            run.health_check_due = restart.not_before
             return
-        if not trouble.outside and not self._forgiven(run.plan.name, now):
-            run.fail(trouble.error)
-            self._timetable.ends(run.plan)
+        if not restart.is_external and not self._restarts.use_budget(run.plan.name):
+            self._fail(run, restart.error)
             return
         run.restarts += 1
         try:
             self._start(run)
         except ProjectError as error:
-            self._failed(run, error)
-
-    def _forgiven(self, flow: str, now: float) -> bool:
-        """Whether the budget has room for one more unexplained failure."""
-        policy, failures = self.starter.project.spec.restart, self._failures[flow]
-        while failures and failures[0] < now - policy.within.total_seconds():
-            failures.popleft()
-        if len(failures) >= policy.budget:
-            return False
-        failures.append(now)
-        return True
+            self._handle_failure(run, error)
 
     def _stop(self) -> None:
-        """Let each running batch finish, up to a deadline, so that the next start has nothing to repeat."""
+        """Let running batches finish, up to a deadline, so that the next start has no batch to repeat."""
         deadline = time.monotonic() + self.stop_seconds
-        threads = []
-        for building in (run.building for run in self.runs if run.building is not None):
-            building.stop(deadline)
-        for run in self._all_runs():
-            if run.query is not None and run.query.isActive:
-                thread = threading.Thread(target=self._stop_one, args=(run, deadline), daemon=True)
-                thread.start()
-                threads.append(thread)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()) + 10.0)
-        for run in self._all_runs():
-            self._take_in(run)
+        switches = [run.switch for run in self.runs if run.switch is not None]
+        for switch in switches:
+            switch.stop(deadline)
+        runs = [*self.runs, *(switch.candidate for switch in switches)]
+        stop_in_parallel(runs, lambda run: self._stop_guarded(run, deadline), deadline)
+        for run in runs:
+            self._take_reports(run)
             if not run.done:
-                run.become("stopped")
-        for building in (run.building for run in self.runs if run.building is not None):
-            building.close()
-        self._teller.close(_TELL_SECONDS)
+                run.set_state("stopped")
+        for switch in switches:
+            switch.close()
+        self._observer_thread.close(_OBSERVER_SECONDS)
 
-    def _all_runs(self) -> list[FlowRun]:
-        """The runs, and those of candidates."""
-        return [*self.runs, *(run.building.candidate for run in self.runs if run.building is not None)]
-
-    def _stop_one(self, run: FlowRun, deadline: float) -> None:
+    def _stop_guarded(self, run: FlowRun, deadline: float) -> None:
         try:
             stop_flow(run, self._starter(run), deadline)
-        except Exception as error:  # the other flows are to be stopped in any case
+        except Exception as error:  # the other flows must be stopped in any case
             self.notes.add(f"stop of {run.plan.name}", str(error))

@@ -101,7 +101,6 @@ class AvroDecoder(Decoder):
         return AvroSchema(self._reader).converters(self.schema.names)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode schemaless records."""
         records, positions, bad = [], [], []
         for index, value in enumerate(values.to_pylist()):
             if value is None:

@@ -182,7 +182,6 @@ class _DescriptorOffer(Offer):
 
     @property
     def label(self) -> str:
-        """The addresses."""
         return self.registry.label
 
     def applied(self, form: Format) -> ProtobufFormat:
@@ -200,7 +199,6 @@ class _DescriptorOffer(Offer):
         return [str(one) for one in found]
 
     def accept(self) -> None:
-        """Keep them."""
         self.registry.keep(self.context, self.form.message, self.found)
 
     def refuse(self, reason: str) -> None:

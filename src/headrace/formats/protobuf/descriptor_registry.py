@@ -11,31 +11,31 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import urllib3
 from pydantic import AfterValidator, Field, SecretStr
 
+from headrace.core.backoff import Backoff
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.encoding.descriptors import find_message, merged_sets
+from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath, write_atomically
-from headrace.systems.addresses import http_address
+from headrace.systems.http.client import HttpReply
+from headrace.systems.http.download import DownloadError, TooLongError, download
+from headrace.systems.http.options import check_address
 
 _RETRIES = 4
-_BACKOFF = 0.5
-_MOST_BYTES = 32 * 1024 * 1024
-_CHUNK = 1 << 16
-_PASSING = (408, 429, 500, 502, 503, 504)
+_BACKOFF = Backoff(first=0.5, longest=4.0)
 
 
 _ADVICE = "not an address; write http://host/path or https://host/path"
 _LOGIN = "write them in `headers`"
-Url = Annotated[str, AfterValidator(partial(http_address, advice=_ADVICE, login=_LOGIN))]
+Url = Annotated[str, AfterValidator(partial(check_address, advice=_ADVICE, login=_LOGIN))]
 
 
 class DescriptorRegistry(Options):
@@ -71,7 +71,6 @@ class DescriptorRegistry(Options):
 
     @property
     def urls(self) -> list[str]:
-        """All addresses."""
         return [self.url] if isinstance(self.url, str) else list(self.url)
 
     def key(self, message: str) -> str:
@@ -136,7 +135,7 @@ class DescriptorRegistry(Options):
 
     def _newest(self, url: str) -> int:
         address = f"{url.rstrip('/')}/versions"
-        _, body, _ = self._get(address, {})
+        body = self._get(address, {}).body
         try:
             said = json.loads(body)
             listed = said["versions"] if isinstance(said, dict) else said
@@ -150,55 +149,32 @@ class DescriptorRegistry(Options):
 
     def _get_set(self, url: str, version: int | None, before: RegistryPart | None) -> RegistryPart:
         address = url if version is None else f"{url.rstrip('/')}/versions/{version}"
-        asked = {"If-None-Match": before.etag} if before is not None and before.etag else {}
-        status, body, etag = self._get(address, asked)
-        return before if status == 304 and before is not None else RegistryPart(url, body, version, etag)
+        condition = {"If-None-Match": before.etag} if before is not None and before.etag else {}
+        reply = self._get(address, condition)
+        if reply.status == 304 and before is not None:
+            return before
+        return RegistryPart(url, reply.body, version, reply.headers.get("ETag"))
 
-    def _get(self, address: str, headers: Mapping[str, str]) -> tuple[int, bytes, str | None]:
-        own = {name: value.get_secret_value() for name, value in self.headers.items()}
-        retries = urllib3.Retry(
-            total=_RETRIES,
-            redirect=3,
-            backoff_factor=_BACKOFF,
-            status_forcelist=_PASSING,
-            respect_retry_after_header=False,
-            raise_on_status=False,
-            remove_headers_on_redirect=list(own),
-        )
-        timeout = urllib3.Timeout(total=self.timeout.total_seconds())
+    def _get(self, address: str, headers: Mapping[str, str]) -> HttpReply:
+        own_headers = {name: value.get_secret_value() for name, value in self.headers.items()}
+        timeout = self.timeout.total_seconds()
         try:
-            with urllib3.PoolManager(retries=retries) as pool:
-                answer = pool.request(
-                    "GET", address, headers={**own, **headers}, timeout=timeout, preload_content=False
-                )
-                body = self._body(answer, address)
-        except urllib3.exceptions.HTTPError as error:
-            raise _away(address, _said(error)) from error
-        if answer.status in _PASSING:
-            raise _away(address, f"HTTP {answer.status}")
-        if answer.status not in (200, 304):
+            reply = download(address, {**own_headers, **headers}, timeout=timeout, backoff=_BACKOFF, retries=_RETRIES)
+        except DownloadError as error:
+            raise _unreachable(address, str(error)) from error
+        except TooLongError as error:
+            raise ProjectError(
+                "bad-descriptors",
+                f"the answer of {address} is longer than {error}",
+                hint="a descriptor set is much smaller: check the address",
+            ) from error
+        if reply.status not in (200, 304):
             raise ProjectError(
                 "descriptors-refused",
-                f"the descriptor registry answered {address} with HTTP {answer.status}",
+                f"the descriptor registry answered {address} with HTTP {reply.status}",
                 hint="check the address, the version and the headers",
             )
-        return answer.status, body, answer.headers.get("ETag")
-
-    def _body(self, answer: urllib3.BaseHTTPResponse, address: str) -> bytes:
-        """The answer, as long as it is neither too long nor too slow."""
-        until = time.monotonic() + self.timeout.total_seconds()
-        body = b""
-        for chunk in answer.stream(_CHUNK, decode_content=True):
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                raise ProjectError(
-                    "bad-descriptors",
-                    f"the answer of {address} is longer than {_MOST_BYTES // 1024 // 1024} MiB",
-                    hint="a descriptor set is much smaller: check the address",
-                )
-            if time.monotonic() > until:
-                raise _away(address, "the answer took too long")
-        return body
+        return reply
 
 
 @dataclass(frozen=True)
@@ -241,39 +217,30 @@ class AcceptedDescriptors:
 
     def refusing(self, other: AcceptedDescriptors, reason: str) -> AcceptedDescriptors:
         """The same, which remembers that another set was offered and refused."""
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, at))
+        return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, utc_now()))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
         parts = [{**asdict(part), "content": base64.b64encode(part.content).decode()} for part in self.parts]
         return {"parts": parts, "asked_at": self.asked_at, "refused": self.refused and asdict(self.refused)}
 
     @staticmethod
     def of_json(said: Mapping[str, Any]) -> AcceptedDescriptors:
-        """As it was kept."""
         parts = tuple(RegistryPart(**{**part, "content": base64.b64decode(part["content"])}) for part in said["parts"])
         return AcceptedDescriptors(
             parts, float(said["asked_at"]), Refused(**said["refused"]) if said["refused"] else None
         )
 
 
-def _away(address: str, said: str) -> ProjectError:
+def _unreachable(address: str, reason: str) -> ProjectError:
     return ProjectError(
         "descriptors-unreachable",
-        f"the descriptor registry did not answer {address}: {said}",
-        hint="check the address and the network; flows that have a kept copy go on with it",
+        f"the descriptor registry did not answer {address}: {reason}",
+        hint="check the address and the network; flows that have a stored copy continue with it",
         exit_code=Exit.TRANSIENT,
     )
 
 
-def _said(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    return str(reason).partition(": ")[2][:200] or type(reason).__name__
-
-
 def listed(value: str | Sequence[str]) -> list[str]:
-    """One or several, as a list."""
     return [value] if isinstance(value, str) else list(value)
 
 

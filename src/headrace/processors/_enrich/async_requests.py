@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal
 
+from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
 from headrace.core.tallies.step_tally import StepTally
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 
 FailureClass = Literal["4xx", "404", "5xx", "timeout", "other"]
 
@@ -156,7 +157,7 @@ class Asker:
                 if alive and (known_alive or not any(one.away for one in refused.values())):
                     return
                 if not alive and time.monotonic() - began > self.limits.give_up:
-                    raise service_away(self.service.label, last.detail)
+                    raise service_unavailable(self.service.label, last.detail)
                 if alive:
                     attempt, round_began = 0, time.monotonic()
                 known_alive = alive
@@ -166,8 +167,8 @@ class Asker:
     def _pause(self, attempt: int, asked: float | None) -> float:
         if asked is not None:
             return min(asked, _LONGEST_ASKED_WAIT)
-        longest = max(_LONGEST_BACKOFF, self.limits.backoff)
-        return min(self.limits.backoff * 2.0 ** min(max(attempt - 1, 0), 20), longest)
+        first = self.limits.backoff
+        return Backoff(first, max(_LONGEST_BACKOFF, first)).pause(attempt - 1)
 
     async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, FailedRequest]:
         """Ask once; what may pass is given back, with its question's number."""
@@ -257,4 +258,4 @@ def check_service(service: ServiceClient) -> None:
     try:
         asyncio.run(ask())
     except TimeoutError:
-        raise service_away(service.label, f"no answer within {PROBE_SECONDS:g} s") from None
+        raise service_unavailable(service.label, f"no answer within {PROBE_SECONDS:g} s") from None

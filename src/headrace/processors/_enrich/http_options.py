@@ -12,25 +12,20 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing
-from headrace.processors._enrich.curl import CurlClient, Reply
+from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing, timed_out, unreachable
 from headrace.processors._enrich.enricher import Enricher
-from headrace.systems.services import not_let_in
-from headrace.systems.tls import ServiceTls
+from headrace.systems.http.async_client import GATEWAY_STATUSES, AsyncHttpClient, NoReplyError, Reply, Request
+from headrace.systems.http.client import is_transient
+from headrace.systems.http.options import HttpLogin, check_address
+from headrace.systems.services import access_denied
 
 _RANGE = re.compile(r"(\d{3})(?:-(\d{3}))?")
-_PASSING = (408, 425, 429)
-_NOBODY_BEHIND = (502, 503, 504)
+_ADVICE = "not an address; write http://host:port or https://host:port"
 
 
 def server_address(value: str) -> str:
     """An address with scheme and host."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"'{value}' is not an address; write http://host:port or https://host:port")
-    if "@" in parts.netloc:
-        raise ValueError("names and passwords do not belong in the address; write `username` and `password`")
-    if "{" in parts.netloc:
+    if "{" in urlsplit(check_address(value, _ADVICE)).netloc:
         raise ValueError("the server cannot come from a column: columns may stand in the path and the query")
     if "#" in value:
         raise ValueError("an address that is asked has no part after '#'")
@@ -58,40 +53,28 @@ Address = Annotated[str, AfterValidator(server_address)]
 Statuses = Annotated[str, AfterValidator(_status_ranges)]
 
 
-class HttpEnricher(Enricher):
+class HttpEnricher(HttpLogin, Enricher):
     """A step that asks over HTTP."""
 
-    username: str | None = Field(None, description="The name to log in with (basic authentication).")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:PASSWORD}"]
-    )
     token: SecretStr | None = Field(
         None, description="A bearer token to log in with; take it from a secret.", examples=["${secret:TOKEN}"]
-    )
-    tls: ServiceTls = Field(
-        ServiceTls(), description="For https: whom to trust and who we are.", examples=[{"ca": "tls/ca.pem"}]
     )
     max_response: int = Field(1_000_000, gt=0, description="The most bytes an answer may have.")
     timeout: Duration = Field(timedelta(seconds=10), description="How long one request may take.")
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
-        if (self.username is None) != (self.password is None):
-            raise ValueError("`username` and `password` belong together")
         if self.username is not None and self.token is not None:
             raise ValueError("`token` and `username` are two ways to log in; write one of them")
         return self
 
-    def client(self, context: Context, method: str, headers: dict[str, str]) -> CurlClient:
+    def client(self, context: Context, method: str, headers: dict[str, str]) -> AsyncHttpClient:
         """What sends the requests."""
-        login = None
-        if self.username is not None and self.password is not None:
-            login = (self.username, self.password.get_secret_value())
-        return CurlClient(
+        return AsyncHttpClient(
             label=self.label,
             method=method,
             headers=headers,
-            login=login,
+            login=self.login,
             token=self.token.get_secret_value() if self.token else None,
             tls=self.tls.texts(context),
             timeout=self.timeout.total_seconds(),
@@ -106,6 +89,19 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+async def reply_to(client: AsyncHttpClient, request: Request) -> Reply | FailedRequest:
+    """The reply to a request, whatever its status, or why there is none."""
+    try:
+        return await client.send(request)
+    except NoReplyError as error:
+        match error.kind:
+            case "timeout":
+                return timed_out(client.timeout)
+            case "connection":
+                return unreachable(str(error))
+        return FailedRequest("response-too-large", str(error))
+
+
 def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()) -> Any:
     """The document of a reply, Nothing or a Refusal."""
     status = reply.status
@@ -114,11 +110,14 @@ def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: fr
     if 200 <= status < 300 or status in accepted:
         return _decoded(reply)
     if status in (401, 407):
-        raise not_let_in(label, reply.text)
-    passes = status in _PASSING or status >= 500
-    away = status in _NOBODY_BEHIND
+        raise access_denied(label, reply.text)
     return FailedRequest(
-        f"http-status-{status}", reply.text, failure_class(status) or "other", passes, away, reply.wait
+        f"http-status-{status}",
+        reply.text,
+        failure_class(status) or "other",
+        is_transient(status),
+        status in GATEWAY_STATUSES,
+        reply.wait,
     )
 
 

@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient
-from headrace.processors._enrich.curl import CurlClient, Request
-from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of
+from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, Nothing, ServiceClient
+from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of, reply_to
+from headrace.systems.http.async_client import AsyncHttpClient, Request
 
 _NO_STATUS: frozenset[int] = frozenset()
 _PASSING = frozenset({"es_rejected_execution_exception", "no_shard_available_action_exception"})
@@ -104,7 +104,7 @@ class SearchService(ServiceClient):
     keeps_time: ClassVar[bool] = True
 
     label: str
-    client: CurlClient
+    client: AsyncHttpClient
     url: str
     index: templates.Text
     key: templates.Text
@@ -119,12 +119,12 @@ class SearchService(ServiceClient):
         return [await self._ask(request) for request in questions]
 
     async def _ask(self, request: Request) -> Any:
-        reply = await self.client.send(request)
+        reply = await reply_to(self.client, request)
         return reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, frozenset({404}))
 
     async def probe(self) -> None:
         """What the cluster says about itself."""
-        await self.client.probe(f"{self.url}/", head=False)
+        await self.client.probe(f"{self.url}/", head=False, timeout=PROBE_SECONDS)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -144,7 +144,7 @@ class DocumentService(SearchService):
     async def ask(self, questions: Sequence[Any]) -> list[Any]:
         """One answer for each document."""
         request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(questions)}).encode())
-        reply = await self.client.send(request)
+        reply = await reply_to(self.client, request)
         found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
         if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(questions) > 1:
             return [(await self.ask([question]))[0] for question in questions]

@@ -24,7 +24,7 @@ from headrace.processors._enrich.async_requests import (
     timed_out,
     unreachable,
 )
-from headrace.systems.services import not_let_in, not_trusted, service_away, wrongly_asked
+from headrace.systems.services import access_denied, request_refused, service_unavailable, untrusted_connection
 from headrace.systems.tls import TlsTexts
 
 _PASSING = (
@@ -98,14 +98,14 @@ class GrpcService(ServiceClient):
             case grpc.StatusCode.NOT_FOUND:
                 return Nothing()
             case grpc.StatusCode.UNAUTHENTICATED:
-                raise not_let_in(self.label, said)
+                raise access_denied(self.label, said)
             case grpc.StatusCode.UNIMPLEMENTED:
-                raise wrongly_asked(self.label, f"there is no such method: {said}", "check `method` and `url`")
+                raise request_refused(self.label, f"there is no such method: {said}", "check `method` and `url`")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return timed_out(self.timeout)
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
                 if any(word in said for word in _TLS_TROUBLE):
-                    raise not_trusted(self.label, said)
+                    raise untrusted_connection(self.label, said)
                 return unreachable(said)
         reason = f"grpc-{status.name.lower().replace('_', '-')}"
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
@@ -160,4 +160,4 @@ def check_connection(service: GrpcService, seconds: float) -> None:
         try:
             grpc.channel_ready_future(channel).result(timeout=seconds)
         except grpc.FutureTimeoutError:
-            raise service_away(service.label, f"no connection within {seconds:g} s") from None
+            raise service_unavailable(service.label, f"no connection within {seconds:g} s") from None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import ClassVar, Literal, Self
 
 import sqlglot
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
 
@@ -18,11 +17,10 @@ from headrace.core.durations import Duration
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Paths
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection
 
 
-class PostgresEnricher(Enricher):
+class PostgresEnricher(PostgresConnection, Enricher):
     """Adds columns with the row that a query of a PostgreSQL database gives for each row.
 
     `:column` in the query is a parameter: the value of the column, never a part of the SQL; a nested one is its JSON
@@ -38,21 +36,6 @@ class PostgresEnricher(Enricher):
     paths: ClassVar[Paths] = "names"
 
     type: Literal["postgres"] = "postgres"
-    url: PostgresUrl = Field(
-        description="Address of the database, with further parameters of libpq if need be.",
-        examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
-    )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
-    )
     query: str = Field(
         description='Query that gives one row. :column is the value of a column, :"a.b" that of a field of a struct.',
         examples=["SELECT tier, since FROM customers WHERE id = :customer_id"],
@@ -69,8 +52,7 @@ class PostgresEnricher(Enricher):
     @property
     def label(self) -> str:
         """The database, without names and passwords."""
-        parts = urlsplit(self.url.get_secret_value())
-        return f"postgres {parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"postgres {self.address}"
 
     def asked(self) -> Sequence[str]:
         """The columns that are parameters."""
@@ -82,24 +64,9 @@ class PostgresEnricher(Enricher):
 
         query, names = bound_query(self.query)
         asked = self.asked()
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.connect_timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
         return PostgresService(
             label=self.label,
-            url=self.url.get_secret_value(),
-            options=options,
-            tls=self.tls.texts(context) if self.tls is not None else None,
+            **self.server_parameters(context, self.connect_timeout),
             query=bounded(query),
             parameters=tuple(asked.index(name) for name in names),
             wanted=tuple(path.name for path in self._outputs().paths.values() if path.name != "$"),  # type: ignore[attr-defined]

@@ -11,14 +11,19 @@ import psycopg
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
-from headrace.systems.postgres import lacks_database, one_line, refused_at_the_door, tls_options
-from headrace.systems.services import not_let_in, service_away, wrongly_asked
+from headrace.systems.postgres.server import (
+    CANCELLED,
+    connection_refused,
+    is_denied,
+    is_transient,
+    lacks_database,
+    one_line,
+    tls_options,
+)
+from headrace.systems.services import access_denied, request_refused, service_unavailable
 from headrace.systems.tls import TlsTexts
 
 _MOST_ROWS = 2
-# connection lost, too many connections, no room, shutting down, deadlock, serialisation, lock not available
-_PASSING = ("08", "53", "57P", "40", "55P03")
-_CANCELLED = "57014"
 _UNKNOWN_TYPE = "42P18"
 
 
@@ -95,7 +100,7 @@ class PostgresService(ServiceClient):
         try:
             connection = await self._connect()
         except psycopg.OperationalError as error:
-            raise service_away(self.label, self._at_the_door(error).detail) from error
+            raise service_unavailable(self.label, self._at_the_door(error).detail) from error
         try:
             cursor = await connection.execute(self.query, [None] * len(self.parameters))
             names = [column.name for column in cursor.description or ()]
@@ -104,14 +109,14 @@ class PostgresService(ServiceClient):
                 return  # the types are known when there are values
             refusal = self._refusal(error)
             if refusal.passes:
-                raise service_away(self.label, refusal.detail) from error
+                raise service_unavailable(self.label, refusal.detail) from error
             return
         finally:
             await connection.close()
         for name in self.wanted:
             if name not in names:
                 hint = did_you_mean(name, names, "columns of the query")
-                raise wrongly_asked(self.label, f"the query gives no column '{name}'", hint)
+                raise request_refused(self.label, f"the query gives no column '{name}'", hint)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -131,8 +136,8 @@ class PostgresService(ServiceClient):
     def _at_the_door(self, error: psycopg.OperationalError) -> FailedRequest:
         said = one_line(error)
         if lacks_database(error):
-            raise wrongly_asked(self.label, said, "make the database, or mend its name") from error
-        refused = refused_at_the_door(self.label, error)
+            raise request_refused(self.label, said, "create the database, or fix its name") from error
+        refused = connection_refused(self.label, error)
         if refused is not None:
             raise refused from error
         return unreachable(said)
@@ -140,19 +145,19 @@ class PostgresService(ServiceClient):
     def _refusal(self, error: psycopg.Error) -> FailedRequest:
         """Whose fault an error of the server is; a ProjectError when it is the query's."""
         state, said = error.sqlstate, one_line(error)
-        if state is None or state.startswith(_PASSING):
+        if state is None or is_transient(error):
             return unreachable(said)
-        if state == _CANCELLED:
+        if state == CANCELLED:
             return timed_out(self.timeout)
-        if state.startswith("28") or state == "42501":
-            raise not_let_in(self.label, said) from error
+        if is_denied(error):
+            raise access_denied(self.label, said) from error
         if state.startswith("42"):
             raise _wrong_query(self.label, said) from error
         return FailedRequest(f"sql-{state.lower()}", said, "4xx" if state.startswith(("22", "23")) else "other")
 
 
 def _wrong_query(label: str, said: str) -> ProjectError:
-    return wrongly_asked(label, said, "mend the query, e.g. with a cast of a parameter: :id::text")
+    return request_refused(label, said, "mend the query, e.g. with a cast of a parameter: :id::text")
 
 
 def bounded(query: str) -> str:

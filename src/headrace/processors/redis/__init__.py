@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
@@ -15,11 +14,10 @@ from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Outputs
-from headrace.systems.addresses import RedisUrl, redis_place
-from headrace.systems.tls import ServiceTls
+from headrace.systems.redis.connection import RedisConnection
 
 
-class RedisEnricher(Enricher):
+class RedisEnricher(RedisConnection, Enricher):
     """Adds columns with what a Redis database holds about each row.
 
     GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
@@ -34,15 +32,6 @@ class RedisEnricher(Enricher):
     nested_keys: ClassVar[bool] = False
 
     type: Literal["redis"] = "redis"
-    url: RedisUrl = Field(
-        description="Address of the server and number of the database; rediss:// for TLS.",
-        examples=["redis://127.0.0.1:6379/0"],
-    )
-    username: str | None = Field(None, description="The name to log in with.")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
-    )
-    tls: ServiceTls = Field(ServiceTls(), description="For rediss: whom to trust.", examples=[{"ca": "tls/ca.pem"}])
     key: str = Field(
         description="Key to look for; {column} stands for a column's value, {{ for a brace.",
         examples=["customers:{customer_id}"],
@@ -61,10 +50,6 @@ class RedisEnricher(Enricher):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _ = self._key
-        if self.username is not None and self.password is None:
-            raise ValueError("`username` needs `password`")
-        if self.tls.certificate is not None:
-            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
         whole = self.holds in ("text", "set")
         if whole and any(getattr(path, "text", "$") != "$" for path in self._outputs().paths.values()):
             raise ValueError(f"of a key that `holds: {self.holds}` the path is `$`")
@@ -73,7 +58,7 @@ class RedisEnricher(Enricher):
     @property
     def label(self) -> str:
         """Keys and server."""
-        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+        return f"redis {self.key} at {self.address}"
 
     def asked(self) -> Sequence[str]:
         """The columns of the key."""
@@ -83,15 +68,9 @@ class RedisEnricher(Enricher):
         """With the key's template taken apart."""
         from headrace.processors.redis.client import RedisService
 
-        host, port, database = redis_place(self.url)
         return RedisService(
             label=self.label,
-            host=host,
-            port=port,
-            database=database,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
+            server=self.server(self.label, context),
             key=templates.Text.of(self._key, self.asked()),
             holds=self.holds,
             capacity=self.capacity,

@@ -14,14 +14,11 @@ from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
-from headrace.systems.services import not_let_in, not_trusted, service_away
-from headrace.systems.tls import TlsTexts
+from headrace.systems.redis.client import check_access, connection_arguments, is_transient
+from headrace.systems.redis.connection import RedisServer
+from headrace.systems.services import service_unavailable
 
 Holds = Literal["json", "hash", "text", "set"]
-
-# answers of a server that starts, moves its data or has no room just now
-_PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")
-_NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 @dataclass
@@ -29,12 +26,7 @@ class RedisService(ServiceClient):
     """Gets keys. Pickled to the workers; it connects when it is asked."""
 
     label: str
-    host: str
-    port: int
-    database: int
-    username: str | None
-    password: str | None = field(repr=False)
-    tls: TlsTexts | None = field(repr=False)
+    server: RedisServer
     key: templates.Text
     holds: Holds
     capacity: int
@@ -68,7 +60,7 @@ class RedisService(ServiceClient):
         except redis.RedisError as error:
             refusal = self._refusal(error)
             if refusal.passes:
-                raise service_away(self.label, refusal.detail) from error
+                raise service_unavailable(self.label, refusal.detail) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -78,21 +70,9 @@ class RedisService(ServiceClient):
 
     def _connected(self) -> redis.asyncio.Redis:
         if self._client is None:
-            options: dict[str, Any] = {"ssl": self.tls is not None}
-            if self.tls is not None:
-                options |= {"ssl_ca_data": self.tls.ca, "ssl_check_hostname": self.tls.verify}
-                options |= {"ssl_cert_reqs": "required" if self.tls.verify else "none"}
+            arguments = connection_arguments(self.server, self.timeout, self.connect_timeout)
             self._client = redis.asyncio.Redis(
-                host=self.host,
-                port=self.port,
-                db=self.database,
-                username=self.username,
-                password=self.password,
-                socket_timeout=self.timeout,
-                socket_connect_timeout=self.connect_timeout,
-                max_connections=self.capacity + 1,
-                retry=Retry(NoBackoff(), 0),
-                **options,
+                max_connections=self.capacity + 1, retry=Retry(NoBackoff(), 0), **arguments
             )
         return self._client
 
@@ -116,16 +96,11 @@ class RedisService(ServiceClient):
             return FailedRequest("bad-answer", f"the value is not JSON: {error}")
 
     def _refusal(self, error: redis.RedisError) -> FailedRequest:
+        check_access(self.label, error)
         said = str(error) or type(error).__name__
-        if isinstance(error, redis.AuthenticationError) or said.startswith(_NOT_ALLOWED):
-            raise not_let_in(self.label, said) from error
         if isinstance(error, redis.TimeoutError):
             return timed_out(self.timeout)
-        if isinstance(error, redis.ConnectionError):
-            if "certificate" in said.lower() or "SSL" in said:
-                raise not_trusted(self.label, said) from error
-            return unreachable(said)
-        if said.startswith(_PASSING):
+        if is_transient(error):
             return unreachable(said)
         if said.startswith("WRONGTYPE"):
             return FailedRequest("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")

@@ -1,7 +1,8 @@
-"""The one way to rows: whatever the surface, a caller comes through a door that shows what its grant allows.
+"""Applies a token's row filter and hidden columns to every read: `EndpointAccess` is the only way to the rows.
 
-A door is made of the store's own parts: a query is the caller's filter and the grant's, and what the grant hides is cut
-out of the rows that are found. Columns that a caller may not see are for it as if they were not there.
+REST, gRPC, SQL and live events all read through it. The row filter of the token (`restriction`) is joined to the
+caller's filter before the store runs the query (`_restricted`, `scan`, `event`), and hidden columns are cut from each
+row (`_cut`). A hidden column does not exist for the caller: not in filters, orders, errors or schemas.
 """
 
 from __future__ import annotations
@@ -25,45 +26,46 @@ from headrace.core.files.state_files import StatePath, write_first
 from headrace.project.serving import Access, Limits
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.url_values import KeyReader
-from headrace.store.endpoint.reader import ReadTransaction, ServedRow, StoreEvent, StoreReader
+from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreReader
 from headrace.store.lmdb.errors import StoreClosedError, StoreDamagedError
 from headrace.store.query.filters import RowFilter, both, parse_filter
 from headrace.store.query.query import ResultPage, StoreQuery, parse_query
+from headrace.store.rows.served_row import ServedRow
 
 if TYPE_CHECKING:
     from headrace.serve.base.settings import Settings
 
-# what is no name of an endpoint never becomes part of a file's path
+# only a valid endpoint name may become part of a file path
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,99})(?:@v([1-9][0-9]{0,8}))?")
 _SEAL = ".seal"
 _FRESH_SECONDS = 0.05
-"""How long a door is opened again without a look at what is served."""
+"""How long an EndpointAccess is reused without checking which version is served."""
 P = ParamSpec("P")
 T = TypeVar("T")
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Readers(Protocol):
-    """Where doors find the stores: `serve.stores.Stores`."""
+    """Provides the stores: `serve.access.stores.Stores` implements it."""
 
     def names(self) -> list[str]:
         """All endpoints."""
 
     def served(self, name: str) -> int | None:
-        """The version that those get who name none; None: there is none that can answer."""
+        """The version served by default; None: no version can answer."""
 
     def reader(self, name: str, version: int | None = None) -> StoreReader:
-        """The store of an endpoint; a RequestError when there is none, or none that can answer now."""
+        """The store of an endpoint; RequestError when it does not exist or cannot answer now."""
 
-    def view(self, name: str, version: int | None = None) -> AbstractContextManager[ReadTransaction]:
-        """One moment of an endpoint's rows."""
+    def transaction(self, name: str, version: int | None = None) -> AbstractContextManager[ReadTransaction]:
+        """A read transaction of the store of an endpoint."""
 
     def damaged(self, name: str, reader: StoreReader, damage: StoreDamagedError) -> RequestError:
-        """Have a store built anew; what to tell the caller meanwhile."""
+        """Report a damaged store so that it is rebuilt; returns the error for the caller."""
 
 
-class Doors:
-    """The doors of one process to its stores."""
+class AccessControl:
+    """Opens endpoints for callers, in one process."""
 
     def __init__(self, stores: Readers, limits: Limits, seal: Callable[[], bytes]) -> None:
         self._stores = stores
@@ -71,29 +73,28 @@ class Doors:
         self._seal = seal
 
     @staticmethod
-    def of(settings: Settings, stores: Readers) -> Doors:
-        """Doors as a node's settings want them."""
-        return Doors(stores, settings.spec.limits, lambda: shared_seal(settings.log))
+    def of(settings: Settings, stores: Readers) -> AccessControl:
+        return AccessControl(stores, settings.spec.limits, lambda: shared_seal(settings.log))
 
     def names(self, grant: Grant) -> list[str]:
         """The endpoints that a caller may see."""
         return [name for name in sorted(self._stores.names()) if grant.may(name) is not None]
 
-    def open(self, grant: Grant, name: str, scope: str = "read") -> Door:
-        """The door to `films`, or to `films@v2`. A RequestError: not allowed (403), not there (404), not yet (503)."""
+    def open(self, grant: Grant, name: str, scope: str = "read") -> EndpointAccess:
+        """Open `films`, or `films@v2`. RequestError: not allowed (403), unknown (404), not ready (503)."""
         if scope not in grant.scopes:
             grant.check(scope)
-        kept: Door | None = grant.kept.get(name)
-        if kept is not None and kept.stores is self._stores:
+        cached: EndpointAccess | None = grant.cache.get(name)
+        if cached is not None and cached.stores is self._stores:
             now = monotonic()
-            if now < kept.fresh_until:
-                return kept
-            if kept.version == self._wanted(kept):
-                kept.renew(now + _FRESH_SECONDS)
-                return kept
+            if now < cached.fresh_until:
+                return cached
+            if cached.version == self._current_version(cached):
+                cached.renew(now + _FRESH_SECONDS)
+                return cached
         bare, version = _split(name) or (name, None)
-        access = grant.may(bare)
-        if access is None:
+        allowed = grant.may(bare)
+        if allowed is None:
             raise RequestError(
                 "endpoint-forbidden",
                 f"this token does not allow '{_short(bare)}'",
@@ -101,48 +102,50 @@ class Doors:
                 hint=f"it allows: {', '.join(self.names(grant)) or 'no endpoint'}",
             )
         full = self._reader(grant, bare, version).endpoint
-        door = Door(self._stores, full, access, self._limits, self._seal, asked=version)
-        grant.kept[name] = door
-        return door
+        opened = EndpointAccess(self._stores, full, allowed, self._limits, self._seal, requested_version=version)
+        grant.cache[name] = opened
+        return opened
 
-    def _wanted(self, door: Door) -> int | None:
-        """The version that would be opened now."""
-        return self._stores.served(door.endpoint.name) if door.asked is None else door.asked
+    def _current_version(self, opened: EndpointAccess) -> int | None:
+        """The version that `open` would open now."""
+        requested = opened.requested_version
+        return self._stores.served(opened.endpoint.name) if requested is None else requested
 
     def _reader(self, grant: Grant, name: str, version: int | None) -> StoreReader:
         if _NAME.fullmatch(name) and (version is not None or name in self._stores.names()):
             return self._stores.reader(name, version)
-        # the names that a caller may not see are no hint for it
+        # hints do not name endpoints that the caller may not see
         hint = did_you_mean(_short(name), self.names(grant), "endpoints")
-        raise RequestError("unknown-endpoint", f"there is no endpoint '{_short(name)}'", status=404, hint=hint)
+        raise RequestError("unknown-endpoint", f"unknown endpoint '{_short(name)}'", status=404, hint=hint)
 
 
-class Door:
-    """What one caller may see of one version of an endpoint."""
+class EndpointAccess:
+    """One version of an endpoint as one caller may see it: row filter applied, hidden columns removed."""
 
     def __init__(
         self,
         stores: Readers,
         full: Endpoint,
-        access: Access,
+        allowed: Access,
         limits: Limits,
         seal: Callable[[], bytes],
         *,
-        asked: int | None = None,
+        requested_version: int | None = None,
     ) -> None:
         self.version = full.version
-        self.asked = asked
-        """The version, if it was asked for by number."""
+        self.requested_version = requested_version
+        """The version, if the caller named one."""
         self.fresh_until = 0.0
-        """When it must be looked whether this is still the version that is served."""
-        self.endpoint = _narrowed(full, access.fields)
-        self.restriction = _restriction(access, full)
+        """When to check again whether this version is still served."""
+        self.endpoint = _narrowed(full, allowed.fields)
+        self.restriction = _restriction(allowed, full)
+        """The row filter of the token."""
         self.whole = self.endpoint is full and self.restriction is None
-        """Nothing is hidden: rows pass as they are stored."""
+        """Whether nothing is hidden: rows are returned as they are stored."""
         self.stores = stores
         self._columns = None if self.endpoint is full else list(self.endpoint.columns.names)
         self.header = (b"x-headrace-version", b"v%d" % full.version)
-        """Tells callers which version answered."""
+        """The response header with the version that answered."""
         self._limits = limits
         self._hides_key = self.endpoint.key != full.key
         self._seal = seal
@@ -150,84 +153,84 @@ class Door:
         self._tag = f'"v{full.version}-%d{"" if self._columns is None else _mark(self._columns)}"'.encode()
 
     def renew(self, until: float) -> None:
-        """This is the version that is served; its store is to be looked up anew."""
+        """Confirm that this version is still served; its store is looked up again."""
         self.fresh_until = until
         self._reader = None
 
     def etag(self, version: int) -> bytes:
-        """What tells one state of a row from all others, as this caller sees it."""
+        """Identifies one state of a row as this caller sees it."""
         return self._tag % version
 
     @contextmanager
-    def view(self) -> Iterator[ReadTransaction]:
-        """One moment of the store, for `scan`."""
+    def transaction(self) -> Iterator[ReadTransaction]:
+        """A read transaction, for `scan`."""
         with ExitStack() as stack:
             try:
-                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
-            except StoreClosedError:  # another copy has just taken its place
-                view = stack.enter_context(self.stores.view(self.endpoint.name, self.version))
-            yield view
+                transaction = stack.enter_context(self.stores.transaction(self.endpoint.name, self.version))
+            except StoreClosedError:  # another copy has just replaced it
+                transaction = stack.enter_context(self.stores.transaction(self.endpoint.name, self.version))
+            yield transaction
 
     def get(self, key: Sequence[Any]) -> ServedRow | None:
-        """The row of a key: a value for each of the endpoint's key columns."""
+        """The row with this key, one value per key column; None when no such row is visible."""
         if not self.endpoint.key:
             raise self._no_key()
-        row = self._asked(StoreReader.get, key)
+        row = self._read(StoreReader.get, key)
         if row is None or self.whole:
             return row
         shown = self.shown(row.json)
         return None if shown is None else row._replace(json=shown)
 
     def query(self, document: Any, bound: int | None = None) -> ResultPage:
-        """A page of rows. With a `bound` no more rows than that are looked at, other than those of the answer."""
-        # a cursor tells where a page ended, which may be by columns that are hidden
+        """A page of rows. `bound` limits the rows that are read without being part of the result."""
+        # a cursor holds the position of the last row, which may contain values of hidden columns
         seal = None if self._columns is None else self._sealed
         query = self._restricted(parse_query(document, self.endpoint, page=self._limits.page, seal=seal))
-        page = self._asked(StoreReader.find, query, self._within(bound))
+        page = self._read(StoreReader.find, query, self._within(bound))
         if self._columns is None:
             return page
-        # the query had the restriction in it; what is left is to cut out columns
+        # the query includes the row filter; only columns remain to be cut
         return ResultPage([row._replace(json=self._cut(row.json)) for row in page.rows], page.next)
 
     def count(self, document: Any, bound: int | None = None) -> int:
-        """How many rows a query finds."""
+        """The number of rows of a query."""
         query = self._restricted(parse_query(document, self.endpoint, page=None, default=None))
-        return self._asked(StoreReader.count, query, self._within(bound))
+        return self._read(StoreReader.count, query, self._within(bound))
 
     def filter(self, document: Any) -> RowFilter | None:
-        """A caller's own filter, over the columns it sees."""
+        """Parse a caller's filter, over the columns that the caller may see."""
         return None if document is None else parse_filter(document, self.endpoint)
 
-    def scan(self, view: ReadTransaction, filter: RowFilter | None = None) -> Iterator[ServedRow]:
-        """All rows in sight that meet a filter, in the order of the key."""
-        wanted = both(self.restriction, filter)
-        for row in view.scan():
-            if wanted is None or wanted.matches(msgspec.json.decode(row.json)):
+    def scan(self, transaction: ReadTransaction, filter: RowFilter | None = None) -> Iterator[ServedRow]:
+        """All visible rows that match a filter, in key order."""
+        condition = both(self.restriction, filter)
+        for row in transaction.scan():
+            if condition is None or condition.matches(msgspec.json.decode(row.json)):
                 yield row._replace(json=self._cut(row.json))
 
     def shown(self, json: bytes) -> bytes | None:
-        """A stored row as the caller sees it; None: it does not."""
+        """A stored row as the caller sees it; None: the row filter excludes it."""
         return self._seen(json, self.restriction)
 
     def event(self, event: StoreEvent, filter: RowFilter | None = None) -> StoreEvent | None:
-        """A change as it looks from here: a row that moves out of sight is deleted, one that moves in is new."""
-        wanted = both(self.restriction, filter)
-        new = None if event.new is None else self._seen(event.new, wanted)
-        old = None if event.old is None else self._seen(event.old, wanted)
-        if new == old:  # out of sight before and after, or all that changed is hidden
+        """A change as the caller sees it: leaving the row filter is a delete, entering it an insert."""
+        condition = both(self.restriction, filter)
+        new = None if event.new is None else self._seen(event.new, condition)
+        old = None if event.old is None else self._seen(event.old, condition)
+        if new == old:  # invisible before and after, or only hidden columns changed
             return None
         op = Op.INSERT if old is None else Op.DELETE if new is None else Op.UPDATE
         return StoreEvent(version=event.version, op=op, key=b"" if self._hides_key else event.key, new=new, old=old)
 
     @cached_property
     def keys(self) -> KeyReader:
-        """What reads keys from addresses."""
+        """Reads keys from URLs."""
         if not self.endpoint.key:
             raise self._no_key()
         return KeyReader(self.endpoint)
 
     def key_of(self, json: bytes) -> dict[str, Any] | None:
-        """The key in a row that was shown; None: the caller does not see it, or there is none."""
+        """The key of a row that the caller sees; None: the endpoint has no key, or it is hidden."""
         if not self.endpoint.key:
             return None
         row = msgspec.json.decode(json)
@@ -236,24 +239,24 @@ class Door:
     def _no_key(self) -> RequestError:
         return RequestError(
             "no-key",
-            f"rows of '{self.endpoint.name}' cannot be asked for by key",
+            f"rows of '{self.endpoint.name}' cannot be read by key",
             status=422,
-            hint=f"POST /{self.endpoint.name}/query with a $filter finds rows",
+            hint=f"use POST /{self.endpoint.name}/query with a $filter",
         )
 
-    def _asked(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
-        """What the store says. Not by `view`: this is the path that must be fast."""
+    def _read(self, read: Callable[Concatenate[StoreReader, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Read from the store, without `transaction`: this is the hot path."""
         try:
-            return self._once(ask, *given, **named)
-        except StoreClosedError:  # another copy has just taken its place
-            return self._once(ask, *given, **named)
+            return self._read_once(read, *args, **named)
+        except StoreClosedError:  # another copy has just replaced it
+            return self._read_once(read, *args, **named)
 
-    def _once(self, ask: Callable[Concatenate[StoreReader, P], T], *given: P.args, **named: P.kwargs) -> T:
+    def _read_once(self, read: Callable[Concatenate[StoreReader, P], T], *args: P.args, **named: P.kwargs) -> T:
         reader = self._reader
         if reader is None:
             reader = self._reader = self.stores.reader(self.endpoint.name, self.version)
         try:
-            return ask(reader, *given, **named)
+            return read(reader, *args, **named)
         except StoreClosedError:
             self._reader = None
             raise
@@ -261,13 +264,13 @@ class Door:
             self._reader = None
             raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
-    def _seen(self, json: bytes, wanted: RowFilter | None) -> bytes | None:
-        if wanted is not None and not wanted.matches(msgspec.json.decode(json)):
+    def _seen(self, json: bytes, condition: RowFilter | None) -> bytes | None:
+        if condition is not None and not condition.matches(msgspec.json.decode(json)):
             return None
         return self._cut(json)
 
     def _cut(self, json: bytes) -> bytes:
-        """Without the columns that are hidden; the others byte by byte as they are."""
+        """The row without hidden columns; the others unchanged, byte by byte."""
         if self._columns is None:
             return json
         values = _RAW.decode(json)
@@ -286,42 +289,42 @@ class Door:
 
 
 def shared_seal(log: StatePath) -> bytes:
-    """The secret that hides keys in cursors, the same on all nodes that read these logs."""
+    """The secret that encrypts cursors, shared by all nodes that read these logs."""
     write_first(log / _SEAL, secrets.token_bytes(32))
     return (log / _SEAL).read_bytes()
 
 
 def _split(name: str) -> tuple[str, int | None] | None:
-    """The name of an endpoint and the version that is asked for; None: no endpoint can have that name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]) if found[2] else None)
+    """The name and the requested version of an endpoint; None: not a valid name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (match[1], int(match[2]) if match[2] else None)
 
 
 def _narrowed(endpoint: Endpoint, fields: Sequence[str] | None) -> Endpoint:
     if fields is None or set(endpoint.columns.names) <= set(fields):
         return endpoint
-    seen = {name for name in endpoint.columns.names if name in fields}
+    visible = {name for name in endpoint.columns.names if name in fields}
     return replace(
         endpoint,
-        columns=pa.schema([field for field in endpoint.columns if field.name in seen]),
-        key=endpoint.key if seen.issuperset(endpoint.key) else (),
-        indexes=tuple(columns for columns in endpoint.indexes if seen.issuperset(columns)),
-        text=tuple(column for column in endpoint.text if column in seen),
+        columns=pa.schema([field for field in endpoint.columns if field.name in visible]),
+        key=endpoint.key if visible.issuperset(endpoint.key) else (),
+        indexes=tuple(columns for columns in endpoint.indexes if visible.issuperset(columns)),
+        text=tuple(column for column in endpoint.text if column in visible),
     )
 
 
-def _restriction(access: Access, endpoint: Endpoint) -> RowFilter | None:
-    if access.filter is None:
+def _restriction(allowed: Access, endpoint: Endpoint) -> RowFilter | None:
+    if allowed.filter is None:
         return None
     try:
-        return parse_filter(access.filter, endpoint)
+        return parse_filter(allowed.filter, endpoint)
     except RequestError:
-        # never served without it; what is wrong is for whoever made the token, not for who shows it
+        # never serve without the filter; its mistake concerns the issuer of the token, not the caller
         raise RequestError(
             "bad-restriction",
-            f"the row filter of this token does not fit '{endpoint.name}'",
+            f"the row filter of this token does not match the columns of '{endpoint.name}'",
             status=403,
-            hint="ask for a new token; `headrace token show` tells what is wrong with this one",
+            hint="get a new token; `headrace token show` prints what is wrong with this one",
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""Who asks: API keys and signed tokens become grants.
+"""Authentication: turns API keys and signed tokens into grants. The grant's row filter is applied in `access.py`.
 
-A token that was seen is remembered with its grant until it expires, so that a caller who asks often is checked once.
+A verified token is cached with its grant until it expires, so that a frequent caller is verified once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.serve.access.limits import Rates
 _REMEMBERED = 10_000
 _LONGEST_TOKEN = 16_384
 _ANYONE = "anyone"
-_HOW = "send 'Authorization: Bearer TOKEN' or 'X-API-Key: KEY'; `headrace token create` makes one"
+_HOW = "send 'Authorization: Bearer TOKEN' or 'X-API-Key: KEY'; `headrace token create` creates a token"
 
 
 def token_of(authorization: str | None, api_key: str | None) -> str | None:
-    """The token that a request's headers, or a call's metadata, show."""
+    """The token in the headers of a request or the metadata of a call."""
     if authorization is not None:
         scheme, _, token = authorization.strip().partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -40,13 +40,13 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class _KnownTokens:
+class _VerifiedToken:
     grant: Grant
     until: float
 
 
 class Callers:
-    """Everyone who may ask. One per process; `shared` is the file through which a node's processes share limits."""
+    """Authenticates callers, one per process; `shared` is the file through which a node's processes share limits."""
 
     def __init__(
         self,
@@ -56,29 +56,28 @@ class Callers:
         root: Path = Path(),
         shared: Path | None = None,
     ) -> None:
-        self.wanted = spec.auth.wanted
+        self.auth_required = spec.auth.wanted
         self._keys = [(bytes.fromhex(key.sha256), key) for key in spec.auth.keys]
         self._limit = spec.limits.requests_per_second
         self._tokens = None if spec.auth.jwt is None else Tokens(spec.auth.jwt, project, root)
         self._rates = Rates(shared)
-        self._known: dict[bytes, _KnownTokens] = {}
-        self.anyone = None if self.wanted or self._limit is not None else self._anyone("")
-        """What everybody may do who asks, where neither tokens nor limits are set."""
+        self._verified: dict[bytes, _VerifiedToken] = {}
+        self.anyone = None if self.auth_required or self._limit is not None else self._anyone("")
+        """The grant of every caller, where neither tokens nor limits are configured."""
 
     def grant(self, token: str | None, address: str) -> Grant:
-        """What the caller may do. A RequestError: who it is cannot be told (401), or it asks too often (429)."""
-        if not self.wanted:
+        """The grant of a caller. RequestError: not authenticated (401), or too many requests (429)."""
+        if not self.auth_required:
             return self._counted(self._anyone(address))
         try:
-            known = self._find(token)
+            grant = self._find(token)
         except RequestError:
-            if self._limit is not None:  # guessing counts as asking
+            if self._limit is not None:  # failed attempts count as requests
                 self._rates.take(f"address {address}", self._limit)
             raise
-        return self._counted(known)
+        return self._counted(grant)
 
     def close(self) -> None:
-        """Let go of what is shared."""
         self._rates.close()
 
     def _counted(self, grant: Grant) -> Grant:
@@ -87,46 +86,46 @@ class Callers:
         return grant
 
     def _anyone(self, address: str) -> Grant:
-        # callers without tokens may all see the same, so what was worked out for one serves all
+        # callers without tokens see the same, so that one cached grant serves all
         digest = address.encode() if self._limit is not None else b""
-        known = self._known.get(digest)
-        if known is None:
+        verified = self._verified.get(digest)
+        if verified is None:
             grant = Grant(_ANYONE, frozenset(SCOPES), limit=self._limit, limited_as=f"address {address}")
-            known = _KnownTokens(grant, float("inf"))
-            self._remember(digest, known)
-        return known.grant
+            verified = _VerifiedToken(grant, float("inf"))
+            self._remember(digest, verified)
+        return verified.grant
 
     def _find(self, token: str | None) -> Grant:
         if not token:
-            raise RequestError("no-token", "this needs a token", status=401, hint=_HOW)
+            raise RequestError("no-token", "a token is required", status=401, hint=_HOW)
         if len(token) > _LONGEST_TOKEN:
-            raise RequestError("bad-token", "the token is too long to be one", status=401, hint=_HOW)
+            raise RequestError("bad-token", "the token is too long", status=401, hint=_HOW)
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        known = self._known.get(digest)
-        if known is None or known.until <= time.time():
-            known = self._checked(token, digest)
-            self._remember(digest, known)
-        return known.grant
+        verified = self._verified.get(digest)
+        if verified is None or verified.until <= time.time():
+            verified = self._checked(token, digest)
+            self._remember(digest, verified)
+        return verified.grant
 
-    def _remember(self, digest: bytes, known: _KnownTokens) -> None:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[digest] = known
+    def _remember(self, digest: bytes, verified: _VerifiedToken) -> None:
+        if len(self._verified) >= _REMEMBERED:
+            self._verified.clear()
+        self._verified[digest] = verified
 
-    def _checked(self, token: str, digest: bytes) -> _KnownTokens:
-        # all keys are looked at, whichever fits: the time it takes tells nothing
-        fitting = [key for expected, key in self._keys if hmac.compare_digest(expected, digest)]
-        if fitting:
-            return _KnownTokens(_of_key(fitting[0], self._limit), float("inf"))
+    def _checked(self, token: str, digest: bytes) -> _VerifiedToken:
+        # compare with all keys, so that the time does not depend on which key matches
+        matching = [key for expected, key in self._keys if hmac.compare_digest(expected, digest)]
+        if matching:
+            return _VerifiedToken(_of_key(matching[0], self._limit), float("inf"))
         if self._tokens is None:
-            raise RequestError("bad-token", "the key is not known", status=401, hint=_HOW)
+            raise RequestError("bad-token", "the key is not valid", status=401, hint=_HOW)
         claims = self._tokens.verified(token)
         until = float(claims["exp"]) + self._tokens.leeway
-        return _KnownTokens(grant_of(claims, self._limit, digest.hex()), until)
+        return _VerifiedToken(grant_of(claims, self._limit, digest.hex()), until)
 
 
 class Tokens:
-    """Signed tokens of one issuer. Which algorithm is right follows from the key, never from the token."""
+    """Signed tokens of one issuer. The key decides the algorithm, never the token."""
 
     def __init__(self, spec: Jwt, project: str, root: Path) -> None:
         self._audience = spec.audience or project
@@ -139,7 +138,7 @@ class Tokens:
             self._key, self._algorithm = _public_key(root / str(spec.public_key))
 
     def verified(self, token: str) -> dict[str, Any]:
-        """The claims of a token that holds; a RequestError (401) says why one does not."""
+        """The claims of a valid token; RequestError (401) when it is not valid."""
         try:
             return jwt.decode(
                 token,
@@ -151,13 +150,13 @@ class Tokens:
                 options={"require": ["exp", "aud"], "enforce_minimum_key_length": True},
             )
         except jwt.ExpiredSignatureError:
-            raise RequestError("token-expired", "the token has expired", status=401, hint="get a new one") from None
+            raise RequestError("token-expired", "the token has expired", status=401, hint="get a new token") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError("bad-token", _reason(error), status=401, hint=_HOW) from None
 
 
 def grant_of(claims: Mapping[str, Any], limit: float | None, identity: str) -> Grant:
-    """What verified claims allow; claims that mean nothing are as bad as a wrong signature."""
+    """The grant of verified claims; RequestError when a claim is not valid."""
     try:
         return Grant(
             name=str(claims.get("sub") or claims.get("jti") or "token"),
@@ -169,7 +168,7 @@ def grant_of(claims: Mapping[str, Any], limit: float | None, identity: str) -> G
         )
     except (ValueError, ValidationError) as error:
         what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise RequestError("bad-token", f"a claim of the token is wrong: {what}", status=401, hint=_HOW) from None
+        raise RequestError("bad-token", f"a claim of the token is not valid: {what}", status=401, hint=_HOW) from None
 
 
 def _of_key(key: ApiKey, limit: float | None) -> Grant:
@@ -178,40 +177,40 @@ def _of_key(key: ApiKey, limit: float | None) -> Grant:
     return Grant(key.name, frozenset(key.scopes), key.endpoints, tables, rate, f"key {key.name}")
 
 
-def _scopes(given: Any) -> frozenset[str]:
-    return _names(given.split() if isinstance(given, str) else given, "scopes")
+def _scopes(claim: Any) -> frozenset[str]:
+    return _names(claim.split() if isinstance(claim, str) else claim, "scopes")
 
 
-def _tables(given: Any) -> frozenset[str] | None:
-    return None if given is None else _names(given, "tables")
+def _tables(claim: Any) -> frozenset[str] | None:
+    return None if claim is None else _names(claim, "tables")
 
 
-def _names(given: Any, claim: str) -> frozenset[str]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+def _names(names: Any, claim: str) -> frozenset[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"'{claim}' is not a list of names")
-    return frozenset(given)
+    return frozenset(names)
 
 
-def _endpoints(given: Any) -> dict[str, Access] | None:
-    if given is None:
+def _endpoints(claim: Any) -> dict[str, Access] | None:
+    if claim is None:
         return None
-    if isinstance(given, list) and all(isinstance(name, str) for name in given):
-        return {name: Access() for name in given}
-    if not isinstance(given, dict):
+    if isinstance(claim, list) and all(isinstance(name, str) for name in claim):
+        return {name: Access() for name in claim}
+    if not isinstance(claim, dict):
         raise ValueError("'endpoints' is neither a list of names nor an object by name")
-    return {name: Access() if access is None else Access.model_validate(access) for name, access in given.items()}
+    return {name: Access() if access is None else Access.model_validate(access) for name, access in claim.items()}
 
 
-def _rate(given: Any, limit: float | None) -> float | None:
-    if given is None:
+def _rate(claim: Any, limit: float | None) -> float | None:
+    if claim is None:
         return limit
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
+    if isinstance(claim, bool) or not isinstance(claim, int | float) or not 0 < claim < float("inf"):
         raise ValueError("'rps' is not a number above 0")
-    return float(given)
+    return float(claim)
 
 
 def _reason(error: Exception) -> str:
-    """Why a token does not hold: nothing of the token or of the key is in it."""
+    """Why a token is not valid, without any part of the token or the key."""
     match error:
         case jwt.ImmatureSignatureError():
             return "the token is not valid yet"
@@ -220,12 +219,12 @@ def _reason(error: Exception) -> str:
         case jwt.InvalidIssuerError():
             return "the token is from another issuer"
         case jwt.MissingRequiredClaimError(claim=claim):
-            return f"the token has no '{claim}'"
+            return f"the token has no claim '{claim}'"
         case jwt.InvalidAlgorithmError():
             return "the token is signed with another algorithm"
         case jwt.InvalidSignatureError():
-            return "the token's signature is wrong"
-    return "neither a known key nor a signed token"
+            return "the signature of the token is not valid"
+    return "the token is neither a known key nor a signed token"
 
 
 def _public_key(file: Path) -> tuple[Any, str]:
@@ -234,7 +233,7 @@ def _public_key(file: Path) -> tuple[Any, str]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a public key in PEM form"
         raise ProjectError(
-            "bad-public-key", f"'serve.auth.jwt.public_key' cannot be used: {reason}", hint=f"look at {file}"
+            "bad-public-key", f"'serve.auth.jwt.public_key' cannot be used: {reason}", hint=f"check {file}"
         ) from None
     match key:
         case rsa.RSAPublicKey():
@@ -245,6 +244,6 @@ def _public_key(file: Path) -> tuple[Any, str]:
             return key, "EdDSA"
     raise ProjectError(
         "bad-public-key",
-        f"'serve.auth.jwt.public_key' is a key of another kind: {type(key).__name__}",
-        hint="RSA, elliptic curve P-256 and Ed25519 are known",
+        f"'serve.auth.jwt.public_key' has an unsupported type: {type(key).__name__}",
+        hint="RSA, elliptic curve P-256 and Ed25519 are supported",
     )

@@ -1,7 +1,7 @@
-"""Where live events come from: one look at a store's newest change for all who subscribe to it in this process.
+"""Reads new changes of a store once for all subscribers in this process. `subscription` applies the row filter.
 
-Nothing waits in queues: what happened stands in the store's ring of past changes, and each subscriber reads it at its
-own pace. The newest changes are kept decoded, so that those who keep up cost the store nothing.
+There are no queues: the store keeps a ring of past changes, and each subscriber reads it at its own pace. The newest
+changes are cached, so that subscribers that keep up cost the store nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headrace.serve.access.stores import Stores
 from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreEvents
 
 _LOG = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.025
+_POLL_SECONDS = 0.025
 _AT_ONCE = 1_000
-_KEPT = 4_000
+_CACHED = 4_000
 
 
 class Feeds:
-    """The feeds of one process, and how many subscribers they have in all."""
+    """The feeds of one process, with a limit on all their subscribers."""
 
     def __init__(self, stores: Stores, most: int) -> None:
         self._stores = stores
@@ -33,18 +33,18 @@ class Feeds:
         self.subscribers = 0
 
     @contextmanager
-    def join(self, name: str, asked: int | None) -> Iterator[Feed]:
-        """The feed of an endpoint, in the version that is served unless one is named, for one more subscriber."""
+    def join(self, name: str, requested_version: int | None) -> Iterator[Feed]:
+        """Subscribe to the feed of an endpoint: of the requested version, or else of the served one."""
         if self.stopping:
             raise stopped()
         if self.subscribers >= self._most:
             raise RequestError(
                 "too-many-subscribers",
-                f"this process has {self._most} live subscriptions already",
+                f"this process already has {self._most} live subscriptions",
                 status=429,
-                hint="end some, ask again for another process, or raise 'serve.limits.subscribers'",
+                hint="end some, retry to reach another process, or raise 'serve.limits.subscribers'",
             )
-        feed = self._feed(name, asked)
+        feed = self._feed(name, requested_version)
         self.subscribers += 1
         feed.subscribers += 1
         try:
@@ -56,28 +56,28 @@ class Feeds:
                 feed.end()
 
     def stop(self) -> None:
-        """All subscriptions end now, and none begins."""
+        """End all subscriptions and accept no new ones."""
         self.stopping = True
         for feed in list(self._feeds.values()):
             feed.end()
 
-    def _feed(self, name: str, asked: int | None) -> Feed:
-        feed = self._feeds.get((name, asked))
+    def _feed(self, name: str, requested_version: int | None) -> Feed:
+        feed = self._feeds.get((name, requested_version))
         if feed is None or feed.over:
-            feed = self._feeds[name, asked] = Feed(self._stores, name, asked)
+            feed = self._feeds[name, requested_version] = Feed(self._stores, name, requested_version)
         return feed
 
 
 class Feed:
-    """The changes of one version of one endpoint, as they come."""
+    """The changes of one version of one endpoint, as they happen."""
 
-    def __init__(self, stores: Stores, name: str, asked: int | None) -> None:
-        self._stores, self._name, self._asked = stores, name, asked
-        with self.view() as view:
-            self.endpoint = view.endpoint
-            self.version = view.version
+    def __init__(self, stores: Stores, name: str, requested_version: int | None) -> None:
+        self._stores, self._name, self._requested_version = stores, name, requested_version
+        with self.transaction() as transaction:
+            self.endpoint = transaction.endpoint
+            self.version = transaction.version
         self.moved_to: int | None = None
-        """The version of the endpoint that is served instead of this one."""
+        """The version of the endpoint that replaced this one."""
         self.subscribers = 0
         self._recent: list[StoreEvent] = []
         loop = asyncio.get_running_loop()
@@ -86,63 +86,62 @@ class Feed:
 
     @property
     def over(self) -> bool:
-        """Whether nothing will come from it any more."""
+        """Whether it has ended."""
         return self._task.done() or self._task.cancelling() > 0
 
     @contextmanager
-    def view(self) -> Iterator[ReadTransaction]:
-        """One moment of the store."""
-        with self._stores.view(self._name, self._asked) as view:
-            yield view
+    def transaction(self) -> Iterator[ReadTransaction]:
+        """A read transaction of the store."""
+        with self._stores.transaction(self._name, self._requested_version) as transaction:
+            yield transaction
 
     def after(self, version: int, limit: int = _AT_ONCE) -> StoreEvents:
-        """The changes after one: from those that are kept here, else from the store."""
+        """The changes after a version: from the cache, or else from the store."""
         if version >= self.version:
             return StoreEvents(0, [])
         if self._recent and self._recent[0].version <= version + 1:
             begin = version + 1 - self._recent[0].version
             return StoreEvents(self._recent[0].version, list(islice(self._recent, begin, begin + limit)))
-        with self.view() as view:
-            if view.endpoint.version != self.endpoint.version:  # the next look will notice, and say so
+        with self.transaction() as transaction:
+            if transaction.endpoint.version != self.endpoint.version:  # the next poll detects it and ends the feed
                 return StoreEvents(0, [])
-            return view.events(version, limit)
+            return transaction.events(version, limit)
 
     async def news(self, seconds: float) -> None:
-        """Wait for the next change, but not longer than this."""
+        """Wait for the next change, but at most this long."""
         await asyncio.wait([self._next], timeout=seconds)
 
     def end(self) -> None:
-        """Look no more."""
         self._task.cancel()
         self._wake()
 
     async def _follow(self) -> None:
         while self.moved_to is None:
             try:
-                more = self._look()
-            except RequestError as error:  # the store is being built anew; subscribers wait with us
+                more = self._poll()
+            except RequestError as error:  # the store is being rebuilt; subscribers wait for it
                 more = False
                 if error.status != 503:
-                    _LOG.info("no changes of '%s' for now: %s", self._name, error.message)
+                    _LOG.info("changes of '%s' are not available: %s", self._name, error.message)
             except Exception:
                 more = False
-                _LOG.exception("the changes of '%s' cannot be read for now", self._name)
-            await asyncio.sleep(0 if more else _LOOK_SECONDS)
+                _LOG.exception("the changes of '%s' cannot be read", self._name)
+            await asyncio.sleep(0 if more else _POLL_SECONDS)
 
-    def _look(self) -> bool:
-        """Take in what is new; whether there is more."""
-        with self.view() as view:
-            if view.endpoint.version != self.endpoint.version:
-                self.moved_to = view.endpoint.version
+    def _poll(self) -> bool:
+        """Read new changes; returns whether there are more."""
+        with self.transaction() as transaction:
+            if transaction.endpoint.version != self.endpoint.version:
+                self.moved_to = transaction.endpoint.version
                 self._wake()
                 return False
-            newest = view.version
+            newest = transaction.version
             if newest <= self.version:
                 return False
-            found = view.events(self.version, _AT_ONCE)
-        events = found.events
+            new = transaction.events(self.version, _AT_ONCE)
+        events = new.events
         contiguous = bool(events) and events[0].version == self.version + 1
-        self._recent = [*(self._recent if contiguous else ()), *events][-_KEPT:]
+        self._recent = [*(self._recent if contiguous else ()), *events][-_CACHED:]
         self.version = events[-1].version if events else newest
         self._wake()
         return self.version < newest
@@ -154,10 +153,9 @@ class Feed:
 
 
 def stopped() -> RequestError:
-    """The process is about to end."""
-    return RequestError("stopping", "this node is stopping", status=503, hint="go on from the last event elsewhere")
+    return RequestError("stopping", "this node is stopping", status=503, hint="resume from the last event elsewhere")
 
 
 def unavailable(error: RequestError) -> bool:
-    """Whether it is worth waiting for the error to go away."""
+    """Whether the error is temporary, so that a retry makes sense."""
     return error.status == 503 and error.code != "stopping"

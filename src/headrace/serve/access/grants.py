@@ -1,4 +1,4 @@
-"""What a caller may do: scopes, what it may see of which endpoints, and which tables it may write."""
+"""What a token allows: scopes, endpoints with their row filters, tables. `access.py` applies the row filters."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ _WHOLE = Access()
 
 @dataclass(frozen=True, eq=False)
 class Grant:
-    """What one token allows. `admin` includes the other scopes, but shows no more endpoints."""
+    """What one token allows. `admin` includes the other scopes, but no further endpoints."""
 
     name: str
     scopes: frozenset[str]
     endpoints: Mapping[str, Access] | None = None
-    """None: all of them, whole."""
+    """Per endpoint the visible columns and the row filter; None: all endpoints without restriction."""
     tables: frozenset[str] | None = None
-    """Tables that may be written, with the scope for it; None: all."""
+    """Tables and streams that the token may write, with the scope `write`; None: all."""
     limit: float | None = None
     """Requests per second."""
     limited_as: str = ""
-    """Who shares that limit."""
-    kept: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What was worked out for this grant, forgotten with it."""
+    """The name under which requests are counted for the limit."""
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    """The EndpointAccess objects of this grant, by endpoint name."""
 
     def allows(self, scope: str) -> bool:
-        """Whether it has that scope."""
         return scope in self.scopes or "admin" in self.scopes
 
     def check(self, scope: str) -> None:
-        """A RequestError unless it has that scope."""
+        """RequestError unless the token has the scope."""
         if not self.allows(scope):
             raise RequestError(
                 "wrong-scope",
@@ -45,9 +44,8 @@ class Grant:
             )
 
     def may(self, endpoint: str) -> Access | None:
-        """What it may see of an endpoint; None: nothing."""
+        """What the token may see of an endpoint; None: nothing."""
         return _WHOLE if self.endpoints is None else self.endpoints.get(endpoint)
 
     def may_write(self, table: str) -> bool:
-        """Whether it may write a table."""
         return self.allows("write") and (self.tables is None or table in self.tables)

@@ -1,4 +1,4 @@
-"""Making tokens: what `headrace token create` gives, and what any issuer with the same key could."""
+"""Creates tokens for `headrace token create`. Any issuer with the same key can create equivalent ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY_BYTES = 32
 
 
 def new_api_key() -> tuple[str, str]:
-    """A key nobody can guess, and its SHA-256 for the project file."""
+    """A random API key, and its SHA-256 for the project file."""
     key = f"hr_{secrets.token_urlsafe(_KEY_BYTES)}"
     return key, hashlib.sha256(key.encode()).hexdigest()
 
@@ -36,17 +36,17 @@ def signed(
     expires: timedelta,
     private_key: Path | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """A token with these claims, and all claims that are in it. It is checked as a server would."""
+    """A token with these claims, and all its claims. The token is verified as a server would verify it."""
     spec = auth.jwt
     if spec is None:
         raise ProjectError(
             "no-jwt",
-            "the project has no key that tokens are signed with",
-            hint='set serve.auth.jwt.secret, as in secret: "${secret:SERVE_SECRET}" (32 characters or more), or make '
+            "the project has no key to sign tokens with",
+            hint='set serve.auth.jwt.secret, as in secret: "${secret:SERVE_SECRET}" (32 characters or more), or create '
             "an API key: headrace token create --api-key",
         )
     issued = int(now.timestamp())
-    whole = {
+    all_claims = {
         "aud": spec.audience or project,
         **({"iss": spec.issuer} if spec.issuer is not None else {}),
         "iat": issued,
@@ -54,20 +54,20 @@ def signed(
         **claims,
     }
     key, algorithm = _signing_key(spec, private_key)
-    token = jwt.encode(whole, key, algorithm)
+    token = jwt.encode(all_claims, key, algorithm)
     _check(Tokens(spec, project, root), token)
-    return token, whole
+    return token, all_claims
 
 
 def claims_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims of a token, whether or not it holds."""
+    """The header and the claims of a token, without verification."""
     try:
-        found = jwt.decode_complete(token, options={"verify_signature": False})
+        decoded = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise ProjectError(
-            "bad-token", "this is no signed token", hint="an API key says nothing; what it allows is in headrace.yaml"
+            "bad-token", "this is not a signed token", hint="headrace.yaml says what an API key allows"
         ) from None
-    return found["header"], found["payload"]
+    return decoded["header"], decoded["payload"]
 
 
 def _check(tokens: Tokens, token: str) -> None:
@@ -75,7 +75,7 @@ def _check(tokens: Tokens, token: str) -> None:
         tokens.verified(token)
     except RequestError as error:
         raise ProjectError(
-            "key-mismatch", f"servers would refuse this token: {error.message}", hint="does the key fit the public one?"
+            "key-mismatch", f"servers would reject this token: {error.message}", hint="check that the key pair matches"
         ) from None
 
 
@@ -91,7 +91,7 @@ def _signing_key(spec: Jwt, private_key: Path | None) -> tuple[Any, str]:
     try:
         key = load_pem_private_key(private_key.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no private key in PEM form without password"
+        reason = error.strerror if isinstance(error, OSError) else "it is not an unencrypted private key in PEM form"
         raise ProjectError("bad-private-key", f"{private_key} cannot be used: {reason}") from None
     match key:
         case rsa.RSAPrivateKey():
@@ -100,4 +100,4 @@ def _signing_key(spec: Jwt, private_key: Path | None) -> tuple[Any, str]:
             return key, "ES256"
         case ed25519.Ed25519PrivateKey():
             return key, "EdDSA"
-    raise ProjectError("bad-private-key", f"{private_key} is a key of another kind: {type(key).__name__}")
+    raise ProjectError("bad-private-key", f"{private_key} has an unsupported type: {type(key).__name__}")

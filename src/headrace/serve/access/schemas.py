@@ -20,7 +20,7 @@ _LOCAL_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3
 
 
 def row_schema(endpoint: Endpoint) -> Schema:
-    """What a row of an endpoint looks like."""
+    """The schema of a row of an endpoint."""
     properties = {
         field.name: column_schema(field, nullable=field.name not in endpoint.key) for field in endpoint.columns
     }
@@ -34,7 +34,7 @@ def row_schema(endpoint: Endpoint) -> Schema:
 
 
 def changes_schema(shape: TableShape) -> Schema:
-    """What may be pushed to a table: one change, or several."""
+    """The schema of changes pushed to a table: one change, or several."""
     columns = {field.name: column_schema(field, nullable=field.name not in shape.key) for field in shape.columns}
     row = {
         "type": "object",
@@ -48,7 +48,7 @@ def changes_schema(shape: TableShape) -> Schema:
         "properties": {
             "op": {"enum": ["insert", "update", "upsert", "delete"]},
             "row": row,
-            "id": {"type": "string", "minLength": 1, "maxLength": 255, "description": "Sent again, it is passed over."},
+            "id": {"type": "string", "minLength": 1, "maxLength": 255, "description": "A repeated id is ignored."},
         },
         "required": ["op", "row"],
         "additionalProperties": False,
@@ -63,13 +63,13 @@ def changes_schema(shape: TableShape) -> Schema:
 
 
 def column_schema(field: pa.Field, *, nullable: bool = True) -> Schema:
-    """What the values of a column look like."""
-    found = value_schema(field.type)
-    return {**(_or_null(found) if nullable else found), _TYPE: ddl_type(field.type)}
+    """The schema of the values of a column."""
+    schema = value_schema(field.type)
+    return {**(_or_null(schema) if nullable else schema), _TYPE: ddl_type(field.type)}
 
 
 def value_schema(kind: pa.DataType) -> Schema:
-    """What the values of a type look like, other than null."""
+    """The schema of the values of a type, without null."""
     types = pa.types
     if types.is_boolean(kind):
         return {"type": "boolean"}
@@ -89,21 +89,21 @@ def value_schema(kind: pa.DataType) -> Schema:
 
 
 def filter_schema(endpoint: Endpoint, name: str) -> Schema:
-    """What `$filter` takes; `name` is where this very schema is found."""
-    one = {"$ref": f"#/components/schemas/{name}"}
-    several = {"type": "array", "items": one, "minItems": 2}
+    """The schema of `$filter`; `name` is the component name of this schema."""
+    reference = {"$ref": f"#/components/schemas/{name}"}
+    several = {"type": "array", "items": reference, "minItems": 2}
     columns = {field.name: _condition(field) for field in endpoint.columns}
     deep = any(pa.types.is_nested(field.type) for field in endpoint.columns)
     return {
         "type": "object",
-        "description": "Conditions on columns; several are met together. Fields within a column: `column.field`.",
-        "properties": {**columns, "$and": several, "$or": several, "$not": one},
+        "description": "Conditions on columns; all must match. Fields within a column: `column.field`.",
+        "properties": {**columns, "$and": several, "$or": several, "$not": reference},
         "additionalProperties": {} if deep else False,
     }
 
 
 def query_schema(endpoint: Endpoint, filter_name: str, page: int | None) -> Schema:
-    """What a query or a count takes; a count has no `page`."""
+    """The schema of a query, or of a count, which has no `page`."""
     orders = {field.name: {"enum": ["asc", "desc"]} for field in endpoint.columns}
     limit: Schema = {"type": "integer", "minimum": 0}
     if page is not None:
@@ -115,7 +115,7 @@ def query_schema(endpoint: Endpoint, filter_name: str, page: int | None) -> Sche
             "$order_by": {"type": "object", "properties": orders, "additionalProperties": False},
             "$limit": limit,
             "$skip": {"type": "integer", "minimum": 0},
-            "$after": {"type": "string", "description": "The cursor that came with the page before."},
+            "$after": {"type": "string", "description": "The cursor of the previous page."},
         },
         "additionalProperties": False,
     }
@@ -131,15 +131,15 @@ def _condition(field: pa.Field) -> Schema:
     if searched is not None:
         some = {"anyOf": [searched, {"type": "array", "items": searched}]}
         operators.update({"$contains": searched, "$matches_any": some, "$matches_all": some})
-    asked = {"type": "object", "properties": operators, "additionalProperties": False, "minProperties": 1}
+    condition = {"type": "object", "properties": operators, "additionalProperties": False, "minProperties": 1}
     within = pa.types.is_struct(kind) or pa.types.is_map(kind)
-    # behind a list there is always an operator; behind a struct or map there may be the names of its fields
+    # a list needs an operator; a struct or map can be followed by the names of its fields
     plain = [{"type": "null"}] if pa.types.is_nested(kind) else [value]
-    return {"anyOf": [*plain, asked, *([{"type": "object", "minProperties": 1}] if within else [])]}
+    return {"anyOf": [*plain, condition, *([{"type": "object", "minProperties": 1}] if within else [])]}
 
 
 def _searched(kind: pa.DataType) -> Schema | None:
-    """What can be looked for in values of a type: words of a text, values of a list."""
+    """What can be searched in values of a type: words of a text, values of a list."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return {"type": "string"}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -177,6 +177,6 @@ def _nested(kind: pa.DataType) -> Schema:
 
 
 def parameter_names(endpoint: Endpoint) -> list[str]:
-    """Names of the key's columns as parameters of an address."""
+    """Names of the key columns as URL parameters."""
     plain = re.compile(r"[A-Za-z0-9_.-]+")
     return [name if plain.fullmatch(name) else f"key{at}" for at, name in enumerate(endpoint.key, 1)]

@@ -1,6 +1,6 @@
-"""The stores that a process of a node reads from: always those that the applier points to.
+"""The stores that a process of a node reads: always those that the applier's pointers name. No row filter here.
 
-A store that is found to be damaged answers nothing from that moment on, here; the applier is told and builds it anew.
+A damaged store is not read again by this process; the applier is informed and rebuilds it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from headrace.serve.replica.pointers import Pointer, pointer_file, read_pointer,
 from headrace.store.endpoint.reader import ReadTransaction, StoreReader
 from headrace.store.lmdb.errors import StoreDamagedError
 
-_LOOK_SECONDS = 0.05
-"""How old the knowledge of which folder is served may be."""
+_CHECK_SECONDS = 0.05
+"""How long a pointer is used without reading its file again."""
 
 
 @dataclass
 class _SeenPointer:
-    """An endpoint's pointer as it was last looked at."""
+    """An endpoint's pointer as last read."""
 
     pointer: Pointer
     mark: tuple[int, int] | None
-    """The pointer file's inode and time of change: each write is a new file."""
+    """The inode and modification time of the pointer file: each write creates a new file."""
     until: float
 
 
 class Stores:
-    """All endpoints of one node, for readers. Safe for threads; one per process."""
+    """All endpoints of one node, for readers. Thread-safe; one per process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -44,60 +44,59 @@ class Stores:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """The endpoints that can be asked, or soon can be."""
-        found = {home.parent.name for home in self._settings.store.glob("*/current.json")}
-        return sorted(found | set(read_status(self._settings.store).endpoints) | set(self._settings.endpoints))
+        """The endpoints that are served, or soon will be."""
+        named = {home.parent.name for home in self._settings.store.glob("*/current.json")}
+        return sorted(named | set(read_status(self._settings.store).endpoints) | set(self._settings.endpoints))
 
     def versions(self, name: str) -> list[int]:
-        """The versions of an endpoint that can be asked for."""
+        """The available versions of an endpoint."""
         return sorted(self._pointer(name).folders)
 
     def served(self, name: str) -> int | None:
-        """The version that those get who name none; None while there is none that can answer."""
+        """The version served by default; None while no version can answer."""
         pointer = self._pointer(name)
         return None if pointer.folder(None) is None else pointer.version
 
     def reader(self, name: str, version: int | None = None) -> StoreReader:
-        """The reader of an endpoint; a RequestError when there is no such endpoint, or none that can answer now."""
+        """The reader of an endpoint; RequestError when the endpoint does not exist or cannot answer now."""
         folder = self._pointer(name).folder(version)
         if folder is None:
             raise self._absent(name, version)
-        found = self._readers.get((name, folder))
-        return self._open(name, folder) if found is None else found
+        reader = self._readers.get((name, folder))
+        return self._open(name, folder) if reader is None else reader
 
     @contextmanager
-    def view(self, name: str, version: int | None = None) -> Iterator[ReadTransaction]:
-        """One moment of an endpoint's rows."""
+    def transaction(self, name: str, version: int | None = None) -> Iterator[ReadTransaction]:
+        """A read transaction of the store of an endpoint."""
         reader = self.reader(name, version)
-        with self._guarded(name, reader), reader.view() as view:
-            yield view
+        with self._guarded(name, reader), reader.transaction() as transaction:
+            yield transaction
 
     @contextmanager
     def guard(self, name: str, version: int | None = None) -> Iterator[StoreReader]:
-        """The reader of an endpoint, for those who open views of their own: damage is told and answered for them."""
+        """The reader of an endpoint, for callers with their own transactions: damage is reported and translated."""
         reader = self.reader(name, version)
         with self._guarded(name, reader):
             yield reader
 
     def damaged(self, name: str, reader: StoreReader, damage: StoreDamagedError) -> RequestError:
-        """Answer no more from a store, and have it built anew; the error for whoever asked."""
+        """Stop reading a store and have it rebuilt; returns the error for the caller."""
         if reported_damage(reader.folder) is None:
             report_damage(reader.folder, str(damage))
         with self._lock:
-            mine = self._readers.pop((name, reader.folder.name), None)
+            own = self._readers.pop((name, reader.folder.name), None)
             self._seen.pop(name, None)
-        if mine is not None:
-            mine.close()
+        if own is not None:
+            own.close()
         return _hydrating(name)
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """What the applier says of each endpoint; those it has not met yet are hydrating."""
-        said = read_status(self._settings.store).endpoints
+        """The applier's status of each endpoint; endpoints that it does not know yet are hydrating."""
+        reported = read_status(self._settings.store).endpoints
         waiting = {"state": "hydrating", "error": None}
-        return {name: said.get(name, dict(waiting)) for name in self.names()}
+        return {name: reported.get(name, dict(waiting)) for name in self.names()}
 
     def close(self) -> None:
-        """Let go of all stores."""
         with self._lock:
             for reader in self._readers.values():
                 reader.close()
@@ -113,9 +112,9 @@ class Stores:
     def _open(self, name: str, folder: str) -> StoreReader:
         path = self._settings.store / name / folder
         with self._lock:
-            found = self._readers.get((name, folder))
-            if found is not None:
-                return found
+            opened = self._readers.get((name, folder))
+            if opened is not None:
+                return opened
             if reported_damage(path) is not None:
                 raise _hydrating(name)
             try:
@@ -123,7 +122,7 @@ class Stores:
             except StoreDamagedError as damage:
                 report_damage(path, str(damage))
                 raise _hydrating(name) from damage
-            except FileNotFoundError:  # put aside since the pointer was read
+            except FileNotFoundError:  # moved since the pointer was read
                 self._seen.pop(name, None)
                 raise _hydrating(name) from None
             return reader
@@ -137,15 +136,15 @@ class Stores:
         mark = _mark(home)
         if seen is None or mark != seen.mark:
             seen = self._seen[name] = _SeenPointer(read_pointer(home), mark, now)
-            self._let_go(name, set(seen.pointer.folders.values()))
-        seen.until = now + _LOOK_SECONDS
+            self._close_others(name, set(seen.pointer.folders.values()))
+        seen.until = now + _CHECK_SECONDS
         return seen.pointer
 
-    def _let_go(self, name: str, wanted: set[str]) -> None:
-        """Close what is no longer pointed to; its views end first."""
+    def _close_others(self, name: str, current: set[str]) -> None:
+        """Close readers of folders that the pointer no longer names; their open transactions end first."""
         with self._lock:
-            over = [key for key in self._readers if key[0] == name and key[1] not in wanted]
-            readers = [self._readers.pop(key) for key in over]
+            obsolete = [key for key in self._readers if key[0] == name and key[1] not in current]
+            readers = [self._readers.pop(key) for key in obsolete]
         for reader in readers:
             reader.close()
 
@@ -154,31 +153,34 @@ class Stores:
         if name not in known:
             return RequestError(
                 "unknown-endpoint",
-                f"there is no endpoint '{name}'",
+                f"unknown endpoint '{name}'",
                 status=404,
                 hint=did_you_mean(name, known, "endpoints"),
             )
         versions = self.versions(name)
         if version is not None and versions:
-            there = ", ".join(f"v{one}" for one in versions)
+            available = ", ".join(f"v{number}" for number in versions)
             return RequestError(
-                "unknown-endpoint", f"endpoint '{name}' has no version {version}", status=404, hint=f"there is: {there}"
+                "unknown-endpoint",
+                f"endpoint '{name}' has no version {version}",
+                status=404,
+                hint=f"available: {available}",
             )
         return _hydrating(name)
 
 
 def _mark(home: Path) -> tuple[int, int] | None:
     try:
-        found = pointer_file(home).stat()
+        stat = pointer_file(home).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _hydrating(name: str) -> RequestError:
     return RequestError(
         "hydrating",
-        f"endpoint '{name}' has no copy here that can answer yet",
+        f"endpoint '{name}' has no store on this node that can answer yet",
         status=503,
-        hint="ask again in a moment, or another node; /health says how far it is",
+        hint="retry in a moment, or use another node; /health reports the progress",
     )

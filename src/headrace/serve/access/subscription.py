@@ -1,8 +1,8 @@
-"""One subscription to the changes of an endpoint, as its caller sees them: the source for SSE, WebSocket and gRPC.
+"""One subscription to the changes of an endpoint, with the caller's row filter: the source of SSE, WebSocket and gRPC.
 
-Every change is given once and in order, or the subscriber is told which it missed. With a snapshot, the rows come
-first: in pieces, each of one moment of the store, so that none is held open for a slow reader. Changes to rows that
-were already given come between the pieces; changes to the others are in the pieces that follow.
+Every change is delivered once and in order, or the subscriber gets a gap. With a snapshot, the rows come first, in
+pieces of one read transaction each, so that no transaction stays open for a slow reader. Between the pieces come the
+changes of rows that were already delivered; the following pieces contain the changes of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve.access.access import Door
+from headrace.serve.access.access import EndpointAccess
 from headrace.serve.access.feeds import Feed, Feeds, stopped, unavailable
 from headrace.store.endpoint.reader import ReadTransaction, StoreEvent, StoreReader
 from headrace.store.query.filters import RowFilter
@@ -37,22 +37,22 @@ ItemType = Literal["insert", "update", "delete", "snapshot", "snapshot_end", "ga
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionItem:
-    """One thing to tell a subscriber."""
+    """One item for a subscriber."""
 
     type: ItemType
     token: str | None = None
-    """Where to go on later; None: not from here."""
+    """Where to resume; None: the subscriber cannot resume here."""
     row: bytes | None = None
-    """The row as it is, as JSON."""
+    """The new row, as JSON."""
     old: bytes | None = None
-    """The row as it was."""
+    """The old row, as JSON."""
     gap: tuple[str, str] | None = None
-    """The last change that was given, and the last that was missed."""
+    """The last change that was delivered, and the last that was missed."""
     version: int | None = None
-    """The endpoint's version that is served now."""
+    """The version of the endpoint that is served now."""
 
     def to_json(self) -> bytes:
-        """As SSE and WebSocket have it."""
+        """The form for SSE and WebSocket."""
         parts = [b'{"type":"%s"' % self.type.encode()]
         if self.token is not None:
             parts.append(b'"id":"%s"' % self.token.encode())
@@ -69,7 +69,7 @@ class SubscriptionItem:
 
 @dataclass(frozen=True)
 class SubscriptionRequest:
-    """What a subscriber asks for."""
+    """What a subscriber requests."""
 
     filter: Any = None
     types: frozenset[str] = frozenset(TYPES)
@@ -78,37 +78,41 @@ class SubscriptionRequest:
 
     @staticmethod
     def of(filter: Any, types: Iterable[str], snapshot: bool, after: str | None) -> SubscriptionRequest:
-        """Checked: types that there are, and a token that can be one."""
-        given = frozenset(types)
-        for name in sorted(given - set(TYPES)):
+        """Validate the types and the resume token."""
+        requested = frozenset(types)
+        for name in sorted(requested - set(TYPES)):
             raise RequestError(
-                "bad-event-type", f"no event is a '{name[:40]}'", hint=did_you_mean(name, TYPES, "types")
+                "bad-event-type", f"unknown event type '{name[:40]}'", hint=did_you_mean(name, TYPES, "types")
             )
         if after and _TOKEN.fullmatch(after) is None:
             raise RequestError(
                 "bad-resume-token",
                 f"'{after[:40]}' is not the id of an event",
-                hint="give the id of the last one taken",
+                hint="pass the id of the last event received",
             )
-        return SubscriptionRequest(filter, given or frozenset(TYPES), snapshot, after or None)
+        return SubscriptionRequest(filter, requested or frozenset(TYPES), snapshot, after or None)
 
 
 class Subscription:
-    """Gives the items of one subscriber. `again` opens its door anew: what it may see can end while it listens."""
+    """Yields the items of one subscriber. `reopen` opens the endpoint again: access can be revoked meanwhile."""
 
     def __init__(
-        self, feeds: Feeds, again: Callable[[], Door], wanted: SubscriptionRequest, heartbeat: float = HEARTBEAT_SECONDS
+        self,
+        feeds: Feeds,
+        reopen: Callable[[], EndpointAccess],
+        request: SubscriptionRequest,
+        heartbeat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self._feeds, self._again, self._wanted, self._heartbeat = feeds, again, wanted, heartbeat
-        self.door = again()
-        self._filter: RowFilter | None = self.door.filter(wanted.filter)
+        self._feeds, self._reopen, self._request, self._heartbeat = feeds, reopen, request, heartbeat
+        self.access = reopen()
+        self._filter: RowFilter | None = self.access.filter(request.filter)
         self._due = 0.0
         self._feed: Feed
 
     async def items(self) -> AsyncGenerator[list[SubscriptionItem], None]:
-        """What happens, some at a time, until the endpoint's version changes. A RequestError: why it ended before."""
-        endpoint = self.door.endpoint
-        with self._feeds.join(endpoint.name, self.door.asked) as self._feed:
+        """Batches of items, until the endpoint's version changes. RequestError: why the subscription ended early."""
+        endpoint = self.access.endpoint
+        with self._feeds.join(endpoint.name, self.access.requested_version) as self._feed:
             position, missed = self._begin()
             if missed is not None:
                 yield [missed]
@@ -123,60 +127,60 @@ class Subscription:
                 yield items
 
     def _begin(self) -> tuple[int | None, SubscriptionItem | None]:
-        """Where to begin, None with a snapshot; and what was missed, if the token is of another version."""
-        wanted, feed = self._wanted, self._feed
-        fresh = None if wanted.snapshot else feed.version
-        token = None if wanted.after is None else _TOKEN.fullmatch(wanted.after)
+        """Where to begin, None with a snapshot; and a gap, if the token is of another version."""
+        request, feed = self._request, self._feed
+        fresh = None if request.snapshot else feed.version
+        token = None if request.after is None else _TOKEN.fullmatch(request.after)
         if token is None:
             return fresh, None
         if int(token[1]) == feed.endpoint.version:
             return int(token[2]), None
-        return fresh, SubscriptionItem("gap", None, gap=(str(wanted.after), self._token(feed.version)))
+        return fresh, SubscriptionItem("gap", None, gap=(str(request.after), self._token(feed.version)))
 
     async def _changes(self, position: int) -> AsyncIterator[list[SubscriptionItem]]:
         feed = self._feed
         while feed.moved_to is None:
-            self._check_end()
+            self._check_stopping()
             try:
-                found = feed.after(position)
+                batch = feed.after(position)
             except RequestError as error:
                 if not unavailable(error):
                     raise
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            if found.first_kept > position + 1:
-                missed = found.first_kept - 1
+            if batch.first_kept > position + 1:
+                missed = batch.first_kept - 1
                 gap = (self._token(position), self._token(missed))
                 position = missed
-                yield [SubscriptionItem("gap", None if self._wanted.snapshot else self._token(missed), gap=gap)]
-                if self._wanted.snapshot:
+                yield [SubscriptionItem("gap", None if self._request.snapshot else self._token(missed), gap=gap)]
+                if self._request.snapshot:
                     async for items, at in self._snapshot():
                         yield items
                         position = at
                 continue
-            items = self._shown(found.events)
-            if found.events:
-                position = found.events[-1].version
+            items = self._shown(batch.events)
+            if batch.events:
+                position = batch.events[-1].version
             if items:
                 yield items
-            elif found.events:  # nothing to tell of many changes must not keep others waiting
+            elif batch.events:  # many changes without items must not block the event loop
                 await asyncio.sleep(0)
             if time.monotonic() >= self._due:
                 self._beat()
                 yield [SubscriptionItem("heartbeat", self._token(position))]
-            if not found.events:
+            if not batch.events:
                 await feed.news(max(0.0, self._due - time.monotonic()))
         yield [SubscriptionItem("version", version=feed.moved_to)]
 
-    def _check_end(self) -> None:
+    def _check_stopping(self) -> None:
         if self._feeds.stopping:
             raise stopped()
 
     def _beat(self) -> None:
-        """A heartbeat is due later; and what the caller may see is looked at again."""
+        """Schedule the next heartbeat and check whether the caller still has access."""
         self._due = time.monotonic() + self._heartbeat
         try:
-            self._again()
+            self._reopen()
         except RequestError as error:
             if error.status in (401, 403, 404):
                 raise
@@ -184,25 +188,25 @@ class Subscription:
     def _shown(self, events: Sequence[StoreEvent], *, numbered: bool = True) -> list[SubscriptionItem]:
         items = []
         for event in events:
-            seen = self.door.event(event, self._filter)
-            if seen is not None and _OPS[seen.op] in self._wanted.types:
-                token = self._token(seen.version) if numbered else None
-                items.append(SubscriptionItem(_OPS[seen.op], token, seen.new, seen.old))
+            visible = self.access.event(event, self._filter)
+            if visible is not None and _OPS[visible.op] in self._request.types:
+                token = self._token(visible.version) if numbered else None
+                items.append(SubscriptionItem(_OPS[visible.op], token, visible.new, visible.old))
         return items
 
     async def _snapshot(self) -> AsyncIterator[tuple[list[SubscriptionItem], int]]:
-        """All rows, with the changes that come meanwhile to those given before; each time the version this is as of."""
+        """All rows, and the changes meanwhile of rows already delivered; each with the version of the store."""
         last: bytes | None = None
         at: int | None = None
         while True:
-            self._check_end()
+            self._check_stopping()
             piece = self._next_piece(last, at)
             if self._feed.moved_to is not None:
                 return
             if piece is None:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            if piece.first_kept > piece.since + 1:  # too slow even for the ring: begin again
+            if piece.first_kept > piece.since + 1:  # the ring has already dropped changes: restart the snapshot
                 yield (
                     [SubscriptionItem("gap", None, gap=(self._token(piece.since), self._token(piece.first_kept - 1)))],
                     piece.at,
@@ -211,8 +215,8 @@ class Subscription:
                 continue
             items = self._shown(piece.changes, numbered=False)
             rows = (StoreEvent(row.version, Op.INSERT, row.key, row.json, None) for row in piece.rows)
-            seen = (self.door.event(row, self._filter) for row in rows)
-            items += [SubscriptionItem("snapshot", None, row.new) for row in seen if row is not None]
+            visible = (self.access.event(row, self._filter) for row in rows)
+            items += [SubscriptionItem("snapshot", None, row.new) for row in visible if row is not None]
             last, at = piece.last, piece.at
             if piece.over:
                 yield [*items, SubscriptionItem("snapshot_end", self._token(at))], at
@@ -221,13 +225,13 @@ class Subscription:
             await asyncio.sleep(0)
 
     def _next_piece(self, last: bytes | None, at: int | None) -> _Piece | None:
-        """None: the store is being built anew, or is not yet where it was."""
+        """None: the store is being rebuilt, or has not caught up with the previous piece."""
         try:
-            with self._feed.view() as view:
-                if view.endpoint.version != self._feed.endpoint.version:
-                    self._feed.moved_to = view.endpoint.version
+            with self._feed.transaction() as transaction:
+                if transaction.endpoint.version != self._feed.endpoint.version:
+                    self._feed.moved_to = transaction.endpoint.version
                     return None
-                return _piece(view, last, at) if at is None or at <= view.version else None
+                return _piece(transaction, last, at) if at is None or at <= transaction.version else None
         except RequestError as error:
             if unavailable(error):
                 return None
@@ -239,7 +243,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows of a snapshot, and the changes since the last piece to rows that were given."""
+    """Some rows of a snapshot, and the changes since the last piece of rows already delivered."""
 
     since: int
     first_kept: int
@@ -250,22 +254,22 @@ class _Piece:
     over: bool
 
 
-def _piece(view: ReadTransaction, last: bytes | None, at: int | None) -> _Piece:
-    now = view.version
+def _piece(transaction: ReadTransaction, last: bytes | None, at: int | None) -> _Piece:
+    now = transaction.version
     since = now if at is None else at
-    found = view.events(since, _PIECE) if since < now else None
-    events = [] if found is None else found.events
-    first_kept = 0 if found is None else found.first_kept
-    changes = [] if last is None else list(_given(view.reader, events, last))
+    batch = transaction.events(since, _PIECE) if since < now else None
+    events = [] if batch is None else batch.events
+    first_kept = 0 if batch is None else batch.first_kept
+    changes = [] if last is None else list(_up_to(transaction.reader, events, last))
     reached = events[-1].version if events else now
-    if reached < now or first_kept > since + 1:  # rows are read where all changes before are known
+    if reached < now or first_kept > since + 1:  # read rows only when all changes before them are known
         return _Piece(since, first_kept, changes, [], last, reached, False)
-    rows = list(islice(view.scan(last), _PIECE))
+    rows = list(islice(transaction.scan(last), _PIECE))
     return _Piece(since, first_kept, changes, rows, rows[-1].key if rows else last, now, len(rows) < _PIECE)
 
 
-def _given(reader: StoreReader, events: Iterable[StoreEvent], last: bytes) -> Iterable[StoreEvent]:
-    """The part of changes that is about rows up to a key: a row may move across it."""
+def _up_to(reader: StoreReader, events: Iterable[StoreEvent], last: bytes) -> Iterable[StoreEvent]:
+    """The part of the changes that concerns rows up to a key: a row may move across it."""
     for event in events:
         new = event.new is not None and event.key <= last
         old = event.old is not None and _old_key(reader, event) <= last

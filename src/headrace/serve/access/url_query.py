@@ -1,4 +1,4 @@
-"""Queries in addresses: `/films?year=1999&$order_by=-rating&$limit=10` means the same as a query in JSON."""
+"""Queries in URLs: `/films?year=1999&$order_by=-rating&$limit=10` equals a query in JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.core.endpoints import Endpoint
 from headrace.core.errors import RequestError, did_you_mean
 from headrace.serve.access.url_values import json_value
 
-_WORDS = ("$filter", "$order_by", "$limit", "$skip", "$after")
+_KEYWORDS = ("$filter", "$order_by", "$limit", "$skip", "$after")
 
 
 def query_of(parameters: Sequence[tuple[str, str]], endpoint: Endpoint) -> dict[str, Any]:
-    """The query that parameters mean. A column's own name always means the column; `limit` alone does for `$limit`."""
-    found: dict[str, Any] = {}
+    """Parse URL parameters into a query. The name of a column always means the column; `limit` works as `$limit`."""
+    query: dict[str, Any] = {}
     values: dict[str, list[Any]] = {}
     columns = set(endpoint.columns.names)
     for name, text in parameters:
@@ -24,23 +24,25 @@ def query_of(parameters: Sequence[tuple[str, str]], endpoint: Endpoint) -> dict[
             values.setdefault(name, []).append(json_value(text, endpoint.columns.field(name)))
             continue
         word = name if name.startswith("$") else f"${name}"
-        if word not in _WORDS:
-            hint = did_you_mean(name, [*columns, *_WORDS], "parameters")
-            raise RequestError("unknown-column", f"there is no column '{name[:60]}' in '{endpoint.name}'", hint=hint)
-        if word in found:
-            raise RequestError("bad-parameter", f"{word} is there twice", hint="leave one out")
-        found[word] = _word(word, text)
+        if word not in _KEYWORDS:
+            hint = did_you_mean(name, [*columns, *_KEYWORDS], "parameters")
+            raise RequestError("unknown-column", f"'{endpoint.name}' has no column '{name[:60]}'", hint=hint)
+        if word in query:
+            raise RequestError("bad-parameter", f"{word} is given twice", hint="remove one")
+        query[word] = _parameter(word, text)
     if values:
-        own = {name: {"$in": given} if len(given) > 1 else {"$eq": given[0]} for name, given in values.items()}
-        found["$filter"] = {"$and": [own, found["$filter"]]} if "$filter" in found else own
-    return found
+        own = {name: {"$in": several} if len(several) > 1 else {"$eq": several[0]} for name, several in values.items()}
+        query["$filter"] = {"$and": [own, query["$filter"]]} if "$filter" in query else own
+    return query
 
 
-def _word(word: str, text: str) -> Any:
+def _parameter(word: str, text: str) -> Any:
     match word:
         case "$limit" | "$skip":
             if not text.isascii() or not text.isdigit() or len(text) > 18:
-                raise RequestError("bad-parameter", f"{word} is a whole number, 0 or greater", hint=f"as in {word}=20")
+                raise RequestError(
+                    "bad-parameter", f"{word} must be a whole number, 0 or greater", hint=f"example: {word}=20"
+                )
             return int(text)
         case "$filter":
             return _json(word, text)
@@ -50,14 +52,14 @@ def _word(word: str, text: str) -> Any:
 
 
 def _orders(text: str) -> Any:
-    """`-year,title`, as a query has it."""
-    terms = [one.strip() for one in text.split(",") if one.strip()]
-    return [{one.removeprefix("-"): "desc" if one.startswith("-") else "asc"} for one in terms] or {}
+    """Parse `-year,title`."""
+    terms = [term.strip() for term in text.split(",") if term.strip()]
+    return [{term.removeprefix("-"): "desc" if term.startswith("-") else "asc"} for term in terms] or {}
 
 
 def _json(word: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError):
-        hint = 'as in $filter={"year": {"$gt": 1999}}, percent-encoded'
+        hint = 'example: $filter={"year": {"$gt": 1999}}, percent-encoded'
         raise RequestError("bad-parameter", f"{word} is not JSON", hint=hint) from None

@@ -1,4 +1,4 @@
-"""Values in addresses: `/films/42`, `/visits/7,2026-01-31`, `/films?year=1999`."""
+"""Values in URLs: `/films/42`, `/visits/7,2026-01-31`, `/films?year=1999`."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from headrace.store.rows.values import NAN, kind_of
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _SHORT = 18
-"""Digits of a number that surely fits 64 bits."""
+"""Digits of a number that always fits 64 bits."""
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def decoded(part: bytes) -> str:
-    """A part of an address as text."""
+    """A percent-encoded part of a URL as text."""
     try:
         return unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
-        raise RequestError("bad-address", "the address is not UTF-8 text", hint="percent-encode UTF-8") from None
+        raise RequestError("bad-address", "the URL is not UTF-8 text", hint="percent-encode UTF-8") from None
 
 
 @lru_cache(maxsize=1024)
 def endpoint_name(part: bytes) -> str:
-    """The first part of an address: the name of an endpoint, if there is one of that name."""
+    """The first segment of a path: the name of an endpoint, if it exists."""
     return decoded(part)
 
 
 def key_parts(raw: bytes, endpoint: Endpoint) -> list[str]:
-    """The parts of a key in an address. A key of one column is taken whole, with slashes and commas."""
+    """The parts of a key in a URL. A key of one column includes slashes and commas."""
     parts = [raw] if len(endpoint.key) <= 1 else raw.split(b",")
     if endpoint.key and len(parts) != len(endpoint.key):
         raise RequestError(
@@ -52,7 +52,7 @@ def key_parts(raw: bytes, endpoint: Endpoint) -> list[str]:
 
 
 class KeyReader:
-    """Reads keys of one endpoint from addresses."""
+    """Reads keys of one endpoint from URLs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -60,13 +60,13 @@ class KeyReader:
         self._number = len(self._fields) == 1 and self._fields[0].type == pa.int64()
 
     def raw(self, raw: bytes) -> list[Any]:
-        """The values in the last part of an address."""
+        """The key values from the last segment of a path."""
         if self._number and len(raw) <= _SHORT and raw.isdigit():
             return [int(raw)]
         return self.texts(key_parts(raw, self._endpoint))
 
     def texts(self, parts: Sequence[str]) -> list[Any]:
-        """The values that texts stand for, one for each column of the key."""
+        """The key values from texts, one for each key column."""
         pairs = zip(parts, self._fields, strict=True)
         return [_typed(json_value(text, field, "bad-key"), text, field) for text, field in pairs]
 
@@ -74,16 +74,16 @@ class KeyReader:
 def _typed(value: Any, text: str, field: pa.Field) -> Any:
     kind = kind_of(field.type)
     try:
-        taken = kind.take(value)
+        parsed = kind.parse(value)
     except ValueError:
-        return _wrong(text, field, "bad-key", kind.wanted)
+        return _wrong(text, field, "bad-key", kind.expected)
     if pa.types.is_nested(field.type):
         return typed(field.type)(value)
-    return math.nan if taken is NAN else taken
+    return math.nan if parsed is NAN else parsed
 
 
 def json_value(text: str, field: pa.Field, code: str = "bad-value") -> Any:
-    """A value of a column, as it would stand in a JSON filter."""
+    """A value of a column, in the form of a JSON filter."""
     types, kind = pa.types, field.type
     if types.is_boolean(kind):
         return _boolean(text, field, code)
@@ -115,5 +115,5 @@ def _nested(text: str, field: pa.Field, code: str) -> Any:
 
 
 def _wrong(text: str, field: pa.Field, code: str, expected: str) -> Any:
-    found = text if len(text) <= 40 else f"{text[:40]}…"
-    raise RequestError(code, f"'{found}' is no value of '{field.name}'", hint=f"it must be {expected}")
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    raise RequestError(code, f"'{shown}' is not a value of '{field.name}'", hint=f"it must be {expected}")

@@ -1,7 +1,7 @@
-"""What a node's processes count, and how `/metrics` says it.
+"""The metrics of a node's processes, and their form at `/metrics`.
 
-Each process counts for itself and writes its numbers down every second; whichever is asked adds up all files. The file
-of a process that has ended stays until the node starts again, so that no counter ever goes back.
+Each process counts its own requests and writes its numbers to a file every second; the process that answers `/metrics`
+adds up all files. The file of an ended process stays until the node restarts, so that no counter ever decreases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENDPOINT_ROWS = SERVE.gauge("headrace_endpoint_rows", "Rows of the version that
 
 
 class Meters:
-    """The numbers of one process of a node."""
+    """The metrics of one process of a node."""
 
     def __init__(self, store: Path | None = None) -> None:
         self._requests: Counter[tuple[str, str, str, int]] = Counter()
@@ -49,7 +49,6 @@ class Meters:
         self._name = f"{os.getpid()}-{time.time_ns()}.json"
 
     def count(self, surface: str, route: str, endpoint: str, status: int, seconds: float) -> None:
-        """One request was answered."""
         self._requests[surface, route, endpoint, status] += 1
         times = self._times[surface, route]
         times[bisect_left(_BOUNDS, seconds)] += 1
@@ -57,18 +56,18 @@ class Meters:
         self._changed = True
 
     def subscribers(self, more: int) -> None:
-        """That many live subscriptions have begun, or ended if negative."""
+        """Add to the number of live subscriptions; negative when some ended."""
         self._subscribers += more
         self._changed = True
 
     def write(self) -> None:
-        """Let the other processes know."""
+        """Write the metrics for the other processes."""
         if self._folder is not None and self._changed:
             self._changed = False
             write_atomically(self._folder / self._name, json.dumps(self._document()).encode(), durable=False)
 
     def text(self, endpoints: Mapping[str, Mapping[str, Any]]) -> bytes:
-        """The numbers of all processes, and what is known of the endpoints, as Prometheus reads them."""
+        """The metrics of all processes and of the endpoints, in the format of Prometheus."""
         self._changed = True
         self.write()
         registry = CollectorRegistry()
@@ -90,7 +89,7 @@ class Meters:
 
 
 def forget(store: Path) -> None:
-    """Begin anew: for a node that starts, before its processes do."""
+    """Remove the metrics of earlier processes, before a node starts its own."""
     for file in (store / _FOLDER).glob("*.json"):
         file.unlink(missing_ok=True)
 
@@ -103,16 +102,16 @@ class _Page(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         yield self._times()
-        live = [one for one in self._documents if _lives(one["pid"])]
+        running = [document for document in self._documents if _is_running(document["pid"])]
         subscribers = _SUBSCRIBERS.family()
-        subscribers.add_metric([], sum(one["subscribers"] for one in live))
+        subscribers.add_metric([], sum(document["subscribers"] for document in running))
         yield subscribers
         yield from self._about_endpoints()
 
     def _requests(self) -> Iterator[Metric]:
         total: Counter[tuple[str, ...]] = Counter()
-        for one in self._documents:
-            for *labels, number in one["requests"]:
+        for document in self._documents:
+            for *labels, number in document["requests"]:
                 total[tuple(map(str, labels))] += number
         answered, limited = _REQUESTS.family(), _RATE_LIMITED.family()
         refused: Counter[str] = Counter()
@@ -126,22 +125,22 @@ class _Page(Collector):
 
     def _times(self) -> Metric:
         total: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0] * (len(_BOUNDS) + 2))
-        for one in self._documents:
-            for *labels, numbers in one["times"]:
-                known = total[tuple(labels)]
-                known[:] = [a + b for a, b in zip(known, numbers, strict=True)]
-        found = _REQUEST_SECONDS.family()
+        for document in self._documents:
+            for *labels, numbers in document["times"]:
+                sums = total[tuple(labels)]
+                sums[:] = [a + b for a, b in zip(sums, numbers, strict=True)]
+        histogram = _REQUEST_SECONDS.family()
         for labels, numbers in sorted(total.items()):
-            found.add_metric(labels, list(_cumulated(numbers[:-1])), sum_value=numbers[-1])
-        return found
+            histogram.add_metric(labels, list(_cumulated(numbers[:-1])), sum_value=numbers[-1])
+        return histogram
 
     def _about_endpoints(self) -> Iterator[Metric]:
         states, rows = _ENDPOINT_STATE.family(), _ENDPOINT_ROWS.family()
-        for name, said in sorted(self._endpoints.items()):
+        for name, status in sorted(self._endpoints.items()):
             for state in _STATES:
-                states.add_metric([name, state], float(said.get("state") == state))
-            if isinstance(said.get("rows"), int):
-                rows.add_metric([name], said["rows"])
+                states.add_metric([name, state], float(status.get("state") == state))
+            if isinstance(status.get("rows"), int):
+                rows.add_metric([name], status["rows"])
         yield states
         yield rows
 
@@ -153,7 +152,7 @@ def _cumulated(numbers: list[float]) -> Iterator[tuple[str, float]]:
         yield bound, total
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

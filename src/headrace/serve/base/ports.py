@@ -1,7 +1,7 @@
-"""Ports of a node: found, tried and held before its processes listen on them.
+"""Reserves the ports of a node before its processes listen on them.
 
-Several processes listen on one port (SO_REUSEPORT), so the operating system would let a second node share it in
-silence: whether the port is free is asked without that, first.
+Several processes listen on one port (SO_REUSEPORT), so the operating system would let a second node share the port
+silently. So the port is first bound without that option, to check that it is free.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from headrace.core.errors import Exit, ProjectError
 
 
 class Port:
-    """A port that is this node's: bound here, never listened on, so nobody else gets it while a process restarts."""
+    """A port reserved for this node: bound, never listened on, so that it stays reserved while a process restarts."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
         try:
-            self._held = _held(host, port)
+            self._held = _reserve(host, port)
         except OSError as error:
             raise ProjectError(
                 "port-taken",
-                f"port {port} of {host} is not to be had: {error.strerror or error}",
-                hint=f"stop what listens there, or choose another: --set {key}=PORT (0: any free one)",
+                f"port {port} of {host} is not available: {error.strerror or error}",
+                hint=f"stop the process that uses it, or choose another port: --set {key}=PORT (0: any free port)",
                 exit_code=Exit.CONFLICT,
             ) from error
         self.host = host
@@ -32,11 +32,11 @@ class Port:
 
     @property
     def address(self) -> str:
-        """As it stands in a URL."""
+        """The host and port, as in a URL."""
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.number}"
 
     def wait(self, seconds: float) -> bool:
-        """Whether a process listens there before the time is over."""
+        """Wait until a process listens on the port; False when none does in time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection((_reachable(self.host), self.number), timeout=1):
@@ -45,41 +45,40 @@ class Port:
         return False
 
     def close(self) -> None:
-        """Let go of it."""
         self._held.close()
 
 
 def shared(host: str, port: int) -> socket.socket:
-    """A socket at a port that other processes of the node have as well."""
-    # its connections may still be winding down when the next node comes, which must get the port nevertheless
-    return _bound(*_found(host, port), socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+    """A socket on a port that other processes of the node also use."""
+    # connections of a stopped node may still be closing when the next node starts; it must get the port nevertheless
+    return _bound(*_resolve(host, port), socket.SO_REUSEADDR, socket.SO_REUSEPORT)
 
 
-def _held(host: str, port: int) -> socket.socket:
-    family, address = _found(host, port)
-    # connections of a former node are no reason to refuse; one that listens, or holds the port, is still found
+def _reserve(host: str, port: int) -> socket.socket:
+    family, address = _resolve(host, port)
+    # SO_REUSEADDR ignores connections of an earlier node; a process that listens on or holds the port still conflicts
     with _bound(family, address, socket.SO_REUSEADDR) as alone:
         address = alone.getsockname()
     return _bound(family, address, socket.SO_REUSEPORT)
 
 
-def _found(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return family, address
 
 
 def _bound(family: socket.AddressFamily, address: Any, *options: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         for option in options:
-            made.setsockopt(socket.SOL_SOCKET, option, 1)
-        made.bind(address)
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
+        bound.bind(address)
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
 def _reachable(host: str) -> str:
-    """An address to knock at: one cannot connect to all of them."""
+    """An address to connect to: the wildcard address is not one."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104

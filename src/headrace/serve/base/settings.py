@@ -1,4 +1,4 @@
-"""What every process of a serve node knows: made anew in each of them from the project's files."""
+"""The settings of a serve node. Each of its processes builds them from the project's files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.core.capabilities import endpoint_of, lake_paths, sink_of_flow
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import StatePath, state_path
 from headrace.core.log_topics import LogTopics
@@ -21,36 +22,34 @@ from headrace.tables.push import PushTable
 
 @dataclass(frozen=True)
 class Settings:
-    """One node's view of a project: what it serves, from where, and how."""
+    """What a node serves, from where, and how."""
 
     project: str
-    """Its name."""
+    """The name of the project."""
     root: Path
-    """The folder of its files."""
+    """The folder of the project's files."""
     spec: ServeSpec
     log: StatePath
-    """Where the logs of all endpoints are."""
+    """The folder of the logs of all endpoints."""
     store: Path
-    """Where this node keeps its copies."""
+    """The folder of this node's stores."""
     snapshots: StatePath
     lakes: Mapping[str, str] = field(default_factory=dict)
     """Paths of the flows' lake tables, by flow."""
     topics: LogTopics | None = None
-    """Where changes are kept if not in files."""
+    """The topics of the logs, if they are not in files."""
     endpoints: tuple[str, ...] = ()
-    """Endpoints that the project's flows write, whether or not anything was written yet."""
+    """Endpoints of the project's flows, including those without data."""
     tables: Mapping[str, PushTable] = field(default_factory=dict)
-    """Tables that are pushed to."""
+    """Tables that callers push changes to."""
     streams: Mapping[str, HttpSource] = field(default_factory=dict)
-    """Streams that records are POSTed to."""
+    """Streams that callers POST records to."""
     dashboards: Mapping[str, DashboardSpec] = field(default_factory=dict)
-    """Pages of charts."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
-    """Hides secrets in what other systems said."""
+    """Hides secrets in messages of other systems."""
 
     @staticmethod
     def of(project: Project) -> Settings:
-        """The settings of a loaded project."""
         spec, context = project.spec.serve, project.context
         log = context.log_path
         return Settings(
@@ -71,57 +70,56 @@ class Settings:
 
     @property
     def logs(self) -> LogFolder:
-        """The logs themselves."""
         return LogFolder(self.log, self.topics)
 
     @staticmethod
     def here() -> Settings:
-        """Those of the node that this process belongs to."""
+        """The settings of the node that this process belongs to."""
         return ServeProjectRef.here().settings()
 
 
 @dataclass(frozen=True)
 class ServeProjectRef(project_ref.ProjectRef):
-    """Which project a node's processes serve."""
+    """The project that a node's processes serve."""
 
     def settings(self) -> Settings:
-        """The settings of that project, as its files are now."""
+        """The settings of the project, from the current files."""
         return Settings.of(self.project())
 
     def over(self, **values: object) -> ServeProjectRef:
-        """With these values of `serve:` laid over it."""
-        laid = (f"serve.{key}={json.dumps(value)}" for key, value in values.items())
-        return ServeProjectRef(self.path, self.profile, (*self.overrides, *laid))
+        """With these values of `serve:` as overrides."""
+        overrides = (f"serve.{key}={json.dumps(value)}" for key, value in values.items())
+        return ServeProjectRef(self.path, self.profile, (*self.overrides, *overrides))
 
 
 def _snapshots(project: Project, log: StatePath) -> StatePath:
-    given = project.spec.serve.snapshots.path
-    return log.parent / "snapshots" if given is None else state_path(project.context.path(given), project.context.store)
+    path = project.spec.serve.snapshots.path
+    return log.parent / "snapshots" if path is None else state_path(project.context.path(path), project.context.store)
 
 
-def _local(project: Project, given: str) -> Path:
-    if "://" in given:
+def _local(project: Project, folder: str) -> Path:
+    if "://" in folder:
         raise ProjectError(
             "store-place",
-            f"the store cannot be kept in '{given}'",
+            f"the store cannot be on an object store: '{folder}'",
             where=project.origin("serve", "store"),
-            hint="name a folder on a disk of this machine; snapshots and logs may be on an object store",
+            hint="name a folder on a disk of this machine; snapshots and logs can be on an object store",
         )
-    return Path(project.context.path(given))
+    return Path(project.context.path(folder))
 
 
 def _lakes(project: Project) -> dict[str, str]:
-    found = {}
+    lakes = {}
     for name, flow in project.spec.flows.items():
-        path = next((sink.lake_path for sink in flow.sinks if sink.lake_path is not None), None)
+        path = next(iter(lake_paths(flow.sinks)), None)
         if path is not None:
-            found[name] = project.context.path(path)
-    return found
+            lakes[name] = project.context.path(path)
+    return lakes
 
 
 def _endpoints(project: Project) -> tuple[str, ...]:
-    sinks = (sink.of_flow(name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
-    return tuple(sink.endpoint for sink in sinks if sink.endpoint is not None)
+    sinks = (sink_of_flow(sink, name) for name, flow in project.spec.flows.items() for sink in flow.sinks)
+    return tuple(name for name in map(endpoint_of, sinks) if name is not None)
 
 
 def _pushed(project: Project) -> dict[str, PushTable]:
@@ -130,29 +128,29 @@ def _pushed(project: Project) -> dict[str, PushTable]:
 
 
 def _posted(project: Project) -> dict[str, HttpSource]:
-    """The streams that are POSTed to; each path means one thing."""
-    found: dict[str, HttpSource] = {}
-    endpoints, taken = _endpoints(project), dict[str, str]()
+    """The streams with an HTTP source; each path must be unique."""
+    streams: dict[str, HttpSource] = {}
+    endpoints, used = _endpoints(project), dict[str, str]()
     for name, spec in project.spec.streams.items():
         if not isinstance(spec.source, HttpSource):
             continue
         for path, *place in _paths(spec.source):
             first = path.split("/")[1]
-            other = f"endpoint '{first}'" if first in endpoints else taken.get(path)
-            if other is not None:
+            owner = f"endpoint '{first}'" if first in endpoints else used.get(path)
+            if owner is not None:
                 raise ProjectError(
                     "path-taken",
-                    f"stream '{name}' has the path {path}, where {other} is",
+                    f"stream '{name}' has the path {path}, which {owner} already uses",
                     where=project.origin("streams", name, "source", *place),
-                    hint="every stream and endpoint needs a path of its own",
+                    hint="every stream and endpoint needs its own path",
                 )
-            taken[path] = f"stream '{name}'"
-        found[name] = spec.source
-    return found
+            used[path] = f"stream '{name}'"
+        streams[name] = spec.source
+    return streams
 
 
 def _paths(source: HttpSource) -> Iterator[tuple[str, ...]]:
-    """The paths of a stream, each with the keys that say it."""
+    """The paths of a stream, each with the keys of its option."""
     yield source.path, "path"
     if source.health is not None:
         yield source.health.path, "health", "path"

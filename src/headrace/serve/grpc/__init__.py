@@ -1,1 +1,1 @@
-"""gRPC: one common service of values that say their type, and a typed service per endpoint."""
+"""gRPC: one common service with self-describing values, and a typed service per endpoint."""

@@ -1,4 +1,4 @@
-"""`python -m headrace.serve.grpc`: one gRPC process of a node, started by it and ended with it."""
+"""`python -m headrace.serve.grpc`: one gRPC process of a node, started and ended by the node."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = Server(settings)
-    lifeline.on_stop(lambda: _warned(loop, server))
+    lifeline.on_stop(lambda: _stop_feeds(loop, server))
     await server.start(settings.spec.host, settings.spec.grpc_port or 0)
     await stopping.wait()
     await server.stop(_FINISH_SECONDS)
 
 
-def _warned(loop: asyncio.AbstractEventLoop, server: Server) -> None:
+def _stop_feeds(loop: asyncio.AbstractEventLoop, server: Server) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(server.services.feeds.stop)
 
 
 def main() -> None:
-    """The process."""
     lifeline.end_with_parent()
     settings = Settings.here()
-    gc.freeze()  # what was made so far stays: no need to look through it again and again
+    gc.freeze()  # objects created so far stay: exclude them from garbage collection
     uvloop.run(serve(settings))
 
 

@@ -1,4 +1,4 @@
-"""Calls of gRPC over the streams of a connection: messages, methods, deadlines, and how a call went."""
+"""gRPC over the HTTP/2 transport in `http2/`: message framing, methods, deadlines, and the status of a call."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from headrace.core.errors import RequestError
-from headrace.serve.grpc.http2 import heads
+from headrace.serve.grpc import trailers as grpc_trailers
+from headrace.serve.grpc.http2.headers import response_headers
 from headrace.serve.grpc.http2.streams import Http2Stream
 
 _logger = logging.getLogger(__name__)
 
 PREFIX = 5
-"""Bytes before a message: whether it is compressed, and its length."""
+"""Bytes before a message: the compression flag and the length."""
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class GrpcStatus(IntEnum):
-    """How a call went."""
+    """The status codes of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -56,70 +57,73 @@ _STATUSES = {
 
 
 class Style(Enum):
-    """How a method works."""
+    """How a method runs."""
 
-    QUICK = "answers at once, on the event loop"
-    SLOW = "takes its time, on a thread"
-    LATER = "answers when something else is done, which it awaits"
-    STREAM = "answers with a stream"
-    TALK = "a stream is answered with a stream"
+    QUICK = "unary; runs on the event loop"
+    SLOW = "unary; runs in a thread"
+    LATER = "unary; a coroutine"
+    STREAM = "server streaming"
+    TALK = "bidirectional streaming"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, and what it says of itself."""
+    """The caller of a method, with its metadata."""
 
     metadata: dict[str, str] = field(repr=False)
-    """There may be a token in it."""
+    """It may contain a token."""
     address: str
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method: messages are bytes, as they are on the wire."""
+    """One method; messages are bytes, as on the wire."""
 
     style: Style
     call: Callable[[Caller, Any], Any]
 
 
 def framed(message: bytes) -> bytes:
-    """A message as it stands in a stream."""
+    """A message with its prefix."""
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 
-def trailers_of(error: RequestError) -> bytes:
-    """How a call went that the caller can mend: the code and the hint are for programs, the message is for people."""
+def error_trailers(error: RequestError) -> bytes:
+    """The trailers of an error that the caller can fix: code and hint are for programs, the message is for people."""
     text = f"{error.code}: {error.message}" + (f" ({error.hint})" if error.hint else "")
     further = [("headrace-code", error.code), *([("headrace-hint", error.hint)] if error.hint else [])]
-    return heads.outcome(_STATUSES.get(error.status, GrpcStatus.UNKNOWN), text, further)
+    return grpc_trailers.trailers(_STATUSES.get(error.status, GrpcStatus.UNKNOWN), text, further)
 
 
 class _RefusedError(Exception):
-    """A call that is not made as gRPC has it."""
+    """A call that violates the gRPC protocol."""
 
     def __init__(self, status: GrpcStatus, message: str, further: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(message)
-        self.trailers = heads.outcome(status, message, further)
+        self.trailers = grpc_trailers.trailers(status, message, further)
 
 
 class Calls:
-    """Answers the streams of all connections of a process."""
+    """Handles the streams of all connections of a process."""
+
+    response_headers = grpc_trailers.HEADERS
+    success_trailers = grpc_trailers.OK
 
     def __init__(self, find: Callable[[str], Method | None], threads: Executor, largest: int) -> None:
         self._find, self._threads, self._largest = find, threads, largest
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, stream: Http2Stream) -> None:
-        """A call has begun."""
-        head = stream.head
-        kind = head.metadata.get("content-type", "")
-        if head.method != "POST" or not kind.startswith("application/grpc"):
-            http = 405 if head.method != "POST" else 415
-            stream.finish(b"", heads.status(http, "text/plain"))
+        """Start a call."""
+        headers = stream.headers
+        kind = headers.metadata.get("content-type", "")
+        if headers.method != "POST" or not kind.startswith("application/grpc"):
+            status = 405 if headers.method != "POST" else 415
+            stream.finish(b"", response_headers(status, "text/plain"))
             return
-        method = self._find(head.path)
+        method = self._find(headers.path)
         if method is None:
-            stream.finish(heads.outcome(GrpcStatus.UNIMPLEMENTED, f"there is no method '{head.path}'"))
+            stream.finish(grpc_trailers.trailers(GrpcStatus.UNIMPLEMENTED, f"unknown method '{headers.path}'"))
             return
         stream.state = method
         if method.style is Style.TALK:
@@ -128,7 +132,7 @@ class Calls:
             self.received(stream)
 
     def received(self, stream: Http2Stream) -> None:
-        """More of a call is there."""
+        """Process new data of a call."""
         state = stream.state
         try:
             if isinstance(state, _ClientStream):
@@ -137,20 +141,20 @@ class Calls:
                 if stream.ended:
                     state.put(None)
             elif isinstance(state, Method):
-                self._question(stream, state)
+                self._unary(stream, state)
         except _RefusedError as error:
             stream.finish(error.trailers)
 
-    def _question(self, stream: Http2Stream, method: Method) -> None:
-        """The one message of a call that has only one."""
+    def _unary(self, stream: Http2Stream, method: Method) -> None:
+        """Process the single message of a call."""
         message = self._message(stream)
         if message is None:
             if stream.ended:
-                raise _RefusedError(GrpcStatus.INVALID_ARGUMENT, "the call has no whole message")
-            stream.connection.taken(stream)
+                raise _RefusedError(GrpcStatus.INVALID_ARGUMENT, "the call has no complete message")
+            stream.connection.consumed(stream)
             return
         stream.state = None
-        caller = Caller(stream.head.metadata, stream.connection.address)
+        caller = Caller(stream.headers.metadata, stream.connection.address)
         if method.style is Style.QUICK:
             _quick(stream, method, caller, message)
         elif method.style is Style.SLOW:
@@ -161,17 +165,17 @@ class Calls:
             self._start(stream, _stream(stream, method, caller, message))
 
     def _message(self, stream: Http2Stream) -> bytes | None:
-        """The next whole message."""
+        """The next complete message."""
         data = stream.incoming
         if len(data) < PREFIX:
             return None
         size = int.from_bytes(data[1:PREFIX], "big")
         if data[0]:
             accepted = [("grpc-accept-encoding", "identity")]
-            raise _RefusedError(GrpcStatus.UNIMPLEMENTED, "messages may not be compressed", accepted)
+            raise _RefusedError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported", accepted)
         if size > self._largest:
             raise _RefusedError(
-                GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes is too long: {self._largest} are allowed"
+                GrpcStatus.RESOURCE_EXHAUSTED, f"the message has {size} bytes; at most {self._largest} are allowed"
             )
         if len(data) < PREFIX + size:
             return None
@@ -180,14 +184,14 @@ class Calls:
         return message
 
     def _talk(self, stream: Http2Stream, method: Method) -> None:
-        talk = stream.state = _ClientStream(stream)
-        caller = Caller(stream.head.metadata, stream.connection.address)
-        self._start(stream, _stream(stream, method, caller, talk.messages()))
+        messages = stream.state = _ClientStream(stream)
+        caller = Caller(stream.headers.metadata, stream.connection.address)
+        self._start(stream, _stream(stream, method, caller, messages.messages()))
 
     async def _slow(self, stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
         loop = asyncio.get_running_loop()
         reply = await loop.run_in_executor(self._threads, method.call, caller, message)
-        stream.answer(framed(reply))
+        stream.respond(framed(reply))
 
     def _start(self, stream: Http2Stream, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(_guarded(stream, work))
@@ -201,7 +205,7 @@ class Calls:
 
 
 class _ClientStream:
-    """The messages of a caller that sends a stream."""
+    """The messages of a streaming caller."""
 
     def __init__(self, stream: Http2Stream) -> None:
         self._stream = stream
@@ -212,53 +216,54 @@ class _ClientStream:
 
     async def messages(self) -> AsyncIterator[bytes]:
         while (message := await self._queue.get()) is not None:
-            # only what was looked at is replaced: the window bounds what waits here
-            self._stream.connection.taken(self._stream)
+            # acknowledge only processed data: the window limits what waits here
+            self._stream.connection.consumed(self._stream)
             yield message
 
 
 def _quick(stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
     try:
-        stream.answer(framed(method.call(caller, message)))
+        stream.respond(framed(method.call(caller, message)))
     except RequestError as error:
-        stream.finish(trailers_of(error))
+        stream.finish(error_trailers(error))
     except Exception:
         _failed(stream)
 
 
 async def _later(stream: Http2Stream, method: Method, caller: Caller, message: bytes) -> None:
-    stream.answer(framed(await method.call(caller, message)))
+    stream.respond(framed(await method.call(caller, message)))
 
 
-async def _stream(stream: Http2Stream, method: Method, caller: Caller, given: Any) -> None:
-    async with aclosing(method.call(caller, given)) as messages:
+async def _stream(stream: Http2Stream, method: Method, caller: Caller, argument: Any) -> None:
+    async with aclosing(method.call(caller, argument)) as messages:
         async for message in messages:
             stream.send(framed(message))
             if not await stream.room():
                 return
-    stream.finish(heads.OK)
+    stream.finish(grpc_trailers.OK)
 
 
 async def _guarded(stream: Http2Stream, work: Any) -> None:
     try:
-        async with asyncio.timeout(_seconds(stream.head.metadata.get("grpc-timeout"))):
+        async with asyncio.timeout(_seconds(stream.headers.metadata.get("grpc-timeout"))):
             await work
     except TimeoutError:
-        stream.finish(heads.outcome(GrpcStatus.DEADLINE_EXCEEDED, "the deadline is over"))
+        stream.finish(grpc_trailers.trailers(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"))
     except RequestError as error:
-        stream.finish(trailers_of(error))
+        stream.finish(error_trailers(error))
     except Exception:
         _failed(stream)
 
 
 def _failed(stream: Http2Stream) -> None:
-    """A defect of the server: the caller learns that there is one, the log what it is."""
-    _logger.exception("a call of %s failed", stream.head.path)
-    stream.finish(heads.outcome(GrpcStatus.INTERNAL, "internal-error: the server failed to answer; its log says why"))
+    """A defect of the server: the caller gets a general error, the log has the cause."""
+    _logger.exception("a call of %s failed", stream.headers.path)
+    message = "internal-error: the server failed; its log has the cause"
+    stream.finish(grpc_trailers.trailers(GrpcStatus.INTERNAL, message))
 
 
 def _seconds(timeout: str | None) -> float | None:
-    """`100m` as seconds; what cannot be read is no deadline."""
+    """Parse `100m` into seconds; an invalid timeout means no deadline."""
     if not timeout or timeout[-1] not in _UNITS or not timeout[:-1].isdecimal() or len(timeout) > 9:
         return None
     return int(timeout[:-1]) * _UNITS[timeout[-1]]

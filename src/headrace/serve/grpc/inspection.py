@@ -1,6 +1,6 @@
-"""Server reflection and health: what a client asks that knows nothing yet.
+"""Server reflection and health checks.
 
-A caller is shown the services of the endpoints that it may see, with the columns that it may see.
+Reflection shows a caller the services of the endpoints that it may see, with the columns that it may see.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headrace.serve.grpc.services import COMMON_SERVICE, TABLE_SERVICE, Services
 from headrace.serve.grpc.typed import Typed, common_files, service_name
 
 _HEALTH = "grpc.health.v1.Health"
-# the two differ in nothing but their name
+# the two versions differ only in their name
 _REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-_LOOK_SECONDS = 1.0
-_KEPT = "grpc descriptors"
+_CHECK_SECONDS = 1.0
+_CACHE_KEY = "grpc descriptors"
 _Status = health_pb2.HealthCheckResponse
 
 
@@ -43,7 +43,6 @@ class Inspection:
         }
 
     def find(self, path: str) -> Method | None:
-        """The method of a path."""
         return self._methods.get(path)
 
     async def _reflect(self, caller: Caller, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -51,37 +50,39 @@ class Inspection:
             try:
                 request = reflection_pb2.ServerReflectionRequest.FromString(message)
             except DecodeError:
-                raise RequestError("bad-call", "not a question of reflection") from None
+                raise RequestError("bad-call", "the message is not a reflection request") from None
             grant = self._services.grant(caller)
             if not grant.allows("write"):
                 grant.check("read")
-            servicer, pool = self._shown(grant)
-            for answer in servicer.ServerReflectionInfo(iter((_of_service(request, pool),)), None):
-                yield answer.SerializeToString()
+            servicer, pool = self._visible(grant)
+            for reply in servicer.ServerReflectionInfo(iter((_of_service(request, pool),)), None):
+                yield reply.SerializeToString()
 
-    def _shown(self, grant: Grant) -> tuple[Any, DescriptorPool]:
-        """What a caller may know of; worked out again when an endpoint comes, goes or changes its version."""
+    def _visible(self, grant: Grant) -> tuple[Any, DescriptorPool]:
+        """The descriptors that a caller may see; recomputed when an endpoint or its version changes."""
         endpoints = []
-        for name in self._services.doors.names(grant) if grant.allows("read") else ():
+        for name in self._services.access.names(grant) if grant.allows("read") else ():
             try:
-                endpoints.append(self._services.doors.open(grant, name))
+                endpoints.append(self._services.access.open(grant, name))
             except RequestError as error:
-                if error.status != 503:  # one that cannot answer yet has no columns yet
+                if error.status != 503:  # an endpoint that cannot answer yet has no columns
                     raise
-        mark = tuple((door.endpoint.name, door.version) for door in endpoints)
-        known = grant.kept.get(_KEPT)
-        if known is None or known[0] != mark:
-            files = [Typed(self._services.typed(door).endpoint, door.endpoint.columns.names).file for door in endpoints]
+        mark = tuple((access.endpoint.name, access.version) for access in endpoints)
+        cached = grant.cache.get(_CACHE_KEY)
+        if cached is None or cached[0] != mark:
+            files = [
+                Typed(self._services.typed(access).endpoint, access.endpoint.columns.names).file for access in endpoints
+            ]
             names = [COMMON_SERVICE, TABLE_SERVICE, _HEALTH, _REFLECTION[1], *(service_name(name) for name, _ in mark)]
             pool = build_pool([*common_files(), *files, *_own_files()])
-            known = grant.kept[_KEPT] = (mark, (ReflectionServicer(names, pool=pool), pool))
-        shown: tuple[Any, DescriptorPool] = known[1]
-        return shown
+            cached = grant.cache[_CACHE_KEY] = (mark, (ReflectionServicer(names, pool=pool), pool))
+        visible: tuple[Any, DescriptorPool] = cached[1]
+        return visible
 
     def _check(self, caller: Caller, message: bytes) -> bytes:
         status = self._state(caller, parsed(health_pb2.HealthCheckRequest, message).service)
         if status == _Status.SERVICE_UNKNOWN:
-            raise RequestError("no-service", "there is no such service", status=404, hint="reflection lists them")
+            raise RequestError("no-service", "unknown service", status=404, hint="reflection lists the services")
         return bytes(_Status(status=status).SerializeToString())
 
     async def _watch(self, caller: Caller, message: bytes) -> AsyncIterator[bytes]:
@@ -92,17 +93,17 @@ class Inspection:
             if status != last:
                 last = status
                 yield _Status(status=status).SerializeToString()
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
 
     def _state(self, caller: Caller, service: str) -> Any:
-        """Whether all endpoints, or that of a service, can answer. Of a service only those hear who may see it."""
-        states = {name: one["state"] for name, one in self._services.stores.status().items()}
+        """Whether all endpoints, or that of a service, can answer. Callers know only services that they may see."""
+        states = {name: status["state"] for name, status in self._services.stores.status().items()}
         if service not in ("", COMMON_SERVICE, TABLE_SERVICE):
             try:
                 grant = self._services.grant(caller)
             except RequestError:
                 return _Status.SERVICE_UNKNOWN
-            known = {service_name(name): name for name in self._services.doors.names(grant)}
+            known = {service_name(name): name for name in self._services.access.names(grant)}
             if service not in known:
                 return _Status.SERVICE_UNKNOWN
             states = {service: states.get(known[service], "hydrating")}
@@ -110,7 +111,7 @@ class Inspection:
 
 
 def _of_service(request: Any, pool: DescriptorPool) -> Any:
-    """A question for a method, which the library does not find, as one for its service."""
+    """A request for a method, which the library does not find, as a request for its service."""
     service, _, method = request.file_containing_symbol.rpartition(".")
     try:
         if method in pool.FindServiceByName(service).methods_by_name:
@@ -121,9 +122,9 @@ def _of_service(request: Any, pool: DescriptorPool) -> Any:
 
 
 def _own_files() -> list[FileDescriptorProto]:
-    found = []
+    protos = []
     for module in (health_pb2, reflection_pb2):
         file = FileDescriptorProto()
         module.DESCRIPTOR.CopyToProto(file)
-        found.append(file)
-    return found
+        protos.append(file)
+    return protos

@@ -1,4 +1,4 @@
-"""The gRPC server of one process: it listens, answers, and ends when it is told to."""
+"""The gRPC server of one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITE_SECONDS = 1.0
 
 
 class Server:
-    """One process of several that listen on the same port."""
+    """One of several processes that listen on the same port."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -30,13 +30,13 @@ class Server:
         self._meters = Meters(settings.store)
         self.services = Services(settings, self._stores, self._callers, self._meters)
         self._inspection = Inspection(self.services)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="question")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
         self._connections: set[Http2Connection] = set()
         self._server: asyncio.Server
         self._writing: asyncio.Task[None]
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which may have been any free one."""
+        """Listen; returns the port, which the system chooses for port 0."""
         calls = Calls(self.find, self._threads, int(self._settings.spec.limits.body))
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Http2Connection(calls, self._connections), host, port, backlog=_BACKLOG, reuse_port=True
@@ -45,11 +45,10 @@ class Server:
         return int(self._server.sockets[0].getsockname()[1])
 
     def find(self, path: str) -> Method | None:
-        """The method of a path."""
         return self.services.find(path) or self._inspection.find(path)
 
     async def stop(self, seconds: float) -> None:
-        """Take no new calls, end live ones, and let the others finish for so long."""
+        """Accept no new calls, end live ones, and let the others finish within `seconds`."""
         self._server.close()
         self.services.feeds.stop()
         for connection in list(self._connections):

@@ -1,7 +1,7 @@
-"""How values of a column stand in a typed message, and how they come from the JSON of stored rows.
+"""Maps column types to protobuf fields, and converts values between the JSON of stored rows and messages.
 
-Fields are optional, so a null is a field that is not there. Lists and maps cannot say so of themselves or of what is in
-them: those nulls are named by their paths in the row's last field, `nulls`.
+Fields are optional, so a null is an absent field. Lists and maps cannot represent their own null or nulls within them:
+the last field of the row, `nulls`, lists the paths of those nulls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 Convert = Callable[[Any], Any]
 COMMON, TIMESTAMP = ".headrace.v1.", ".google.protobuf.Timestamp"
 NULLS = 18_999
-"""The number of the field that names nulls within lists and maps: columns never get so far."""
+"""The number of the field with the paths of nulls: columns never reach it."""
 _F = FieldDescriptorProto
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,57 +30,57 @@ _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True)
 class ValueShape:
-    """How values of one type stand in a message."""
+    """How values of one type are represented in a message."""
 
     kind: int
     message: str = ""
-    """The message that they are, if they are one."""
+    """The name of the message type, if it is one."""
     repeated: bool = False
     write: Convert | None = None
-    """From the value in a row's JSON to what a message is made of; None: as it is."""
+    """Converts a JSON value to arguments of a message; None: unchanged."""
     read: Convert | None = None
-    """From the value in a message to the value as JSON has it."""
+    """Converts a value of a message to a JSON value."""
     default: Any = None
-    """What stands in a list or map for a null."""
+    """The value that represents a null in a list or map."""
     holes: Callable[[Any, str], Iterator[str]] | None = None
-    """The paths of nulls in a value; None: there cannot be any."""
+    """Yields the paths of nulls in a value; None: it cannot contain any."""
 
 
 def camel(name: str) -> str:
     """`daily_sales` as `DailySales`."""
-    found = "".join(part[:1].upper() + part[1:] for part in _ODD.sub("_", name).split("_"))
-    return found if found[:1].isalpha() else f"X{found}"
+    joined = "".join(part[:1].upper() + part[1:] for part in _ODD.sub("_", name).split("_"))
+    return joined if joined[:1].isalpha() else f"X{joined}"
 
 
 class MessageNames:
-    """Names in a message: such as protobuf allows, and none twice, however it is written."""
+    """Unique names in a message that protobuf allows; case and underscores do not distinguish names."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
         self.reserved: set[str] = set()
-        """Names of other things in the same place."""
+        """Names of other things in the same scope."""
 
     def field(self, column: str) -> str:
-        """The name of a column's field."""
+        """The field name of a column."""
         name = _ODD.sub("_", column)
-        return self.take(name if name[:1].isalpha() or name[:1] == "_" else f"f_{name}")
+        return self.unique(name if name[:1].isalpha() or name[:1] == "_" else f"f_{name}")
 
-    def take(self, wanted: str) -> str:
-        """That name, or with a number behind it."""
-        name, number = wanted, 2
-        while _loosely(name) in self._taken or name in self.reserved:
-            name, number = f"{wanted}_{number}", number + 1
-        self._taken.add(_loosely(name))
+    def unique(self, base: str) -> str:
+        """The name, with a number if it is already used."""
+        name, number = base, 2
+        while _loosely(name) in self._used or name in self.reserved:
+            name, number = f"{base}_{number}", number + 1
+        self._used.add(_loosely(name))
         return name
 
 
 def _loosely(name: str) -> str:
-    # JSON names and the names of map entries are made from field names without regard to case and underscores
+    # protobuf derives JSON names and names of map entries from field names, ignoring case and underscores
     return name.replace("_", "").lower()
 
 
 class MessageMaker:
-    """Makes one message of columns, with all messages that it needs within it."""
+    """Builds one message type from columns, with its nested types."""
 
     def __init__(self, name: str, full: str, root: MessageMaker | None = None) -> None:
         self.proto = DescriptorProto(name=name)
@@ -90,41 +90,41 @@ class MessageMaker:
         self.nested_names: MessageNames = MessageNames() if root is None else root.nested_names
 
     def add(self, column: str, field: str, number: int, shape: ValueShape, *, optional: bool = True) -> None:
-        """A field for a column."""
+        """Add a field for a column."""
         label = _F.LABEL_REPEATED if shape.repeated else _F.LABEL_OPTIONAL
         added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)
         if shape.message:
             added.type_name = shape.message
         if not (column.startswith("[") and column.endswith("]")) and column.isprintable():
-            added.json_name = column  # what JSON calls it: as the column is called
+            added.json_name = column  # JSON uses the name of the column
         if optional and not shape.repeated:
             added.proto3_optional = True
 
     def close(self) -> DescriptorProto:
-        """The message. What makes a field optional is a choice of its own behind all others."""
-        taken = {field.name for field in self.proto.field}
+        """The message type. The synthetic oneofs of optional fields must come after all others."""
+        used = {field.name for field in self.proto.field}
         for field in self.proto.field:
             if field.proto3_optional:
                 name = f"_{field.name}"
-                while name in taken:
+                while name in used:
                     name = f"X{name}"
-                taken.add(name)
+                used.add(name)
                 field.oneof_index = len(self.proto.oneof_decl)
                 self.proto.oneof_decl.add(name=name)
         return self.proto
 
-    def inner(self, wanted: str) -> MessageMaker:
-        """A message within the outermost one."""
-        name = self._root.nested_names.take(wanted)
+    def inner(self, base: str) -> MessageMaker:
+        """A message type nested in the outermost one."""
+        name = self._root.nested_names.unique(base)
         return MessageMaker(name, f"{self._root.full}.{name}", self._root)
 
     def keep(self, maker: MessageMaker) -> str:
-        """Add an inner message; its full name."""
+        """Add a nested message type; returns its full name."""
         self._root.proto.nested_type.append(maker.close())
         return maker.full
 
     def shape(self, kind: pa.DataType, field: str) -> ValueShape:
-        """How a column of this type stands in this message."""
+        """The representation of a column of this type."""
         types = pa.types
         if types.is_map(kind):
             return self._map(kind, field)
@@ -159,8 +159,10 @@ class MessageMaker:
             _F.TYPE_MESSAGE,
             f"{self.full}.{entry.name}",
             repeated=True,
-            write=lambda values: {as_key(name): as_item(one) for name, one in values.items()},
-            read=lambda values: {_text(name): item.read(one) if item.read else one for name, one in values.items()},
+            write=lambda values: {as_key(name): as_item(value) for name, value in values.items()},
+            read=lambda values: {
+                _text(name): item.read(value) if item.read else value for name, value in values.items()
+            },
             holes=lambda value, path: _map_holes(item, value, path),
         )
 
@@ -181,7 +183,7 @@ class MessageMaker:
         )
 
     def _single(self, kind: pa.DataType, field: str) -> ValueShape:
-        """For what may not be repeated itself: a list in a list becomes a message that has it."""
+        """For values that cannot be repeated: a list in a list becomes a message with that list."""
         shape = self.shape(kind, field) if not _is_many(kind) else None
         if shape is not None:
             return shape
@@ -202,93 +204,90 @@ class MessageMaker:
 
 
 def writer(pairs: list[tuple[str, str, ValueShape]]) -> Convert:
-    """From the values of a row or struct by column to those of a message by field."""
+    """Converts the values of a row or struct, by column, to those of a message, by field."""
     steps = [(column, field, shape.write) for column, field, shape in pairs]
 
     def write(values: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        fields = {}
         for column, field, convert in steps:
             value = values.get(column)
             if value is not None:
-                found[field] = value if convert is None else convert(value)
-        return found
+                fields[field] = value if convert is None else convert(value)
+        return fields
 
     return write
 
 
 def reader(pairs: list[tuple[str, str, ValueShape]]) -> Convert:
-    """From a message to its values by column."""
+    """Converts a message to its values by column."""
 
     def read(message: Any) -> dict[str, Any]:
-        found = {}
+        values = {}
         for column, field, shape in pairs:
-            there = shape.repeated or message.HasField(field)
-            value = getattr(message, field) if there else None
-            found[column] = value if value is None or shape.read is None else shape.read(value)
-        return found
+            present = shape.repeated or message.HasField(field)
+            value = getattr(message, field) if present else None
+            values[column] = value if value is None or shape.read is None else shape.read(value)
+        return values
 
     return read
 
 
 def is_point(kind: pa.DataType) -> bool:
-    """Whether a struct is a point of the plane."""
+    """Whether a struct is a point (x, y)."""
     if not pa.types.is_struct(kind):
         return False
     return [(part.name, part.type) for part in kind] == [("x", pa.float64()), ("y", pa.float64())]
 
 
 def number(value: Any) -> float:
-    """A float as JSON has it: some are texts."""
+    """A float from its JSON value, which can be a string."""
     return float(value)
 
 
 def json_number(value: float) -> Any:
-    """The inverse of `number`."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def timestamp(text: str) -> dict[str, int]:
-    """A time as google.protobuf.Timestamp has it."""
+    """A time as fields of google.protobuf.Timestamp."""
     seconds, rest = divmod((datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND, 1_000_000)
     return {"seconds": seconds, "nanos": rest * 1000}
 
 
 def json_timestamp(value: Any) -> str:
-    """The inverse of `timestamp`; a ValueError for a time that no row can have."""
+    """The inverse of `timestamp`; ValueError for a time that no row can have."""
     if value.nanos % 1000 or not 0 <= value.nanos < 10**9:
-        raise ValueError("a fraction finer than microseconds")
+        raise ValueError("the fraction is finer than microseconds")
     try:
-        found = _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+        time = _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
     except OverflowError:
-        raise ValueError("a time out of range") from None
-    return found.isoformat().replace("+00:00", "Z")
+        raise ValueError("the time is out of range") from None
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def day(text: str) -> dict[str, int]:
-    """A date in its parts."""
+    """A date as year, month and day."""
     year, month, of_month = text.rsplit("-", 2)
     return {"year": int(year), "month": int(month), "day": int(of_month)}
 
 
 def json_day(value: Any) -> str:
-    """The inverse of `day`."""
     return f"{value.year:04}-{value.month:02}-{value.day:02}"
 
 
 def point(value: dict[str, Any]) -> dict[str, float]:
-    """A point; a coordinate that is null is not there."""
-    return {name: number(one) for name, one in value.items() if one is not None}
+    """A point; a null coordinate is absent."""
+    return {name: number(coordinate) for name, coordinate in value.items() if coordinate is not None}
 
 
 def json_point(value: Any) -> dict[str, Any]:
-    """The inverse of `point`."""
     return {name: json_number(getattr(value, name)) if value.HasField(name) else None for name in ("x", "y")}
 
 
 def binary(value: bytes) -> str:
-    """Bytes as JSON has them."""
+    """Bytes as a JSON value."""
     return b64encode(value).decode()
 
 
@@ -320,7 +319,7 @@ def _known_message(kind: pa.DataType) -> ValueShape:
         return _message("LocalTimestamp", lambda text: {"text": text}, lambda value: value.text)
     if is_point(kind):
         return _message("Point", point, json_point)
-    raise TypeError(f"values of type {kind} have no message")
+    raise TypeError(f"values of type {kind} have no message type")
 
 
 def _message(name: str, write: Convert, read: Convert) -> ValueShape:
@@ -334,7 +333,7 @@ def _integer(kind: pa.DataType) -> int:
 
 
 def _map_key(kind: pa.DataType) -> ValueShape:
-    """Protobuf knows few kinds of keys; the others are text, as they are in JSON."""
+    """Protobuf supports few key types; the others are strings, as in JSON."""
     if pa.types.is_integer(kind):
         return ValueShape(_integer(kind), write=int)
     if pa.types.is_boolean(kind):
@@ -364,16 +363,16 @@ def _list_holes(item: ValueShape, value: Any, path: str) -> Iterator[str]:
     if value is None:
         yield path
         return
-    for at, one in enumerate(value):
-        yield from _hole(item, one, f"{path}[{at}]")
+    for at, element in enumerate(value):
+        yield from _hole(item, element, f"{path}[{at}]")
 
 
 def _map_holes(item: ValueShape, value: Any, path: str) -> Iterator[str]:
     if value is None:
         yield path
         return
-    for name, one in value.items():
-        yield from _hole(item, one, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
+    for name, element in value.items():
+        yield from _hole(item, element, f"{path}[{json.dumps(name, ensure_ascii=False)}]")
 
 
 def _hole(item: ValueShape, value: Any, path: str) -> Iterator[str]:
@@ -384,12 +383,12 @@ def _hole(item: ValueShape, value: Any, path: str) -> Iterator[str]:
 
 
 def _struct_holes(pairs: list[tuple[str, str, ValueShape]]) -> Callable[[Any, str], Iterator[str]] | None:
-    holed = [(column, shape.holes) for column, _, shape in pairs if shape.holes is not None]
-    if not holed:
+    with_holes = [(column, shape.holes) for column, _, shape in pairs if shape.holes is not None]
+    if not with_holes:
         return None
 
     def holes(value: Any, path: str) -> Iterator[str]:
-        for column, inside in holed if value is not None else ():
+        for column, inside in with_holes if value is not None else ():
             yield from inside(value.get(column), f"{path}.{column}")
 
     return holes

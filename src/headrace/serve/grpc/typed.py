@@ -1,7 +1,7 @@
-"""The typed service of an endpoint, made from its columns: descriptors for clients, and rows as messages.
+"""The typed service of an endpoint, derived from its columns: descriptors for clients, and rows as messages.
 
-A column's field has the number of its place among the endpoint's columns, so a number keeps its meaning within a
-version, whoever asks and whatever is hidden from them.
+The field number of a column is its position among the endpoint's columns, so a number keeps its meaning within a
+version, whoever calls and whatever columns are hidden.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Column:
 
 
 class Typed:
-    """The typed service of one version of an endpoint. `shown`: only these columns are described."""
+    """The typed service of one version of an endpoint. With `shown`, only these columns are described."""
 
     def __init__(self, endpoint: Endpoint, shown: Sequence[str] | None = None) -> None:
         self.endpoint = endpoint
@@ -75,38 +75,38 @@ class Typed:
 
     @cached_property
     def record_class(self) -> type[Message]:
-        """The class of a row with its version."""
+        """The message type of a row with its version."""
         return self._message("Record")
 
     @cached_property
     def key_class(self) -> type[Message]:
-        """The class of the question for one row."""
+        """The message type of a request for one row."""
         return self._message("GetRequest")
 
     @cached_property
     def page_class(self) -> type[Message]:
-        """The class of an answer of many rows."""
+        """The message type of a page of rows."""
         return self._message("QueryResponse")
 
     @cached_property
     def event_class(self) -> type[Message]:
-        """The class of a change."""
+        """The message type of a change."""
         return self._message("Event")
 
     def row(self, json: bytes) -> dict[str, Any]:
-        """A row as what its message is made of."""
+        """A row as arguments of its message."""
         values = _decode(json)
-        found: dict[str, Any] = self._write(values)
+        fields: dict[str, Any] = self._write(values)
         if self._holes:
-            there = ((name, holes) for name, holes in self._holes if name in values)
-            nulls = [path for name, holes in there for path in holes(values[name], name)]
+            visible = ((name, holes) for name, holes in self._holes if name in values)
+            nulls = [path for name, holes in visible for path in holes(values[name], name)]
             if nulls:
-                found[self._nulls] = nulls
-        return found
+                fields[self._nulls] = nulls
+        return fields
 
     @cached_property
     def read_key(self) -> Any:
-        """Takes a question for one row; gives the values of the key columns as JSON has them, by column."""
+        """Reads a request for one row: the JSON values of the key columns, by column."""
         return reader([(column.name, column.field, column.shape) for column in self._key])
 
     def _message(self, name: str) -> type[Message]:
@@ -167,9 +167,9 @@ class Typed:
 
 
 def _columns(endpoint: Endpoint, maker: MessageMaker, shown: Sequence[str] | None) -> list[Column]:
-    """The fields of the row's message; those of hidden columns keep their names and numbers, unsaid."""
+    """The fields of the row's message; hidden columns keep their names and numbers, but are not described."""
     fields = [(field.name, maker.names.field(field.name), field.type) for field in endpoint.columns]
-    nulls = maker.names.take("nulls")
+    nulls = maker.names.unique("nulls")
     maker.nested_names.reserved.update(name for _, name, _ in fields)
     columns = []
     for number, (name, field, kind) in enumerate(fields, 1):

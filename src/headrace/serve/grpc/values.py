@@ -1,4 +1,4 @@
-"""Values that say themselves of what type they are: those of the common service, to and from the JSON of rows."""
+"""Converts between the self-describing values of the common service and the JSON of rows."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class GenericRows:
-    """Rows of one endpoint as the common service gives them."""
+    """Rows of one endpoint in the form of the common service."""
 
     def __init__(self, columns: pa.Schema) -> None:
         self._writers = {field.name: writer(field.type) for field in columns}
 
     def row(self, json: bytes) -> dict[str, Any]:
-        """A row as what a map of values is made of."""
+        """A row as arguments of a map of values."""
         writers = self._writers
         return {name: _NULL if value is None else writers[name](value) for name, value in _decode(json).items()}
 
 
 def writer(kind: pa.DataType) -> Write:
-    """Makes of a value in a row's JSON, other than null, what a Value is made of."""
+    """Converts a JSON value of a row, other than null, to the arguments of a Value."""
     types = pa.types
     if types.is_map(kind):
         item = _or_null(writer(kind.item_type))
-        return lambda value: {"map_value": {"entries": {name: item(one) for name, one in value.items()}}}
+        return lambda value: {"map_value": {"entries": {name: item(inner) for name, inner in value.items()}}}
     if types.is_list(kind) or types.is_large_list(kind):
         item = _or_null(writer(kind.value_type))
-        return lambda value: {"list_value": {"items": [item(one) for one in value]}}
+        return lambda value: {"list_value": {"items": [item(inner) for inner in value]}}
     if types.is_struct(kind) and not shapes.is_point(kind):
         parts = {part.name: _or_null(writer(part.type)) for part in kind}
-        return lambda value: {"struct_value": {"fields": {name: parts[name](one) for name, one in value.items()}}}
+        return lambda value: {"struct_value": {"fields": {name: parts[name](inner) for name, inner in value.items()}}}
     return _simple(kind)
 
 
@@ -84,42 +84,42 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "local_timestamp_value": lambda value: value.text,
     "date_value": shapes.json_day,
     "point_value": shapes.json_point,
-    "list_value": lambda value: [read(one) for one in value.items],
-    "struct_value": lambda value: {name: read(one) for name, one in value.fields.items()},
-    "map_value": lambda value: {name: read(one) for name, one in value.entries.items()},
+    "list_value": lambda value: [read(inner) for inner in value.items],
+    "struct_value": lambda value: {name: read(inner) for name, inner in value.fields.items()},
+    "map_value": lambda value: {name: read(inner) for name, inner in value.entries.items()},
 }
 
 
 def read(value: Any) -> Any:
-    """A Value as JSON has it; a ValueError for one that no row can have."""
+    """A Value as a JSON value; ValueError for a value that no row can have."""
     which = value.WhichOneof("value")
     if which is None:
         return None
-    found = getattr(value, which)
+    content = getattr(value, which)
     convert = _READERS.get(which)
-    return found if convert is None else convert(found)
+    return content if convert is None else convert(content)
 
 
-def key_of(endpoint: Endpoint, given: list[Any]) -> list[Any]:
-    """The typed values of a key from those that JSON would have, one for each column."""
-    if len(given) != len(endpoint.key):
+def key_of(endpoint: Endpoint, values: list[Any]) -> list[Any]:
+    """The typed values of a key from JSON values, one for each column."""
+    if len(values) != len(endpoint.key):
         raise RequestError(
             "bad-key",
-            f"the key of '{endpoint.name}' has {len(endpoint.key)} parts, not {len(given)}",
-            hint=f"one value for each of: {', '.join(endpoint.key)}",
+            f"the key of '{endpoint.name}' has {len(endpoint.key)} parts, not {len(values)}",
+            hint=f"pass one value for each of: {', '.join(endpoint.key)}",
         )
-    return [_typed(name, endpoint.types[name], value) for name, value in zip(endpoint.key, given, strict=True)]
+    return [_typed(name, endpoint.types[name], value) for name, value in zip(endpoint.key, values, strict=True)]
 
 
-def _typed(name: str, wanted: pa.DataType, value: Any) -> Any:
-    kind = kind_of(wanted)
+def _typed(name: str, column_type: pa.DataType, value: Any) -> Any:
+    kind = kind_of(column_type)
     if value is None:
-        raise RequestError("bad-key", f"the key has no '{name}'", hint=f"it must be {kind.wanted}")
+        raise RequestError("bad-key", f"the key has no '{name}'", hint=f"it must be {kind.expected}")
     try:
-        taken = kind.take(value)
+        parsed = kind.parse(value)
     except ValueError:
-        message = f"'{str(value)[:40]}' is no value of '{name}'"
-        raise RequestError("bad-key", message, hint=f"it must be {kind.wanted}") from None
-    if pa.types.is_nested(wanted):
-        return typed(wanted)(value)
-    return math.nan if taken is NAN else taken
+        message = f"'{str(value)[:40]}' is not a value of '{name}'"
+        raise RequestError("bad-key", message, hint=f"it must be {kind.expected}") from None
+    if pa.types.is_nested(column_type):
+        return typed(column_type)(value)
+    return math.nan if parsed is NAN else parsed

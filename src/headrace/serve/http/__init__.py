@@ -1,1 +1,1 @@
-"""HTTP requests and replies, apart from what they ask for."""
+"""HTTP requests and responses: authentication of requests, bodies, content negotiation, problem documents."""

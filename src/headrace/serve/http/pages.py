@@ -1,4 +1,4 @@
-"""Pages for people, each one file with nothing from elsewhere and no data in it: it asks with the reader's token."""
+"""HTML pages: each is one self-contained file without data, which requests the data with the reader's token."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.serve.http.request_context import Front, check_accept
+from headrace.serve.http.request_context import RequestContext, check_accept
 
 _SCRIPT = re.compile(rb'<script src="([a-z]+\.js)"></script>')
 _HTML = "text/html"
 
 
 class StaticPage:
-    """One page of the folder `static`, with the scripts that it names put into it."""
+    """One page of the folder `static`, with its scripts inlined."""
 
     def __init__(self, name: str) -> None:
-        self.body = _SCRIPT.sub(lambda found: b"<script>%s</script>" % _read(found[1].decode()), _read(name))
+        self.body = _SCRIPT.sub(lambda match: b"<script>%s</script>" % _read(match[1].decode()), _read(name))
         self.headers = {
             "content-security-policy": (
                 f"default-src 'none'; connect-src 'self'; script-src {self._hashes('script')}; "
@@ -31,24 +31,24 @@ class StaticPage:
             "cache-control": "no-cache",
         }
 
-    def answer(self, front: Front, request: Request) -> Response:
-        """The page, for whoever asks: there is nothing in it to guard."""
-        front.check_host(request.headers.get("host"))
+    def answer(self, context: RequestContext, request: Request) -> Response:
+        """The page, for every caller: it contains no data."""
+        context.check_host(request.headers.get("host"))
         check_accept(request, _HTML)
         return Response(self.body, headers={**self.headers, "vary": "accept"}, media_type=_HTML)
 
     def _hashes(self, tag: str) -> str:
-        """What lets a browser run just what stands in the page, and nothing that somebody has slipped into it."""
-        inside = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), self.body, re.DOTALL)
-        return " ".join(f"'sha256-{b64encode(hashlib.sha256(one).digest()).decode()}'" for one in inside)
+        """Hashes that let a browser run only the scripts and styles of the page, and no injected ones."""
+        contents = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), self.body, re.DOTALL)
+        return " ".join(f"'sha256-{b64encode(hashlib.sha256(content).digest()).decode()}'" for content in contents)
 
 
 def _read(name: str) -> bytes:
     return (files("headrace.serve") / "static" / name).read_bytes()
 
 
-def wanted(request: Request) -> bool:
-    """Whether a page is asked for by name, as browsers do; programs that take anything get JSON."""
+def requested(request: Request) -> bool:
+    """Whether the request names HTML, as browsers do; clients that accept anything get JSON."""
     return _HTML in request.headers.get("accept", "")
 
 

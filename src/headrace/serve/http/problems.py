@@ -1,4 +1,4 @@
-"""What a caller is told when something is wrong: one shape of JSON, whatever it is."""
+"""Error responses: one JSON shape for all errors (problem documents)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def problem(error: RequestError) -> tuple[int, Headers, bytes]:
-    """Status, headers and body that say what is wrong."""
+    """Status, headers and body of an error response."""
     body = msgspec.json.encode(
         {
             "type": "about:blank",
@@ -39,10 +39,10 @@ def problem(error: RequestError) -> tuple[int, Headers, bytes]:
 
 
 def bug() -> RequestError:
-    """What a caller is told of a mistake of ours: nothing of its inside."""
+    """The error for a defect of the server, without internal details."""
     return RequestError(
         "internal-error",
-        "this request could not be answered; it is a bug here, not in the request",
+        "this request failed because of a bug in the server",
         status=500,
         hint="the log of the node has the details",
     )

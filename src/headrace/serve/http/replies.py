@@ -1,4 +1,4 @@
-"""What passes between HTTP and the rest: which form of an answer a caller takes, and bodies within limits."""
+"""Content negotiation and compression of responses, and request bodies within limits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starlette.requests import Request
 from headrace.core.errors import RequestError
 
 WORTH_IT = 1_000
-"""Bytes below which a compressed answer saves nothing."""
+"""Bytes below which compression saves nothing."""
 _BODY_SECONDS = 30
 
 
 @lru_cache(maxsize=1024)
 def coding(accepted: bytes) -> str | None:
-    """The compression to use for a caller that sent this Accept-Encoding."""
+    """The compression for a caller with this Accept-Encoding."""
     weights = dict(_weighted(accepted.decode("latin-1")))
     offered = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "zstd")]
     weight, name = max(offered)
@@ -29,18 +29,18 @@ def coding(accepted: bytes) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def takes(accepted: bytes, kind: str) -> bool:
-    """Whether a caller that sent this Accept takes answers of that media type."""
+def accepts(accepted: bytes, kind: str) -> bool:
+    """Whether a caller with this Accept accepts the media type."""
     family = kind.partition("/")[0]
     ranges = dict(_weighted(accepted.decode("latin-1")))
     if not ranges:
         return True
-    fitting = [ranges[one] for one in (kind, f"{family}/*", "*/*") if one in ranges]
-    return bool(fitting) and fitting[0] > 0
+    matching = [ranges[name] for name in (kind, f"{family}/*", "*/*") if name in ranges]
+    return bool(matching) and matching[0] > 0
 
 
 def compressed(body: bytes, name: str | None) -> tuple[bytes, str | None]:
-    """The body in that compression, if it is worth it."""
+    """The body in that compression, if it saves enough."""
     if name is None or len(body) < WORTH_IT:
         return body, None
     if name == "zstd":
@@ -49,11 +49,11 @@ def compressed(body: bytes, name: str | None) -> tuple[bytes, str | None]:
 
 
 async def json_body(request: Request, most: int, decode: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
-    """The JSON that a request brings; nothing at all is an empty object."""
+    """The JSON body of a request; an empty body is an empty object."""
     check_json(request)
     if coding_of(request) != "identity":
         raise RequestError(
-            "compressed-body", "bodies are not taken compressed", status=415, hint="leave out Content-Encoding"
+            "compressed-body", "compressed bodies are not accepted", status=415, hint="remove Content-Encoding"
         )
     body = await body_of(request, most, "'serve.limits.body' sets the limit")
     if not body.strip():
@@ -61,49 +61,51 @@ async def json_body(request: Request, most: int, decode: Callable[[bytes], Any] 
     try:
         return decode(body)
     except RecursionError:
-        raise RequestError("bad-json", "the body is nested too deeply", hint="a few levels are enough") from None
+        raise RequestError("bad-json", "the body is nested too deeply", hint="reduce the nesting") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise RequestError("bad-json", f"the body is not JSON: {error}", hint="check quotes and commas") from None
 
 
 def check_json(request: Request) -> None:
-    """A RequestError if a body is said to be something else."""
+    """RequestError if the body declares another type."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestError(
             "not-json",
-            f"the body is said to be {kind or 'nothing'}, not JSON",
+            f"the Content-Type of the body is {kind or 'empty'}, not JSON",
             status=415,
             hint="send 'Content-Type: application/json'; with curl: --json '{…}'",
         )
 
 
 def require_type(request: Request) -> None:
-    """A RequestError if a body has no type: a page from elsewhere may send such a one without asking."""
+    """RequestError if a body has no type: a page of another origin can send such a request without a preflight."""
     if "content-type" not in request.headers:
-        raise RequestError("not-json", "the body has no type", status=415, hint="Content-Type: application/json")
+        raise RequestError(
+            "not-json", "the body has no Content-Type", status=415, hint="Content-Type: application/json"
+        )
 
 
 def coding_of(request: Request) -> str:
-    """The compression that a body is said to have."""
+    """The declared compression of a body."""
     return request.headers.get("content-encoding", "identity").strip().lower()
 
 
 async def body_of(request: Request, most: int, hint: str) -> bytes:
-    """What a request brings, as it is sent: not more than that, and not later than it may come."""
+    """The body of a request, within the limits of size and time."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise _too_large(most, hint)
-    found = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
-                found += chunk
-                if len(found) > most:
+                body += chunk
+                if len(body) > most:
                     raise _too_large(most, hint)
     except TimeoutError:
         raise RequestError("body-timeout", f"the body did not arrive within {_BODY_SECONDS} s", status=408) from None
-    return bytes(found)
+    return bytes(body)
 
 
 def _too_large(most: int, hint: str) -> RequestError:
@@ -119,8 +121,8 @@ def _weighted(header: str) -> Iterator[tuple[str, float]]:
 
 
 def _weight(parameters: list[str]) -> float:
-    for one in parameters:
-        name, _, value = one.partition("=")
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
         if name.strip() == "q":
             try:
                 return float(value)

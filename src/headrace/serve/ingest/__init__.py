@@ -1,1 +1,1 @@
-"""Records and table rows that callers post."""
+"""Ingestion: records of streams and changes of tables that callers post."""

@@ -1,4 +1,4 @@
-"""Documents that are POSTed, checked against JSON Schemas: the answer says what is wrong with which."""
+"""Validates POSTed documents against JSON Schemas; the response lists the errors of each document."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.processors.json_schema.validators import errors_of, read_folder, v
 from headrace.sources.http.validation import WORD, HttpValidation
 
 _MOST_ERRORS, _MOST_DOCUMENTS = 20, 100
-"""Told of one document, and documents that are told of; more would make an answer larger than a request."""
+"""Limits of a response: errors per document, and documents with errors."""
 
 
 class Checker:
-    """Checks the documents of one stream, in one process."""
+    """Validates the documents of one stream, in one process."""
 
     def __init__(self, options: HttpValidation, root: Path) -> None:
         self._options = options
@@ -23,21 +23,21 @@ class Checker:
         self._validators.check(options.schemas)
 
     def errors(self, record: bytes) -> list[dict[str, Any]]:
-        """The documents of a record with something wrong, the first of them."""
+        """The errors of the first invalid documents of a record."""
         whole, name = msgspec.json.decode(record), self._options.documents
         documents = whole.get(name) if name is not None else [whole]
         if not isinstance(documents, list):
-            return [_told(None, None, [_error("type", f"/{name}", "there is no list of documents")])]
-        found = []
+            return [_report(None, None, [_error("type", f"/{name}", "there is no list of documents")])]
+        reports = []
         for number, document in enumerate(documents):
-            wrong = self._wrong(document)
-            if wrong:
-                found.append(_told(number, self._id(document), wrong))
-            if len(found) == _MOST_DOCUMENTS:
+            errors = self._document_errors(document)
+            if errors:
+                reports.append(_report(number, self._id(document), errors))
+            if len(reports) == _MOST_DOCUMENTS:
                 break
-        return found
+        return reports
 
-    def _wrong(self, document: Any) -> list[dict[str, str]]:
+    def _document_errors(self, document: Any) -> list[dict[str, str]]:
         if not isinstance(document, dict):
             return [_error("type", "", "it is not an object")]
         name = WORD.sub(lambda word: str(document.get(word[1], "")).lower(), self._options.schema_)
@@ -50,7 +50,7 @@ class Checker:
         return document.get(self._options.id) if self._options.id is not None and isinstance(document, dict) else None
 
 
-def _told(number: int | None, id: Any, errors: list[dict[str, str]]) -> dict[str, Any]:
+def _report(number: int | None, id: Any, errors: list[dict[str, str]]) -> dict[str, Any]:
     return {"document": number, "id": id, "errors": errors}
 
 

@@ -1,4 +1,4 @@
-"""The one process of a serve node that writes: it follows every log into a store, reports progress, makes snapshots.
+"""The process of a serve node that writes: it applies every log to a store, reports progress and creates snapshots.
 
 The node starts it with `python -m headrace.serve.replica.applier`. It polls for endpoints and their versions, so it
 picks up new ones and drops removed ones without a restart.
@@ -21,23 +21,23 @@ from headrace.serve.base.lock import locked
 from headrace.serve.base.settings import Settings
 from headrace.serve.base.status import write_status
 from headrace.serve.replica import folders
-from headrace.serve.replica.corruption_flag import cleared, suspected
+from headrace.serve.replica.corruption_flag import clear_flag, flag_reason
 from headrace.serve.replica.follower import LogFollower
-from headrace.serve.replica.pointers import Pointer, distrust, pointer_file, read_pointer, write_pointer
-from headrace.serve.replica.snapshots import Saver
+from headrace.serve.replica.pointers import Pointer, pointer_file, read_pointer, withdraw_stores, write_pointer
+from headrace.serve.replica.snapshots import SnapshotThread
 
 _LOG = logging.getLogger(__name__)
 
 _NEAR_SECONDS, _FAR_SECONDS = 0.3, 3.0
-"""How often it is looked whether there are other endpoints or versions, on a disk or an object store."""
-_SAY_SECONDS = 0.3
+"""How often to look for new endpoints and versions, on a disk or an object store."""
+_STATUS_SECONDS = 0.3
 _END_SECONDS = 3.0
 
 Key = tuple[str, int]
 
 
 class Applier:
-    """All copies of one node."""
+    """Applies the logs of all endpoints of one node."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -46,19 +46,19 @@ class Applier:
         self._aliases: dict[str, int | None] = {}
         self._pointing = threading.RLock()
         self._note: str | None = None
-        self._saver = Saver(settings, lambda: list(self._followers.values()))
+        self._saver = SnapshotThread(settings, lambda: list(self._followers.values()))
 
     def run(self, stopping: threading.Event) -> None:
-        """Follow until it is told to stop."""
+        """Apply until `stopping` is set."""
         store = self._settings.store
         with locked(store / "applier.lock", "applier", patience=STOP_SECONDS):
-            self._say()  # what a former applier said no longer holds
-            self._check_if_suspected()
+            self._write_status()  # replaces the status of an earlier applier
+            self._check_if_flagged()
             self._saver.start()
             try:
                 self._keep(stopping)
             finally:
-                self._say()
+                self._write_status()
                 for follower in self._followers.values():
                     follower.stop()
                 self._saver.close()
@@ -70,54 +70,56 @@ class Applier:
         due = 0.0
         while not stopping.is_set():
             if time.monotonic() >= due:
-                self._look()
+                self._find_endpoints()
                 due = time.monotonic() + pause
-            self._check_if_suspected()
-            self._say()
-            stopping.wait(_SAY_SECONDS)
+            self._check_if_flagged()
+            self._write_status()
+            stopping.wait(_STATUS_SECONDS)
 
-    def _look(self) -> None:
-        """What endpoints and versions there are now. What cannot be read now is looked at again soon."""
+    def _find_endpoints(self) -> None:
+        """Follow new endpoints and versions, drop removed ones. A log that cannot be read is retried soon."""
         try:
-            found = {(name, one.number): one for name in self._logs.names() for one in self._logs.details(name)}
+            found = {
+                (name, version.number): version for name in self._logs.names() for version in self._logs.details(name)
+            }
             aliases = {name: self._logs.served(name) for name, _ in found}
             self._note = None
         except (OSError, ValueError, KeyError, ProjectError) as error:
-            said = self._settings.redact(str(error))
-            self._note = f"the logs in {self._settings.log} cannot be read: {said}"
+            message = self._settings.redact(str(error))
+            self._note = f"the logs in {self._settings.log} cannot be read: {message}"
             return
         changed = {name for name, version in aliases.items() if self._aliases.get(name) != version}
         self._aliases = aliases
         for key in [key for key in self._followers if self._is_gone(key, found.get(key))]:
             self._forget(*key)
-        for key, one in found.items():
-            self._follow(key, one)
+        for key, version in found.items():
+            self._follow(key, version)
         for name in changed:
             self._point(name)
 
-    def _is_gone(self, key: Key, found: Version | None) -> bool:
-        """Whether a version was dropped or begun anew. One that just cannot be seen may be on a disk that is away."""
-        return self._logs.is_dropped(*key) if found is None else found.id != self._followers[key].log.id
+    def _is_gone(self, key: Key, version: Version | None) -> bool:
+        """Whether a version was dropped or recreated. An invisible one may just be on an unavailable disk."""
+        return self._logs.is_dropped(*key) if version is None else version.id != self._followers[key].log.id
 
-    def _follow(self, key: Key, found: Version) -> None:
+    def _follow(self, key: Key, listed: Version) -> None:
         name, version = key
-        endpoint, log = found.endpoint, self._logs.log(found)
+        endpoint, log = listed.endpoint, self._logs.log(listed)
         follower = self._followers.get(key)
         if follower is not None:
             follower.redefine(endpoint)
             return
         home = self._settings.store / name
         served = read_pointer(home).folder(version)
-        kept = None if served is None else home / served
-        if kept is not None and not (kept.is_dir() and kept.name.startswith(folders.prefix(version, log.id))):
-            kept = None
-        follower = LogFollower(self._settings, endpoint, log, kept, lambda: self._point(name))
+        current = None if served is None else home / served
+        if current is not None and not (current.is_dir() and current.name.startswith(folders.prefix(version, log.id))):
+            current = None
+        follower = LogFollower(self._settings, endpoint, log, current, lambda: self._point(name))
         self._followers[key] = follower
-        folders.tidy(home, version, log.id, kept)
+        folders.tidy(home, version, log.id, current)
         follower.start()
 
     def _forget(self, name: str, version: int) -> None:
-        """A version that was dropped."""
+        """Remove a dropped version."""
         follower = self._followers.pop((name, version))
         self._point(name)
         follower.close()
@@ -128,54 +130,53 @@ class Applier:
             pointer_file(home).unlink(missing_ok=True)
 
     def _point(self, name: str) -> None:
-        """Let readers find what may be served. The version they get is the alias's, once that has caught up."""
+        """Update the pointer for readers. They get the alias's version once it has caught up."""
         with self._pointing:
             home = self._settings.store / name
-            mine = {version: one for (other, version), one in list(self._followers.items()) if other == name}
-            ready = {version: one.served.name for version, one in mine.items() if one.served is not None}
+            own = {version: follower for (other, version), follower in list(self._followers.items()) if other == name}
+            ready = {version: follower.served.name for version, follower in own.items() if follower.served is not None}
             now = Pointer(_chosen(self._aliases.get(name), read_pointer(home).version, ready), ready)
             if now != read_pointer(home):
                 write_pointer(home, now)
 
-    def _check_if_suspected(self) -> None:
-        """After a crash in native code: look through all stores before they are trusted again."""
-        reason = suspected(self._settings.store)
+    def _check_if_flagged(self) -> None:
+        """After a crash in native code: check all stores before they are read again."""
+        reason = flag_reason(self._settings.store)
         if reason is None:
             return
         _LOG.warning("%s: all stores are checked", reason)
-        distrust(self._settings.store)
-        cleared(self._settings.store)
+        withdraw_stores(self._settings.store)
+        clear_flag(self._settings.store)
         for follower in self._followers.values():
             follower.check()
 
-    def _say(self) -> None:
-        said: dict[str, dict[str, Any]] = {}
+    def _write_status(self) -> None:
+        endpoints: dict[str, dict[str, Any]] = {}
         for (name, version), follower in sorted(self._followers.items()):
-            one = said.setdefault(name, {"versions": {}})
-            one["versions"][str(version)] = follower.to_json()
-        for name, one in said.items():
+            endpoint = endpoints.setdefault(name, {"versions": {}})
+            endpoint["versions"][str(version)] = follower.to_json()
+        for name, endpoint in endpoints.items():
             pointer = read_pointer(self._settings.store / name)
-            versions = [int(version) for version in one["versions"]]
+            versions = [int(version) for version in endpoint["versions"]]
             main = pointer.version or self._aliases.get(name) or max(versions)
-            shown = one["versions"].get(str(main), one["versions"][str(max(versions))])
-            said[name] = {**shown, "alias": self._aliases.get(name), "versions": one["versions"]}
+            shown = endpoint["versions"].get(str(main), endpoint["versions"][str(max(versions))])
+            endpoints[name] = {**shown, "alias": self._aliases.get(name), "versions": endpoint["versions"]}
         try:
-            write_status(self._settings.store, said, self._note)
+            write_status(self._settings.store, endpoints, self._note)
         except OSError as error:
             _LOG.warning("the status cannot be written: %s", error.strerror)
 
 
 def _chosen(alias: int | None, before: int | None, ready: Collection[int]) -> int | None:
-    """The version to serve: the alias's; until that can answer, the one before, also when neither can now."""
+    """The version to serve: the alias's; until it can answer, the previous one, even if that cannot answer either."""
     if alias is None:
         return max(ready, default=before)
     return alias if alias in ready or before is None else before
 
 
 def main() -> int:
-    """The applier as a process that ends with its node."""
     logging.basicConfig(level=logging.WARNING, format="applier: %(message)s")
-    return live(lambda told: Applier(Settings.here()).run(told))
+    return live(lambda stopping: Applier(Settings.here()).run(stopping))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Whether the stores of a node have to be looked through before they are trusted again.
+"""A flag in the store folder: all stores of the node must be checked before they are read again.
 
-LMDB reads through memory maps and believes what it finds: a page that makes no sense can end a process where others
-would raise an error. So when a process dies of that, somebody leaves a word, and the applier looks through every store
-before it lets anybody read it again.
+LMDB reads through memory maps and trusts the file: a corrupt page can crash a process where other databases would raise
+an error. So when a process crashes that way, the flag is set, and the applier checks every store before it is read
+again.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGIL
 _FILE = "suspect"
 
 
-def suspect(store: Path, reason: str) -> None:
-    """Have all stores checked."""
+def set_flag(store: Path, reason: str) -> None:
     write_atomically(store / _FILE, reason.encode(), durable=False)
 
 
-def suspected(store: Path) -> str | None:
-    """Why the stores are not trusted now."""
+def flag_reason(store: Path) -> str | None:
+    """Why the flag is set; None: it is not set."""
     try:
         return (store / _FILE).read_text(encoding="utf-8")
     except OSError:
         return None
 
 
-def cleared(store: Path) -> None:
-    """All stores were checked."""
+def clear_flag(store: Path) -> None:
     (store / _FILE).unlink(missing_ok=True)

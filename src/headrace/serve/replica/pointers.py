@@ -1,6 +1,6 @@
-"""Which folder answers for which version of an endpoint: one small file per endpoint, written by the applier alone.
+"""Which folder serves which version of an endpoint: one small file per endpoint, written only by the applier.
 
-Readers look at it again and again, so a store that was built anew, or a new version, is taken up without a word.
+Readers check the file regularly, so they switch to a rebuilt store or a new version without further notice.
 """
 
 from __future__ import annotations
@@ -17,54 +17,53 @@ _FILE, _REPORT = "current.json", ".damaged"
 
 @dataclass(frozen=True)
 class Pointer:
-    """The version that is served to those who name none, once it is ready, and the folders of all that are."""
+    """The version served by default, once it is ready, and the folders of all ready versions."""
 
     version: int | None = None
     folders: Mapping[int, str] = field(default_factory=dict)
 
     def folder(self, version: int | None) -> str | None:
-        """The folder that answers for a version, or for the served one."""
-        wanted = self.version if version is None else version
-        return None if wanted is None else self.folders.get(wanted)
+        """The folder of a version, or of the default version."""
+        chosen = self.version if version is None else version
+        return None if chosen is None else self.folders.get(chosen)
 
 
 def pointer_file(home: Path) -> Path:
-    """Where the pointer of an endpoint is; `home` is the endpoint's folder in the store."""
+    """The pointer file of an endpoint; `home` is the endpoint's folder in the store."""
     return home / _FILE
 
 
 def read_pointer(home: Path) -> Pointer:
-    """What is served; nothing when there is no pointer."""
+    """The pointer of an endpoint; an empty one when the file does not exist."""
     try:
-        said = json.loads(pointer_file(home).read_bytes())
+        document = json.loads(pointer_file(home).read_bytes())
     except (OSError, ValueError):
         return Pointer()
-    return Pointer(said["version"], {int(version): folder for version, folder in said["folders"].items()})
+    return Pointer(document["version"], {int(version): folder for version, folder in document["folders"].items()})
 
 
 def write_pointer(home: Path, pointer: Pointer) -> None:
-    """Let readers go by this from now on."""
-    said = {
+    document = {
         "version": pointer.version,
         "folder": pointer.folder(None),
         "folders": {str(version): folder for version, folder in pointer.folders.items()},
     }
-    write_atomically(pointer_file(home), json.dumps(said).encode())
+    write_atomically(pointer_file(home), json.dumps(document).encode())
 
 
-def distrust(store: Path) -> None:
-    """Let nobody read any store until the applier has looked through it."""
+def withdraw_stores(store: Path) -> None:
+    """Let no process read any store until the applier has checked it."""
     for file in store.glob(f"*/{_FILE}"):
         write_pointer(file.parent, Pointer(read_pointer(file.parent).version))
 
 
 def report_damage(folder: Path, reason: str) -> None:
-    """Tell the applier that what is in a store's folder is wrong: only it may put it aside and build a new one."""
+    """Report a damaged store to the applier: only the applier may move it away and build a new one."""
     write_atomically(_report(folder), reason.encode(), durable=False)
 
 
 def reported_damage(folder: Path) -> str | None:
-    """What a reader found wrong."""
+    """The damage that a reader reported."""
     try:
         return _report(folder).read_text(encoding="utf-8")
     except OSError:
@@ -72,7 +71,7 @@ def reported_damage(folder: Path) -> str | None:
 
 
 def forget_report(folder: Path) -> None:
-    """The store is no longer there, or was found to be well."""
+    """Remove the report: the store was removed, or is intact."""
     _report(folder).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The beginning of a copy: the newest good snapshot, else nothing, if the log still has everything."""
+"""Starts a copy: from the newest intact snapshot, or empty if the log is complete."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from headrace.store.endpoint.snapshot import MANIFEST, Snapshots, StoreSnapshot
 
 
 def snapshots_root(settings: Settings, log: Log) -> StatePath:
-    """Where the snapshots are that a log goes on from, on whichever node they were made."""
+    """The folder of the snapshots of a log, shared by all nodes."""
     return settings.snapshots / log.id
 
 
 def snapshots_of(settings: Settings, log: Log) -> Snapshots:
-    """The snapshots that a log goes on from."""
+    """The snapshots of a log."""
     return Snapshots(snapshots_root(settings, log))
 
 
-def made_at(snapshot: StoreSnapshot) -> datetime:
-    """When a snapshot was finished."""
+def created_at(snapshot: StoreSnapshot) -> datetime:
     return datetime.fromtimestamp((snapshot.folder / MANIFEST).stat().st_mtime, UTC)
 
 
-def begin(settings: Settings, endpoint: Endpoint, log: Log, folder: Path, *, after: int = 0) -> Path:
-    """Put what a new copy begins with into a folder: from there the log can be followed.
+def restore(settings: Settings, endpoint: Endpoint, log: Log, folder: Path, *, after: int = 0) -> Path:
+    """Create the start of a new copy in a folder, from which the log can be followed.
 
-    A snapshot must be newer than `after`, and the log must go on from it. A ProjectError when there is none and the
-    log was cut off: then nothing tells what is missing, and nothing is served.
+    A snapshot must be newer than `after`, and the log must continue from it. ProjectError when there is none and the
+    log was truncated: the missing changes are unknown, and nothing is served.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    found = snapshots_of(settings, log).restore(endpoint, folder)
+    snapshot = snapshots_of(settings, log).restore(endpoint, folder)
     first = log.begin()
-    if found is not None and found.position > after and found.position >= first - 1:
+    if snapshot is not None and snapshot.position > after and snapshot.position >= first - 1:
         return folder
-    if found is not None:
+    if snapshot is not None:
         folders.remove(folder)
     if first > 1:
         raise ProjectError(
             "log-cut",
             f"the log of endpoint '{endpoint.name}' v{endpoint.version} begins at {first}, and no snapshot reaches it",
-            hint=f"restore a snapshot in {snapshots_root(settings, log)}, or let the flow write the endpoint anew: "
+            hint=f"restore a snapshot in {snapshots_root(settings, log)}, or rewrite the endpoint: "
             "headrace run --new-generation FLOW",
         )
     folder.mkdir()

@@ -10,29 +10,29 @@ from headrace.core.processes.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.base.ports import shared
 from headrace.serve.base.settings import Settings
 from headrace.serve.rest.app import create_app
-from headrace.serve.rest.connection import IDLE_SECONDS, LOOK_SECONDS, HttpConnection
+from headrace.serve.rest.connection import CHECK_SECONDS, IDLE_SECONDS, HttpConnection
 
 _BACKLOG = 2048
 _MESSAGE_BYTES = 1 << 20
-"""Of a WebSocket: those that callers send are small."""
+"""The largest WebSocket message: callers send small ones."""
 
 
 def server(settings: Settings) -> Server:
-    """What answers; `run` and `serve` take sockets that are bound."""
+    """The HTTP server; `run` and `serve` take bound sockets."""
 
-    async def look() -> None:
-        for connection in list(made.server_state.connections):
+    async def check_connections() -> None:
+        for connection in list(http_server.server_state.connections):
             if isinstance(connection, HttpConnection):
-                connection.look()
+                connection.check_idle()
 
-    made = Server(
+    http_server = Server(
         Config(
             create_app(settings),
             loop="uvloop",
             http=HttpConnection,
             ws="websockets-sansio",
             ws_max_size=_MESSAGE_BYTES,
-            # heartbeats tell that a line is dead, and callers who read slowly may stay
+            # heartbeats detect dead connections, and slow readers may stay connected
             ws_ping_interval=None,
             ws_per_message_deflate=False,
             lifespan="on",
@@ -40,26 +40,26 @@ def server(settings: Settings) -> Server:
             log_config=None,
             log_level="error",
             access_log=False,
-            # who asks is who has the connection: anybody can write a header
+            # the caller is the peer of the connection: anyone can send a header
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=int(STOP_SECONDS * 0.7),
-            callback_notify=look,
-            timeout_notify=LOOK_SECONDS,
+            callback_notify=check_connections,
+            timeout_notify=CHECK_SECONDS,
         )
     )
-    return made
+    return http_server
 
 
 def main() -> None:
     """Serve until SIGTERM."""
     end_with_parent()
     settings = Settings.here()
-    made = server(settings)
-    gc.freeze()  # what was made so far stays: no need to look through it again and again
-    made.run([shared(settings.spec.host, settings.spec.port)])
+    http_server = server(settings)
+    gc.freeze()  # objects created so far stay: exclude them from garbage collection
+    http_server.run([shared(settings.spec.host, settings.spec.port)])
 
 
 if __name__ == "__main__":

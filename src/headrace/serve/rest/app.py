@@ -1,6 +1,7 @@
-"""The ASGI application of an API process: every request comes in here and every error goes out here.
+"""The ASGI application of an API process: all requests and all error responses pass through it.
 
-One row by its key is what is asked most, so it is answered before any router has a look; all else goes to Starlette.
+Requests for one row by its key are the most frequent ones, so they are answered before routing; Starlette gets the
+others.
 """
 
 from __future__ import annotations
@@ -25,78 +26,77 @@ from headrace.core.errors import RequestError
 from headrace.serve.access.stores import Stores
 from headrace.serve.base.settings import Settings
 from headrace.serve.http.problems import Headers, bug, problem
-from headrace.serve.http.request_context import Client, Front
+from headrace.serve.http.request_context import Client, RequestContext
 from headrace.serve.ingest.ingest import Ingest
 from headrace.serve.rest.routes import routes
 from headrace.serve.rest.rows import Reply, RowRoutes
-from headrace.serve.sql.pool import Answerers
+from headrace.serve.sql.pool import QueryProcesses
 
 _LOG = logging.getLogger(__name__)
 _WRITE_SECONDS = 1.0
 _AT_ONCE = 1024
-"""Requests that a process has under way beside live streams, whose limit is another; single rows never wait."""
+"""Concurrent requests of a process, apart from live streams, which have their own limit; single rows never wait."""
 _EXPOSED = ["ETag", "Link", "Retry-After", "X-Headrace-Version", "X-Next-Cursor"]
 _ALLOWED = ["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-API-Key"]
 
 
 def create_app(settings: Settings) -> ASGIApp:
-    """The application of one API process."""
-    front = Front(settings, Stores(settings))
-    return App(front, _router(front))
+    context = RequestContext(settings, Stores(settings))
+    return App(context, _router(context))
 
 
 class App:
-    """Takes requests, counts them, and lets no error out that is not said in the right shape."""
+    """Dispatches requests, counts them, and turns every error into a problem document."""
 
-    def __init__(self, front: Front, router: ASGIApp) -> None:
-        self._front = front
+    def __init__(self, context: RequestContext, router: ASGIApp) -> None:
+        self._context = context
         self._router = router
-        self._rows = RowRoutes(front)
+        self._rows = RowRoutes(context)
         self._under_way = 0
-        self._most = _AT_ONCE + front.settings.spec.limits.subscribers
-        self._ingest = Ingest(front)
+        self._most = _AT_ONCE + context.settings.spec.limits.subscribers
+        self._ingest = Ingest(context)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, one WebSocket, or the life of the process."""
+        """One request, one WebSocket, or the lifespan of the process."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
         if scope["path"] in self._ingest.paths:
             await self._routed(self._ingest, scope, receive, send)
             return
-        reply = self._rows.asked(scope)
+        reply = self._rows.reply(scope)
         if reply is None:
             await self._routed(self._router, scope, receive, send)
         else:
             await _send(reply, send)
 
     def row(self, path: bytes, headers: Headers, client: Client) -> Reply | None:
-        """The answer to a GET of a path without parameters, if it is for one row."""
-        return None if path in self._ingest.raw_paths else self._rows.told(path, headers, client)
+        """The response to a GET of a path without parameters, if it is for one row."""
+        return None if path in self._ingest.raw_paths else self._rows.reply_to_path(path, headers, client)
 
     async def _routed(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        seen = _StatusRecorder(send, head=scope["method"] == "HEAD")
+        recorder = _StatusRecorder(send, head=scope["method"] == "HEAD")
         self._under_way += 1
         try:
             if self._under_way > self._most:
-                await _send(problem(_busy(self._most)), seen)
+                await _send(problem(_busy(self._most)), recorder)
             else:
-                await app(scope, receive, seen)
-        except asyncio.CancelledError:  # the caller has gone
+                await app(scope, receive, recorder)
+        except asyncio.CancelledError:  # the caller has disconnected
             raise
         except Exception:
-            _LOG.exception("a request to %s could not be answered", scope["path"])
-            if not seen.status:
-                await _send(problem(bug()), seen)
+            _LOG.exception("the request to %s failed", scope["path"])
+            if not recorder.status:
+                await _send(problem(bug()), recorder)
         finally:
             self._under_way -= 1
         route, name = _labels(scope)
-        self._front.meters.count("rest", route, name, seen.status, time.perf_counter() - began)
+        self._context.meters.count("rest", route, name, recorder.status, time.perf_counter() - began)
 
 
 class _StatusRecorder:
-    """Passes an answer on and notes its status. The answer to HEAD has no body."""
+    """Forwards a response and records its status. The response to HEAD has no body."""
 
     def __init__(self, send: Send, *, head: bool) -> None:
         self._send = send
@@ -111,40 +111,40 @@ class _StatusRecorder:
         await self._send(message)
 
 
-def _router(front: Front) -> ASGIApp:
-    answerers = Answerers(front.settings)
+def _router(context: RequestContext) -> ASGIApp:
+    processes = QueryProcesses(context.settings)
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
-        writing = asyncio.create_task(_write_meters(front))
+        writing = asyncio.create_task(_write_meters(context))
         try:
             yield
         finally:
             writing.cancel()
-            answerers.close()
-            front.meters.write()
-            front.stores.close()
-            front.callers.close()
+            processes.close()
+            context.meters.write()
+            context.stores.close()
+            context.callers.close()
 
     cors = Middleware(
         CORSMiddleware,
-        allow_origins=front.settings.spec.cors,
+        allow_origins=context.settings.spec.cors,
         allow_methods=["GET", "HEAD", "POST"],
         allow_headers=_ALLOWED,
         expose_headers=_EXPOSED,
     )
     return Starlette(
-        routes=routes(front, answerers),
-        middleware=[cors] if front.settings.spec.cors else [],
-        exception_handlers={RequestError: _refused, HTTPException: _odd, Exception: _broken},
+        routes=routes(context, processes),
+        middleware=[cors] if context.settings.spec.cors else [],
+        exception_handlers={RequestError: _refused, HTTPException: _router_error, Exception: _broken},
         lifespan=life,
     )
 
 
-async def _write_meters(front: Front) -> None:
+async def _write_meters(context: RequestContext) -> None:
     while True:
         await asyncio.sleep(_WRITE_SECONDS)
-        front.meters.write()
+        context.meters.write()
 
 
 async def _refused(_connection: Request | WebSocket, error: Exception) -> Response:
@@ -153,23 +153,23 @@ async def _refused(_connection: Request | WebSocket, error: Exception) -> Respon
 
 
 async def _broken(_request: Request, _error: Exception) -> Response:
-    return _response(bug())  # it is raised again after that, and written down above
+    return _response(bug())  # Starlette raises it again, and `_routed` logs it
 
 
-async def _odd(request: Request, error: Exception) -> Response:
-    """What the router itself refuses."""
+async def _router_error(request: Request, error: Exception) -> Response:
+    """Errors of the router itself."""
     assert isinstance(error, HTTPException)
     allow = (error.headers or {}).get("Allow", "")
     if request.method == "OPTIONS" and allow:
         return Response(status_code=204, headers={"Allow": f"{allow}, OPTIONS"})
     if error.status_code == 405:
-        found = RequestError(
-            "method-not-allowed", f"{request.method} is not known here", status=405, hint=f"known: {allow}"
+        refused = RequestError(
+            "method-not-allowed", f"{request.method} is not supported", status=405, hint=f"supported: {allow}"
         )
-        return _response(found, {"Allow": allow})
+        return _response(refused, {"Allow": allow})
     if error.status_code == 404:
         hint = "GET / lists the endpoints; /docs describes them"
-        return _response(RequestError("no-route", "there is nothing at this address", status=404, hint=hint))
+        return _response(RequestError("no-route", "no resource has this URL", status=404, hint=hint))
     return _response(RequestError("bad-request", str(error.detail), status=error.status_code))
 
 
@@ -188,14 +188,14 @@ async def _send(reply: Reply, send: Send) -> None:
 def _busy(most: int) -> RequestError:
     return RequestError(
         "busy",
-        f"more than {most:,} requests are under way in this process",
+        f"more than {most:,} requests are being processed",
         status=503,
-        hint="ask again in a moment, or another node; 'serve.workers' sets how many processes answer",
+        hint="retry in a moment, or use another node; 'serve.workers' sets the number of processes",
     )
 
 
 def _labels(scope: MutableMapping[str, Any]) -> tuple[str, str]:
-    """The route that answered and the endpoint it was about; both only if they exist, so that they stay few."""
-    door = scope.get("headrace.endpoint", "")
+    """The route and the endpoint of a request, both only if they exist, so that the number of labels stays small."""
+    name = scope.get("headrace.endpoint", "")
     endpoint = scope.get("endpoint")
-    return getattr(endpoint, "__name__", "none"), door
+    return getattr(endpoint, "__name__", "none"), name

@@ -1,7 +1,8 @@
-"""HTTP connections of an API process: uvicorn's, with a short way for what is asked most.
+"""HTTP connections of an API process: those of uvicorn, with a short path for requests for one row.
 
-A request for one row is answered when its head is read, with one write: no scope, no task. Which requests these are and
-what they get is `Rows`'s to say, here as in the application; whatever is not plain goes the long way.
+A request for one row is answered when its headers are read, with one write: no scope, no task. `RowRoutes` decides
+which requests these are and what they get, here as in the application; all others take uvicorn's path. This module uses
+internals of uvicorn: `tests/serve/rest/test_uvicorn_contract.py` lists them, and pyproject.toml limits the version.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from headrace.serve.http.problems import Headers
 from headrace.serve.rest.app import App
 
-LOOK_SECONDS, IDLE_SECONDS = 5, 75
-"""A connection is kept that long without a request: longer than balancers keep theirs, as a rule."""
-_IDLE_LOOKS, _HEAD_LOOKS = IDLE_SECONDS // LOOK_SECONDS, 6
-_HEAD_BYTES = 400_000
-"""What the head of a request may have; it may take six looks to come."""
+CHECK_SECONDS, IDLE_SECONDS = 5, 75
+"""An idle connection is kept this long: usually longer than load balancers keep theirs."""
+_IDLE_CHECKS, _HEADER_CHECKS = IDLE_SECONDS // CHECK_SECONDS, 6
+_HEADER_BYTES = 400_000
+"""The largest request header; it must arrive within `_HEADER_CHECKS` checks."""
 _TOGETHER = 65_536
-"""Bytes that are written at once at most, if they come in several parts."""
-_STATUS = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
+"""The most bytes that are gathered into one write."""
+_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-class _Answered:
-    """Stands where uvicorn has the request under way: it was answered, what else comes of it is dropped."""
+class _CompletedCycle:
+    """Replaces uvicorn's cycle of a request that is already answered: further parts of the request are ignored."""
 
     response_complete = True
     message_event = asyncio.Event()
 
 
-class _Gathering:
-    """A transport whose writes of one turn of the loop go out as one: an answer's head together with its body."""
+class _GatheringTransport:
+    """A transport that joins the writes of one iteration of the event loop: the header of a response and its body."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -45,82 +46,78 @@ class _Gathering:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """To be sent soon."""
+        """Send soon."""
         if not self._waiting:
             self._loop.call_soon(self._send)
         self._waiting.append(data)
         self._bytes += len(data)
-        if self._bytes > _TOGETHER:  # now, so that the transport can say that it is too much
+        if self._bytes > _TOGETHER:  # send now, so that the transport can apply back pressure
             self._send()
 
     def close(self) -> None:
-        """Be done when all is sent."""
+        """Close after everything is sent."""
         self._send()
         self._transport.close()
 
     def _send(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
-        if waiting and not self._transport.is_closing():  # the caller may have gone meanwhile
+        if waiting and not self._transport.is_closing():  # the caller may have disconnected
             self._transport.write(b"".join(waiting))
 
 
-_ANSWERED = cast(RequestResponseCycle, _Answered())
+_COMPLETED = cast(RequestResponseCycle, _CompletedCycle())
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. Who sends no whole head in time, or one without end, is let go."""
+    """One connection. It is closed when a request header does not arrive in time or is too long."""
 
     app: App
-    _in_head = False
-    _head_bytes = 0
-    _looks = 0
+    _in_header = False
+    _header_bytes = 0
+    _checks = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It begins."""
         super().connection_made(transport)
-        self.transport = cast(asyncio.Transport, _Gathering(transport, self.loop))
+        self.transport = cast(asyncio.Transport, _GatheringTransport(transport, self.loop))
 
-    def look(self) -> None:
-        """To be called every `LOOK_SECONDS`. One look at all connections costs less than a timer for each request."""
+    def check_idle(self) -> None:
+        """Must be called every `CHECK_SECONDS`. One pass over all connections costs less than a timer per request."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self._looks = 0
-        self._looks += 1
-        if self._looks > (_HEAD_LOOKS if self._in_head else _IDLE_LOOKS):
+            self._checks = 0
+        self._checks += 1
+        if self._checks > (_HEADER_CHECKS if self._in_header else _IDLE_CHECKS):
             self.timeout_keep_alive_handler()
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request, or of several."""
         super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too long.")
+        if self._in_header:
+            self._header_bytes += len(data)
+            if self._header_bytes > _HEADER_BYTES and not self.transport.is_closing():
+                self.send_400_response("The header of the request is too long.")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         super().on_message_begin()
-        self._in_head = True
-        self._looks = 0
+        self._in_header = True
+        self._checks = 0
 
     def on_headers_complete(self) -> None:
-        """Its head is read."""
-        self._in_head = False
-        self._head_bytes = 0
+        self._in_header = False
+        self._header_bytes = 0
         if not self._answered():
             super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """It is answered. No timer for the next one: `look` does that, and a timer costs as much as a row."""
+        """Without a timer for the next request: `check_idle` replaces it, and a timer costs as much as a row."""
         if self.pipeline:
             super().on_response_complete()
         elif not self.transport.is_closing():
             self.flow.resume_reading()
 
     def _answered(self) -> bool:
-        """Whether the short way did it."""
+        """Answer a request for one row; False: the request takes uvicorn's path."""
         cycle, parser, url = self.cycle, self.parser, self.url
         if (cycle is not None and not cycle.response_complete) or self.flow.write_paused:
-            return False  # answers go out in the order of requests, and only to those who take them
+            return False  # responses have the order of the requests, and wait for slow readers
         if parser.get_method() != b"GET" or url[:1] != b"/" or b"?" in url or b"#" in url:
             return False
         if self.expect_100_continue or parser.should_upgrade():
@@ -133,9 +130,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def _write(self, status: int, headers: Headers, body: bytes) -> None:
         keep = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
-        said = [b"%b: %b\r\n" % one for one in (*self.server_state.default_headers, *headers)]
+        lines = [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *headers)]
         end = b"\r\n" if keep else b"connection: close\r\n\r\n"
-        self.cycle = _ANSWERED
-        self.transport.write(b"".join((_STATUS[status], *said, end, body)))
+        self.cycle = _COMPLETED
+        self.transport.write(b"".join((_STATUS[status], *lines, end, body)))
         if not keep:
             self.transport.close()

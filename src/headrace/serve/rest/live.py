@@ -1,4 +1,4 @@
-"""Live events over HTTP: server-sent events, and a WebSocket on the same address."""
+"""Live events over HTTP: server-sent events, and a WebSocket at the same URL."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from headrace.core.errors import RequestError, did_you_mean
 from headrace.core.processes import lifeline
-from headrace.serve.access.access import Door
+from headrace.serve.access.access import EndpointAccess
 from headrace.serve.access.auth import token_of
 from headrace.serve.access.feeds import Feeds
 from headrace.serve.access.subscription import Subscription, SubscriptionItem, SubscriptionRequest
 from headrace.serve.http.problems import bug
-from headrace.serve.http.request_context import Front, check_accept
+from headrace.serve.http.request_context import RequestContext, check_accept
 
 _LOG = logging.getLogger(__name__)
 _EVENT_STREAM = "text/event-stream"
@@ -32,18 +32,17 @@ _WORDS = ("$filter", "types", "snapshot", "after")
 _GOING_AWAY, _REFUSED, _FAILED, _LATER = 1001, 1008, 1011, 1013
 
 
-def routes(front: Front) -> list[BaseRoute]:
-    """The routes of live events."""
-    live = Live(front)
+def routes(context: RequestContext) -> list[BaseRoute]:
+    live = Live(context)
     return [Route("/{path}/events", live.watch, methods=["GET"]), WebSocketRoute("/{path}/events", live.socket)]
 
 
 class Live:
-    """The routes' handlers, and the feeds of this process."""
+    """Handles the routes; holds the feeds of this process."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self.feeds = Feeds(front.stores, front.settings.spec.limits.subscribers)
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self.feeds = Feeds(context.stores, context.settings.spec.limits.subscribers)
         self._loop: asyncio.AbstractEventLoop | None = None
         lifeline.on_stop(self._stop)
 
@@ -51,60 +50,60 @@ class Live:
         """The changes of an endpoint as server-sent events."""
         self._loop = asyncio.get_running_loop()
         check_accept(request, _EVENT_STREAM)
-        wanted = wanted_of(request.query_params.multi_items(), request.headers.get("last-event-id"))
-        front = self._front
+        requested = parse_parameters(request.query_params.multi_items(), request.headers.get("last-event-id"))
+        context = self._context
 
-        def door() -> Door:
-            return front.doors.open(front.grant(request), request.path_params["path"], "events")
+        def reopen() -> EndpointAccess:
+            return context.access.open(context.grant(request), request.path_params["path"], "events")
 
         if request.method == "HEAD":
-            door()
+            reopen()
             return Response(media_type=_EVENT_STREAM)
-        items = self._items(door, wanted)
-        first = await anext(items)  # what is wrong with the request is said before anything is sent
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "vary": front.vary}
+        items = self._items(reopen, requested)
+        first = await anext(items)  # errors of the request are reported before the response begins
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "vary": context.vary}
         return StreamingResponse(_sse(first, items), media_type=_EVENT_STREAM, headers=headers)
 
     async def socket(self, socket: WebSocket) -> None:
-        """The changes of an endpoint as messages of a WebSocket. A message of the caller asks anew."""
+        """The changes of an endpoint as WebSocket messages. A message of the caller changes the subscription."""
         self._loop = asyncio.get_running_loop()
         try:
-            check_origin(socket, self._front.settings.spec.cors)
+            check_origin(socket, self._context.settings.spec.cors)
             token, protocol = _shown_token(socket)
-            if token is not None or not self._front.callers.wanted:
-                self._front.grant_of(token, socket)
+            if token is not None or not self._context.callers.auth_required:
+                self._context.grant_of(token, socket)
         except RequestError as error:
             _LOG.info("a WebSocket was refused: %s", error.code)
             await socket.close(_REFUSED, error.code)
             return
         await socket.accept(subprotocol=protocol)
-        with suppress(WebSocketDisconnect, RuntimeError):  # the caller is gone
+        with suppress(WebSocketDisconnect, RuntimeError):  # the caller has disconnected
             await _WebSocketSession(socket, self, token).run()
 
-    async def _items(self, door: Any, wanted: SubscriptionRequest) -> AsyncGenerator[list[SubscriptionItem], None]:
-        subscription = Subscription(self.feeds, door, wanted)
-        self._front.meters.subscribers(1)
+    async def _items(self, reopen: Any, requested: SubscriptionRequest) -> AsyncGenerator[list[SubscriptionItem], None]:
+        subscription = Subscription(self.feeds, reopen, requested)
+        self._context.meters.subscribers(1)
         try:
-            async with aclosing(subscription.items()) as found:
-                async for items in found:
+            async with aclosing(subscription.items()) as batches:
+                async for items in batches:
                     yield items
         finally:
-            self._front.meters.subscribers(-1)
+            self._context.meters.subscribers(-1)
 
     def of_socket(
-        self, socket: WebSocket, token: str | None, wanted: SubscriptionRequest
+        self, socket: WebSocket, token: str | None, requested: SubscriptionRequest
     ) -> AsyncGenerator[list[SubscriptionItem], None]:
-        """The items of a WebSocket's caller."""
-        front = self._front
+        """The items for the caller of a WebSocket."""
+        context = self._context
 
-        def door() -> Door:
-            return front.doors.open(front.grant_of(token, socket), socket.path_params["path"], "events")
+        def reopen() -> EndpointAccess:
+            return context.access.open(context.grant_of(token, socket), socket.path_params["path"], "events")
 
-        return self._items(door, wanted)
+        return self._items(reopen, requested)
 
     def waits_for_token(self, token: str | None) -> bool:
-        """Whether the caller still has to say who it is."""
-        return token is None and self._front.callers.wanted
+        """Whether the caller still has to send a token."""
+        return token is None and self._context.callers.auth_required
 
     def _stop(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -112,19 +111,19 @@ class Live:
 
 
 class _WebSocketSession:
-    """One WebSocket: what was asked last is what is sent."""
+    """One WebSocket: it sends the events of the last subscription message."""
 
     def __init__(self, socket: WebSocket, live: Live, token: str | None) -> None:
         self._socket, self._live, self._token = socket, live, token
 
     async def run(self) -> None:
-        """Until one side closes."""
+        """Run until one side closes."""
         try:
-            wanted = wanted_of(self._socket.query_params.multi_items(), None)
+            requested = parse_parameters(self._socket.query_params.multi_items(), None)
             if self._live.waits_for_token(self._token):
-                wanted = await self._first(wanted)
-            while (following := await self._send_until_asked(wanted)) is not None:
-                wanted = following
+                requested = await self._first(requested)
+            while (following := await self._send_until_message(requested)) is not None:
+                requested = following
         except RequestError as error:
             await self._end(error)
         except (WebSocketDisconnect, RuntimeError):
@@ -133,41 +132,41 @@ class _WebSocketSession:
             _LOG.exception("a WebSocket of %s failed", self._socket.url.path)
             await self._end(bug())
 
-    async def _first(self, wanted: SubscriptionRequest) -> SubscriptionRequest:
+    async def _first(self, requested: SubscriptionRequest) -> SubscriptionRequest:
         try:
             async with asyncio.timeout(_FIRST_MESSAGE_SECONDS):
-                return await self._asked(wanted)
+                return await self._next_request(requested)
         except TimeoutError:
             raise RequestError(
                 "no-token",
-                "no token came",
+                "no token was sent",
                 status=401,
                 hint='send {"type": "subscribe", "token": "…"} as the first message',
             ) from None
 
-    async def _send_until_asked(self, wanted: SubscriptionRequest) -> SubscriptionRequest | None:
-        """Send what is wanted until the caller wants something else; None: that was all."""
-        sending = asyncio.create_task(self._send(wanted))
-        asking = asyncio.create_task(self._asked(wanted))
+    async def _send_until_message(self, requested: SubscriptionRequest) -> SubscriptionRequest | None:
+        """Send events until the caller changes the subscription; None: the version of the endpoint has changed."""
+        sending = asyncio.create_task(self._send(requested))
+        receiving = asyncio.create_task(self._next_request(requested))
         try:
-            await asyncio.wait((sending, asking), return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
+            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result()
             sending.result()
             await self._socket.close(_GOING_AWAY, "version")
             return None
         finally:
-            for task in (sending, asking):
+            for task in (sending, receiving):
                 task.cancel()
-            await asyncio.gather(sending, asking, return_exceptions=True)
+            await asyncio.gather(sending, receiving, return_exceptions=True)
 
-    async def _send(self, wanted: SubscriptionRequest) -> None:
-        async with aclosing(self._live.of_socket(self._socket, self._token, wanted)) as items:
-            async for some in items:
-                for item in some:
+    async def _send(self, requested: SubscriptionRequest) -> None:
+        async with aclosing(self._live.of_socket(self._socket, self._token, requested)) as items:
+            async for batch in items:
+                for item in batch:
                     await self._socket.send_text(item.to_json().decode())
 
-    async def _asked(self, before: SubscriptionRequest) -> SubscriptionRequest:
+    async def _next_request(self, before: SubscriptionRequest) -> SubscriptionRequest:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005))
@@ -175,31 +174,31 @@ class _WebSocketSession:
         if len(text) > _LONGEST_MESSAGE:
             raise RequestError("body-too-large", "the message is too long", status=413)
         try:
-            asked = msgspec.json.decode(text, type=_Subscribe)
+            change = msgspec.json.decode(text, type=_Subscribe)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise RequestError(
                 "bad-subscription",
-                f"the message is not understood: {str(error)[:200]}",
-                hint='as in {"type": "subscribe", "filter": {"id": 5}, "types": ["insert"], "snapshot": true}',
+                f"the message is not valid: {str(error)[:200]}",
+                hint='example: {"type": "subscribe", "filter": {"id": 5}, "types": ["insert"], "snapshot": true}',
             ) from None
-        if asked.token is not None:
-            self._token = asked.token
+        if change.token is not None:
+            self._token = change.token
         return SubscriptionRequest.of(
-            before.filter if asked.filter is None else asked.filter,
-            before.types if asked.types is None else asked.types,
-            before.snapshot if asked.snapshot is None else asked.snapshot,
-            asked.after or before.after,
+            before.filter if change.filter is None else change.filter,
+            before.types if change.types is None else change.types,
+            before.snapshot if change.snapshot is None else change.snapshot,
+            change.after or before.after,
         )
 
     async def _end(self, error: RequestError) -> None:
-        said = {"type": "error", "status": error.status, "code": error.code, "detail": error.message}
+        document = {"type": "error", "status": error.status, "code": error.code, "detail": error.message}
         code = _FAILED if error.status == 500 else _LATER if error.status in (429, 503) else _REFUSED
-        await self._socket.send_text(msgspec.json.encode({**said, "hint": error.hint}).decode())
+        await self._socket.send_text(msgspec.json.encode({**document, "hint": error.hint}).decode())
         await self._socket.close(_GOING_AWAY if error.code == "stopping" else code, error.code)
 
 
 class _Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
-    """What a caller may say: what it leaves out stays as the address has it."""
+    """A message of the caller: omitted values stay as they were."""
 
     token: str | None = None
     filter: Any = None
@@ -208,21 +207,21 @@ class _Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unkno
     after: str | None = None
 
 
-def wanted_of(parameters: Sequence[tuple[str, str]], last: str | None) -> SubscriptionRequest:
-    """What the parameters of an address ask for; the id that a browser repeats is newer than the one in the address."""
-    found: dict[str, str] = {}
+def parse_parameters(parameters: Sequence[tuple[str, str]], last: str | None) -> SubscriptionRequest:
+    """The subscription in URL parameters; the id that a browser repeats is newer than the one in the URL."""
+    texts: dict[str, str] = {}
     for name, text in parameters:
         word = "$filter" if name == "filter" else name
         if word not in _WORDS:
             raise RequestError(
-                "bad-parameter", f"there is no parameter '{name[:60]}'", hint=did_you_mean(name, _WORDS, "parameters")
+                "bad-parameter", f"unknown parameter '{name[:60]}'", hint=did_you_mean(name, _WORDS, "parameters")
             )
-        if word in found:
-            raise RequestError("bad-parameter", f"{word} is there twice", hint="leave one out")
-        found[word] = text
-    types = [name.strip() for name in found.get("types", "").split(",") if name.strip()]
+        if word in texts:
+            raise RequestError("bad-parameter", f"{word} is given twice", hint="remove one")
+        texts[word] = text
+    types = [name.strip() for name in texts.get("types", "").split(",") if name.strip()]
     return SubscriptionRequest.of(
-        _json(found.get("$filter")), types, _flag(found.get("snapshot")), last or found.get("after")
+        _json(texts.get("$filter")), types, _flag(texts.get("snapshot")), last or texts.get("after")
     )
 
 
@@ -232,31 +231,31 @@ def _json(text: str | None) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError):
-        hint = 'as in $filter={"year": {"$gt": 1999}}, percent-encoded'
+        hint = 'example: $filter={"year": {"$gt": 1999}}, percent-encoded'
         raise RequestError("bad-parameter", "$filter is not JSON", hint=hint) from None
 
 
 def _flag(text: str | None) -> bool:
     if text not in (None, "true", "false"):
-        raise RequestError("bad-parameter", "snapshot is neither true nor false", hint="as in snapshot=true")
+        raise RequestError("bad-parameter", "snapshot must be true or false", hint="example: snapshot=true")
     return text == "true"
 
 
 def check_origin(connection: HTTPConnection, allowed: Sequence[str]) -> None:
-    """A page of elsewhere gets no WebSocket: browsers let any page open one, and leave the check to the server."""
+    """Reject WebSockets from pages of other origins: browsers leave this check to the server."""
     origin = connection.headers.get("origin")
     if origin is None or "*" in allowed or origin in allowed:
         return
     scheme, _, place = origin.partition("://")
     if scheme not in ("http", "https") or place != connection.headers.get("host"):
         raise RequestError(
-            "origin-forbidden", "pages of this origin are not answered", status=403, hint="see serve.cors"
+            "origin-forbidden", "WebSockets from this origin are not allowed", status=403, hint="see serve.cors"
         )
 
 
 def _shown_token(socket: WebSocket) -> tuple[str | None, str | None]:
-    """The token in the headers or, from browsers, which can set no header, in the list of protocols; and which of those
-    to agree to."""
+    """The token from the headers or, from browsers, which cannot set headers, from the list of subprotocols; and the
+    subprotocol to accept."""
     offered = socket.scope.get("subprotocols") or []
     headers = socket.headers
     token = token_of(headers.get("authorization"), headers.get("x-api-key"))
@@ -270,12 +269,12 @@ async def _sse(
     yield b"".join(map(_message, first))
     try:
         async with aclosing(items):
-            async for some in items:
-                yield b"".join(map(_message, some))
+            async for batch in items:
+                yield b"".join(map(_message, batch))
     except RequestError as error:
-        if error.code != "stopping":  # then the browser asks another node by itself
-            said = {"type": "error", "status": error.status, "code": error.code, "detail": error.message}
-            yield b"event: error\ndata: %s\n\n" % msgspec.json.encode({**said, "hint": error.hint})
+        if error.code != "stopping":  # the browser then reconnects to another node
+            document = {"type": "error", "status": error.status, "code": error.code, "detail": error.message}
+            yield b"event: error\ndata: %s\n\n" % msgspec.json.encode({**document, "hint": error.hint})
 
 
 def _message(item: SubscriptionItem) -> bytes:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the endpoints that a caller may see, made from their schemas."""
+"""The OpenAPI 3.1 document of the endpoints that a caller may see, derived from their schemas."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Document = dict[str, Any]
 
 _PROBLEM: Document = {
     "type": "object",
-    "description": "What is wrong, and what to do.",
+    "description": "The error, and how to fix it.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "code": {"type": "string", "description": "The same for the same mistake, for programs."},
+        "code": {"type": "string", "description": "A stable code for programs."},
         "detail": {"type": "string"},
         "hint": {"type": ["string", "null"]},
     },
@@ -41,23 +41,23 @@ _SECURITY: Document = {
 }
 _PROBLEMS = {
     "400": "The request is malformed.",
-    "401": "No token, or one that does not hold.",
+    "401": "No token, or one that is not valid.",
     "403": "The token does not allow this.",
-    "404": "There is no such endpoint or row.",
-    "406": "The answer is JSON; the request does not accept that.",
+    "404": "The endpoint or row does not exist.",
+    "406": "The response is JSON, which the request does not accept.",
     "408": "The body did not arrive in time.",
-    "413": "The body, or what is asked for, is too large.",
+    "413": "The body or the result is too large.",
     "415": "The body is not JSON.",
-    "422": "Rows of this endpoint cannot be asked for that way.",
-    "429": "Too many requests; Retry-After says when to come back.",
-    "503": "The endpoint cannot answer yet; Retry-After says when to ask again.",
+    "422": "The endpoint does not support this request.",
+    "429": "Too many requests; Retry-After says when to retry.",
+    "503": "The endpoint cannot answer yet; Retry-After says when to retry.",
 }
-_AGAIN = "Sent again with the same, a request changes nothing."
+_AGAIN = "A repeated request with the same key changes nothing."
 _HEADERS: Document = {
-    "version": {"description": "The endpoint's version that answered.", "schema": {"type": "string"}},
+    "version": {"description": "The version of the endpoint that answered.", "schema": {"type": "string"}},
     "etag": {"description": "The state of the row, for If-None-Match.", "schema": {"type": "string"}},
     "next": {"description": "The cursor of the next page, if there is one.", "schema": {"type": "string"}},
-    "link": {"description": "The address of the next page, with rel=next.", "schema": {"type": "string"}},
+    "link": {"description": "The URL of the next page, with rel=next.", "schema": {"type": "string"}},
 }
 
 
@@ -70,17 +70,16 @@ def document(
     streams: Mapping[str, HttpSource] | None = None,
     auth: bool,
 ) -> Document:
-    """The whole document."""
-    shown = list(endpoints)
-    found: Document = {
+    visible = list(endpoints)
+    openapi: Document = {
         "openapi": "3.1.0",
         "info": {
             "title": project,
-            "version": ", ".join(f"{one.name} v{one.version}" for one in shown) or "no endpoints",
+            "version": ", ".join(f"{endpoint.name} v{endpoint.version}" for endpoint in visible) or "no endpoints",
             "description": f"Endpoints of the project {project}, served by Headrace {__version__}.",
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": one.name, "description": one.description} for one in shown],
+        "tags": [{"name": endpoint.name, "description": endpoint.description} for endpoint in visible],
         "paths": {},
         "components": {
             "schemas": {"problem": _PROBLEM},
@@ -88,18 +87,18 @@ def document(
             "headers": _HEADERS,
         },
     }
-    for endpoint in shown:
-        found["paths"].update(_paths(endpoint, limits))
-        found["components"]["schemas"].update(_schemas(endpoint, limits))
+    for endpoint in visible:
+        openapi["paths"].update(_paths(endpoint, limits))
+        openapi["components"]["schemas"].update(_schemas(endpoint, limits))
     for name, shape in (tables or {}).items():
-        found["paths"][f"/tables/{name}"] = {"post": _push(name)}
-        found["components"]["schemas"][f"tables_{name}"] = changes_schema(shape)
+        openapi["paths"][f"/tables/{name}"] = {"post": _push(name)}
+        openapi["components"]["schemas"][f"tables_{name}"] = changes_schema(shape)
     for name, source in (streams or {}).items():
-        found["paths"][source.path] = {"post": _post(name, source)}
+        openapi["paths"][source.path] = {"post": _post(name, source)}
     if auth:
-        found["components"]["securitySchemes"] = _SECURITY
-        found["security"] = [{"bearer": []}, {"key": []}]
-    return found
+        openapi["components"]["securitySchemes"] = _SECURITY
+        openapi["security"] = [{"bearer": []}, {"key": []}]
+    return openapi
 
 
 def _problem(text: str) -> Document:
@@ -119,17 +118,17 @@ def _schemas(endpoint: Endpoint, limits: Limits) -> Document:
 
 def _paths(endpoint: Endpoint, limits: Limits) -> Document:
     path = f"/{endpoint.name}"
-    found = {
+    paths = {
         path: {"get": _list(endpoint, limits)},
         f"{path}/query": {"post": _query(endpoint)},
         f"{path}/count": {"post": _count(endpoint)},
         f"{path}/events": {"get": _events(endpoint)},
-        f"{path}/oapi": {"get": _operation(endpoint, "describe", "This document, for this endpoint alone", _any())},
+        f"{path}/oapi": {"get": _operation(endpoint, "describe", "This document, for this endpoint only", _any())},
     }
     if endpoint.key:
         template = ",".join(f"{{{name}}}" for name in parameter_names(endpoint))
-        found[f"{path}/{template}"] = {"get": _get(endpoint)}
-    return found
+        paths[f"{path}/{template}"] = {"get": _get(endpoint)}
+    return paths
 
 
 def _operation(endpoint: Endpoint, verb: str, summary: str, answer: Document, *problems: str) -> Document:
@@ -149,7 +148,7 @@ def _answer(text: str, schema: Document, *headers: str) -> Document:
     names = {"etag": "ETag", "next": "X-Next-Cursor", "link": "Link", "version": "X-Headrace-Version"}
     return {
         "description": text,
-        "headers": {names[one]: {"$ref": f"#/components/headers/{one}"} for one in ("version", *headers)},
+        "headers": {names[name]: {"$ref": f"#/components/headers/{name}"} for name in ("version", *headers)},
         "content": {"application/json": {"schema": schema}},
     }
 
@@ -165,96 +164,101 @@ def _rows(endpoint: Endpoint) -> Document:
 
 def _get(endpoint: Endpoint) -> Document:
     answer = _answer("The row.", {"$ref": f"#/components/schemas/{endpoint.name}"}, "etag")
-    found = _operation(endpoint, "get", "One row by its key", answer, "422")
-    found["responses"]["304"] = {"description": "The row is as If-None-Match says."}
-    found["parameters"] = [
+    operation = _operation(endpoint, "get", "One row by its key", answer, "422")
+    operation["responses"]["304"] = {"description": "The row has the state of If-None-Match."}
+    operation["parameters"] = [
         {
             "name": parameter,
             "in": "path",
             "required": True,
-            "description": f"The key's column `{name}`.",
+            "description": f"The key column `{name}`.",
             "schema": column_schema(endpoint.columns.field(name), nullable=False),
         }
         for parameter, name in zip(parameter_names(endpoint), endpoint.key, strict=True)
     ]
-    return found
+    return operation
 
 
 def _list(endpoint: Endpoint, limits: Limits) -> Document:
-    found = _operation(endpoint, "list", "Rows, in the order of the key", _rows(endpoint), "422")
+    operation = _operation(endpoint, "list", "Rows, in the order of the key", _rows(endpoint), "422")
     most = {"type": "integer", "minimum": 0, "maximum": limits.page, "default": min(50, limits.page)}
     reference = {"schema": {"$ref": f"#/components/schemas/{endpoint.name}_filter"}}
-    found["parameters"] = [
-        _parameter("$limit", "How many rows at most.", most),
-        _parameter("$skip", "How many rows to leave out first.", {"type": "integer", "minimum": 0}),
-        _parameter("$after", "The cursor that came with the page before.", {"type": "string"}),
-        _parameter("$order_by", "Columns to sort by; `-` turns one round: `-year,title`.", {"type": "string"}),
-        {**_parameter("$filter", "As in a query."), "content": {"application/json": reference}},
+    operation["parameters"] = [
+        _parameter("$limit", "The maximum number of rows.", most),
+        _parameter("$skip", "The number of rows to skip.", {"type": "integer", "minimum": 0}),
+        _parameter("$after", "The cursor of the previous page.", {"type": "string"}),
+        _parameter("$order_by", "Columns to sort by; `-` reverses the order: `-year,title`.", {"type": "string"}),
+        {**_parameter("$filter", "A filter, as in a query."), "content": {"application/json": reference}},
         *(_parameter(field.name, "Rows with this value.", value_schema(field.type)) for field in _plain(endpoint)),
     ]
-    return found
+    return operation
 
 
 def _plain(endpoint: Endpoint) -> list[Any]:
-    """Columns that can be asked for by `column=value`."""
+    """Columns that can be filtered by `column=value`."""
     return [
         field for field in endpoint.columns if value_schema(field.type).get("type") in ("boolean", "integer", "string")
     ]
 
 
 def _parameter(name: str, text: str, schema: Document | None = None) -> Document:
-    found = {"name": name, "in": "query", "required": False, "description": text}
-    return found if schema is None else {**found, "schema": schema}
+    parameter = {"name": name, "in": "query", "required": False, "description": text}
+    return parameter if schema is None else {**parameter, "schema": schema}
 
 
 def _query(endpoint: Endpoint) -> Document:
-    found = _operation(endpoint, "query", "Rows that meet a filter", _rows(endpoint), "408", "413", "415", "422")
-    return {**found, "requestBody": _body(f"{endpoint.name}_query")}
+    operation = _operation(endpoint, "query", "Rows that match a filter", _rows(endpoint), "408", "413", "415", "422")
+    return {**operation, "requestBody": _body(f"{endpoint.name}_query")}
 
 
 def _count(endpoint: Endpoint) -> Document:
-    answer = _answer("How many rows meet it.", {"type": "integer", "minimum": 0})
-    found = _operation(endpoint, "count", "How many rows meet a filter", answer, "408", "413", "415", "422")
-    return {**found, "requestBody": _body(f"{endpoint.name}_count")}
+    answer = _answer("The number of matching rows.", {"type": "integer", "minimum": 0})
+    operation = _operation(
+        endpoint, "count", "The number of rows that match a filter", answer, "408", "413", "415", "422"
+    )
+    return {**operation, "requestBody": _body(f"{endpoint.name}_count")}
 
 
 def _events(endpoint: Endpoint) -> Document:
-    answer: Document = {"description": "Changes as they come.", "content": {"text/event-stream": {}}}
-    found = _operation(endpoint, "watch", "Live changes (SSE, or a WebSocket on the same address)", answer)
+    answer: Document = {"description": "Changes as they happen.", "content": {"text/event-stream": {}}}
+    operation = _operation(endpoint, "watch", "Live changes (SSE, or a WebSocket at the same URL)", answer)
     reference = {"schema": {"$ref": f"#/components/schemas/{endpoint.name}_filter"}}
-    found["parameters"] = [
-        {**_parameter("$filter", "Only changes of rows that meet it."), "content": {"application/json": reference}},
-        _parameter("types", "Of insert, update, delete, with commas.", {"type": "string"}),
-        _parameter("snapshot", "Whether to begin with the rows as they are.", {"type": "boolean"}),
-        _parameter("after", "Go on after this event.", {"type": "string"}),
+    operation["parameters"] = [
+        {**_parameter("$filter", "Only changes of matching rows."), "content": {"application/json": reference}},
+        _parameter("types", "Any of insert, update, delete, separated by commas.", {"type": "string"}),
+        _parameter("snapshot", "Whether to begin with the current rows.", {"type": "boolean"}),
+        _parameter("after", "Resume after this event.", {"type": "string"}),
     ]
-    return found
+    return operation
 
 
 def _push(table: str) -> Document:
-    """Changes of a table: neither an endpoint's version nor a row comes back."""
+    """Changes of a table: the response has neither a version nor a row."""
     refused = ("400", "401", "403", "404", "406", "408", "413", "415", "422", "429", "503")
     counted = {"type": "integer", "minimum": 1}
     answer = {"type": "object", "properties": {"accepted": counted, "position": counted}}
-    said = {
-        "description": "They are durable, and will be in the table soon.",
+    accepted = {
+        "description": "The changes are durable, and will soon be in the table.",
         "content": {"application/json": {"schema": {**answer, "required": ["accepted", "position"]}}},
     }
     return {
         "operationId": f"push_{table}",
         "tags": [f"tables/{table}"],
-        "summary": f"Insert, update and delete rows of the table {table}, all or nothing",
+        "summary": f"Insert, update and delete rows of the table {table} atomically",
         "parameters": [_header("Idempotency-Key", _AGAIN)],
         "requestBody": {**_body(f"tables_{table}"), "required": True},
-        "responses": {"200": said, **{one: {"$ref": f"#/components/responses/{one}"} for one in refused}},
+        "responses": {"200": accepted, **{status: {"$ref": f"#/components/responses/{status}"} for status in refused}},
     }
 
 
 def _post(stream: str, source: HttpSource) -> Document:
-    """A record of a stream, in the form that the project wants."""
+    """A record of a stream, in the form that the project defines."""
     refused = ("400", "401", "403", "408", "413", "415", "422", "429", "503")
-    taken = {"description": "The record is durable.", "content": {"application/json": {"schema": {"type": "object"}}}}
-    named = [one.header for one in source.fields.values() if one.header is not None]
+    accepted = {
+        "description": "The record is durable.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+    named = [field.header for field in source.fields.values() if field.header is not None]
     return {
         "operationId": f"post_{stream}",
         "tags": [stream],
@@ -264,7 +268,7 @@ def _post(stream: str, source: HttpSource) -> Document:
             *(_header(name, "Becomes part of the record.") for name in dict.fromkeys(named)),
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
-        "responses": {"200": taken, **{one: _refused(source, one) for one in refused}},
+        "responses": {"200": accepted, **{status: _refused(source, status) for status in refused}},
     }
 
 

@@ -1,4 +1,4 @@
-"""One row by its key: `GET /films/42`. The path that must be fast, so it works on the bare request."""
+"""One row by its key: `GET /films/42`. This is the hot path, so it works on the bare request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from starlette.types import Scope
 
 from headrace.core.errors import RequestError
-from headrace.serve.access.access import Door
+from headrace.serve.access.access import EndpointAccess
 from headrace.serve.access.url_values import endpoint_name
 from headrace.serve.http.problems import Headers, bug, problem
-from headrace.serve.http.replies import WORTH_IT, coding, compressed, takes
-from headrace.serve.http.request_context import JSON, Client, Front, not_acceptable
+from headrace.serve.http.replies import WORTH_IT, accepts, coding, compressed
+from headrace.serve.http.request_context import JSON, Client, RequestContext, not_acceptable
 
 _LOG = logging.getLogger(__name__)
 _OTHER_ROUTES = (b"", b"events", b"oapi")
@@ -26,20 +26,20 @@ Reply = tuple[int, Headers, bytes]
 
 
 class RowRoutes:
-    """Answers questions for single rows."""
+    """Answers requests for single rows."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._vary = (b"vary", front.vary.encode())
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._vary = (b"vary", context.vary.encode())
 
-    def asked(self, scope: Scope) -> Reply | None:
-        """The answer, if the request is for one row; None: it is for the router."""
+    def reply(self, scope: Scope) -> Reply | None:
+        """The response, if the request is for one row; None: the router answers it."""
         if scope["method"] != "GET" or scope["query_string"]:
             return None
-        return self.told(scope.get("raw_path") or b"", scope["headers"], scope.get("client"))
+        return self.reply_to_path(scope.get("raw_path") or b"", scope["headers"], scope.get("client"))
 
-    def told(self, path: bytes, sent: Iterable[tuple[bytes, bytes]], client: Client) -> Reply | None:
-        """The same, for a GET of a path without parameters. It is counted here."""
+    def reply_to_path(self, path: bytes, sent: Iterable[tuple[bytes, bytes]], client: Client) -> Reply | None:
+        """The same, for a GET of a path without parameters. The request is counted here."""
         name, _, key = path[1:].partition(b"/")
         if key in _OTHER_ROUTES or name == _PAGES:
             return None
@@ -48,35 +48,35 @@ class RowRoutes:
             return None
         began, label = perf_counter(), ""
         try:
-            door = self._front.doors.open(self._front.grant_by(headers, client), endpoint_name(name))
-            label = door.endpoint.name
-            reply = self.row(door, door.keys.raw(key), headers)
+            access = self._context.access.open(self._context.grant_by(headers, client), endpoint_name(name))
+            label = access.endpoint.name
+            reply = self.row(access, access.keys.raw(key), headers)
         except RequestError as error:
             reply = problem(error)
         except Exception:
-            _LOG.exception("a row of '%s' could not be given", label)
+            _LOG.exception("a row of '%s' could not be returned", label)
             reply = problem(bug())
-        self._front.meters.count("rest", "get", label, reply[0], perf_counter() - began)
+        self._context.meters.count("rest", "get", label, reply[0], perf_counter() - began)
         return reply
 
-    def row(self, door: Door, key: list[Any], headers: dict[bytes, bytes]) -> Reply:
-        """Status, headers and body for the row of a key."""
+    def row(self, access: EndpointAccess, key: list[Any], headers: dict[bytes, bytes]) -> Reply:
+        """The response with the row of a key."""
         accepted = headers.get(b"accept", b"*/*")
-        if accepted != b"*/*" and not takes(accepted, JSON):
+        if accepted != b"*/*" and not accepts(accepted, JSON):
             raise not_acceptable(JSON)
-        found = door.get(key)
-        if found is None:
+        row = access.get(key)
+        if row is None:
             raise RequestError(
                 "no-row",
-                f"there is no row of '{door.endpoint.name}' with this key",
+                f"'{access.endpoint.name}' has no row with this key",
                 status=404,
-                hint=f"the key is: {', '.join(door.endpoint.key)}",
+                hint=f"the key is: {', '.join(access.endpoint.key)}",
             )
-        tag = door.etag(found.version)
+        tag = access.etag(row.version)
         known = headers.get(b"if-none-match")
         if known is not None and _matches(known, tag):
-            return 304, [(b"etag", tag), self._vary, door.header], b""
-        body, coded = found.json, None
+            return 304, [(b"etag", tag), self._vary, access.header], b""
+        body, coded = row.json, None
         if len(body) >= WORTH_IT:
             body, coded = compressed(body, coding(headers.get(b"accept-encoding", b"")))
         more = [
@@ -85,7 +85,7 @@ class RowRoutes:
             (b"etag", tag if coded is None else b"W/" + tag),
             _REVALIDATED,
             self._vary,
-            door.header,
+            access.header,
         ]
         if coded is not None:
             more.append((b"content-encoding", coded.encode()))
@@ -93,5 +93,5 @@ class RowRoutes:
 
 
 def _matches(known: bytes, tag: bytes) -> bool:
-    """Whether a caller has this state of the row already; compression makes no other state."""
-    return known.strip() == b"*" or tag in [one.strip().removeprefix(b"W/") for one in known.split(b",")]
+    """Whether the caller already has this state of the row; compression does not change the state."""
+    return known.strip() == b"*" or tag in [entry.strip().removeprefix(b"W/") for entry in known.split(b",")]

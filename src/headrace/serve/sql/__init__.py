@@ -1,1 +1,1 @@
-"""`POST /sql`: questions in SQL over endpoints and lake tables, answered by DuckDB in processes of their own."""
+"""`POST /sql`: SQL queries over endpoints and lake tables, executed by DuckDB in separate processes."""

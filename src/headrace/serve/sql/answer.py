@@ -1,4 +1,4 @@
-"""One question, answered by a DuckDB that holds nothing else."""
+"""Executes one SQL query in a DuckDB database that contains only its tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.core.errors import RequestError
 from headrace.core.schema import ddl_type
 from headrace.project.serving import SqlLimits
 from headrace.serve.sql.tables import Tables, timed_out, unknown_table
-from headrace.serve.sql.text import Question, not_allowed, read
+from headrace.serve.sql.text import SqlQuery, not_allowed, read
 from headrace.store.rows.row_json import column_json
 
 _ROWS_AT_ONCE = 1_000
 _BYTES_SHARE = 4
-"""An answer may take up the memory of a question divided by this."""
+"""The result may take the memory limit of a query divided by this."""
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -31,7 +31,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
     "threads": "1",
 }
-_OWN_NAMES = """
+_SYSTEM_NAMES = """
 SELECT view_name FROM duckdb_views() WHERE schema_name <> 'information_schema'
 UNION ALL SELECT table_name FROM duckdb_tables()
 """
@@ -40,17 +40,17 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 Writer = Callable[[pa.Array], list[bytes]]
 
 
-def answer(text: str, parameters: Parameters, tables: Tables, limits: SqlLimits) -> bytes:
-    """The answer as JSON; a RequestError when there is none."""
-    question = read(text)
-    if question.lists_tables:
+def execute(text: str, parameters: Parameters, tables: Tables, limits: SqlLimits) -> bytes:
+    """The result as JSON; RequestError when the query fails."""
+    query = read(text)
+    if query.lists_tables:
         return _document([("name", "string")], [b'["' + name.encode() + b'"]' for name in tables.names()], False)
     seconds = limits.time.total_seconds()
-    with _database(limits.memory) as database, _told(seconds, tables.lakes), _interrupted(database, seconds):
-        found = tables.load(database, question, time.monotonic() + seconds)
+    with _database(limits.memory) as database, _translated(seconds, tables.lakes), _interrupted(database, seconds):
+        loaded = tables.load(database, query, time.monotonic() + seconds)
         database.execute("SET lock_configuration = true")
-        _check(database, question, found, tables)
-        return _run(database, question, parameters, limits)
+        _check(database, query, loaded, tables)
+        return _run(database, query, parameters, limits)
 
 
 @contextmanager
@@ -74,8 +74,8 @@ def _interrupted(database: duckdb.DuckDBPyConnection, seconds: float) -> Iterato
 
 
 @contextmanager
-def _told(seconds: float, lakes: Mapping[str, str]) -> Iterator[None]:
-    """Errors of the database as the caller is told them. Some come through Arrow, which keeps only their text."""
+def _translated(seconds: float, lakes: Mapping[str, str]) -> Iterator[None]:
+    """Translate errors of the database for the caller. Some come through Arrow, which keeps only their text."""
     try:
         yield
     except (duckdb.Error, OSError, pa.ArrowException, ValueError, OverflowError) as error:
@@ -84,7 +84,7 @@ def _told(seconds: float, lakes: Mapping[str, str]) -> Iterator[None]:
             raise timed_out(seconds) from error
         if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
             raise out_of_memory() from error
-        for flow, path in lakes.items():  # where tables are is nobody's business
+        for flow, path in lakes.items():  # callers must not learn the paths of tables
             text = text.replace(path, flow)
         raise RequestError("bad-sql", text[:1_000]) from error
     except MemoryError as error:
@@ -92,34 +92,33 @@ def _told(seconds: float, lakes: Mapping[str, str]) -> Iterator[None]:
 
 
 def out_of_memory() -> RequestError:
-    """The error for a question that takes too much."""
     return RequestError(
         "sql-memory",
-        "the question needs more memory than it may have",
+        "the query needs more memory than allowed",
         status=413,
-        hint="narrow it, name fewer columns, or raise serve.limits.sql.memory",
+        hint="restrict the query, select fewer columns, or raise serve.limits.sql.memory",
     )
 
 
-def _check(database: duckdb.DuckDBPyConnection, question: Question, found: set[str], tables: Tables) -> None:
-    """What the database itself takes the text for; and that a name which the question makes up for one of its parts
-    does not mean one of the database's own tables elsewhere in it."""
-    statements = database.extract_statements(question.text)
+def _check(database: duckdb.DuckDBPyConnection, query: SqlQuery, loaded: set[str], tables: Tables) -> None:
+    """Check how the database itself reads the text, and that a name that the query defines (a CTE) does not refer to a
+    system table elsewhere in the query."""
+    statements = database.extract_statements(query.text)
     if len(statements) != 1 or statements[0].type not in _READS:
-        raise not_allowed("this is not one question")
-    if question.made_up - found:
-        own = {name.lower() for (name,) in database.execute(_OWN_NAMES).fetchall()}
-        for name in sorted(own & (question.made_up - found)):
+        raise not_allowed("the text is not a single query")
+    if query.defined - loaded:
+        system = {name.lower() for (name,) in database.execute(_SYSTEM_NAMES).fetchall()}
+        for name in sorted(system & (query.defined - loaded)):
             raise unknown_table(name, tables.names())
 
 
-def _run(database: duckdb.DuckDBPyConnection, question: Question, parameters: Parameters, limits: SqlLimits) -> bytes:
-    relation = database.sql(question.text, params=parameters)
+def _run(database: duckdb.DuckDBPyConnection, query: SqlQuery, parameters: Parameters, limits: SqlLimits) -> bytes:
+    relation = database.sql(query.text, params=parameters)
     writers = [_writer(kind) for kind in relation.types]
     reader = relation.to_arrow_reader(_ROWS_AT_ONCE)
     try:
         kinds = [_type_name(field.type) for field in reader.schema]
-        columns = list(zip(_once(reader.schema.names), kinds, strict=True))
+        columns = list(zip(_unique(reader.schema.names), kinds, strict=True))
         rows = _bounded(reader, writers, limits)
     finally:
         reader.close()
@@ -127,7 +126,7 @@ def _run(database: duckdb.DuckDBPyConnection, question: Question, parameters: Pa
 
 
 def _bounded(reader: pa.RecordBatchReader, writers: list[Writer], limits: SqlLimits) -> list[bytes]:
-    """All rows, or one more than an answer may have."""
+    """All rows, or one more than the limit."""
     rows: list[bytes] = []
     left = most = limits.memory // _BYTES_SHARE
     for batch in reader:
@@ -135,8 +134,8 @@ def _bounded(reader: pa.RecordBatchReader, writers: list[Writer], limits: SqlLim
         new = [b"[" + b",".join(values) + b"]" for values in zip(*columns, strict=True)]
         left -= sum(map(len, new))
         if left < 0:
-            message = f"the answer is larger than {most:,} bytes"
-            raise RequestError("sql-memory", message, status=413, hint="ask for fewer columns, or add a LIMIT")
+            message = f"the result is larger than {most:,} bytes"
+            raise RequestError("sql-memory", message, status=413, hint="select fewer columns, or add a LIMIT")
         rows += new
         if len(rows) > limits.rows:
             break
@@ -149,22 +148,22 @@ def _document(columns: list[tuple[str, str]], rows: list[bytes], truncated: bool
     return b'{"columns":' + head + b',"rows":[' + b",".join(rows) + b'],"truncated":' + end + b"}"
 
 
-def _once(names: Sequence[str]) -> list[str]:
-    """Names as they are; one that is there already gets a number."""
-    found: list[str] = []
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names; a repeated one gets a number."""
+    unique_names: list[str] = []
     for name in names:
         number, unique = 1, name
-        while unique in found:
+        while unique in unique_names:
             number += 1
             unique = f"{name}_{number}"
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names
 
 
 def _type_name(kind: pa.DataType) -> str:
     try:
         return ddl_type(kind.value_type if pa.types.is_dictionary(kind) else kind)
-    except KeyError:  # a type that endpoints do not have: given as text
+    except KeyError:  # a type that endpoints do not have: returned as text
         return "string"
 
 
@@ -173,7 +172,7 @@ def _writer(kind: Any) -> Writer:
 
 
 def _whole_numbers(column: pa.Array) -> list[bytes]:
-    """Sums of whole numbers are whole numbers, though Arrow has only decimals for such large ones."""
+    """Sums of whole numbers are whole numbers, but Arrow represents large ones as decimals."""
     return [b"null" if value is None else b"%d" % int(value) for value in column.to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""What an API process and one that answers questions say to each other: a kind, a length, then as many bytes."""
+"""The messages between an API process and a query process: a kind, a length, then the bytes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from headrace.serve.access.grants import Grant
 from headrace.serve.base.settings import Settings
 
 _HEAD = struct.Struct(">BI")
-READY, QUESTION, ANSWER, REFUSAL = range(4)
+READY, QUERY, ANSWER, REFUSAL = range(4)
 
 
 class Closed(Exception):  # noqa: N818
-    """The other side is gone."""
+    """The other process has ended."""
 
 
 class Late(Exception):  # noqa: N818
-    """Nothing came in time."""
+    """No message came in time."""
 
 
 def send(file: int, kind: int, body: bytes) -> None:
-    """One message."""
     left = memoryview(_HEAD.pack(kind, len(body)) + body)
     try:
         while left:
@@ -40,7 +39,7 @@ def send(file: int, kind: int, body: bytes) -> None:
 
 
 def receive(file: int, until: float | None = None) -> tuple[int, bytes]:
-    """The next message, which has to be there by then."""
+    """The next message; `until` is the deadline."""
     kind, size = _HEAD.unpack(_exactly(file, _HEAD.size, until))
     return kind, _exactly(file, size, until)
 
@@ -59,7 +58,7 @@ def _exactly(file: int, size: int, until: float | None) -> bytes:
 
 
 def hello(settings: Settings) -> bytes:
-    """What such a process has to know: no keys, no secrets."""
+    """The settings that a query process needs: no keys, no secrets."""
     return msgspec.json.encode(
         {
             "project": settings.project,
@@ -73,53 +72,53 @@ def hello(settings: Settings) -> bytes:
 
 
 def settings_of(message: bytes) -> Settings:
-    """The settings of a process that was told this."""
-    said = msgspec.json.decode(message)
-    root = Path(said["root"])
+    """The settings from `hello`."""
+    document = msgspec.json.decode(message)
+    root = Path(document["root"])
     return Settings(
-        project=said["project"],
+        project=document["project"],
         root=root,
-        spec=ServeSpec(limits=Limits.model_validate(said["limits"])),
+        spec=ServeSpec(limits=Limits.model_validate(document["limits"])),
         log=root,
-        store=Path(said["store"]),
+        store=Path(document["store"]),
         snapshots=root,
-        lakes=said["lakes"],
-        endpoints=tuple(said["endpoints"]),
+        lakes=document["lakes"],
+        endpoints=tuple(document["endpoints"]),
     )
 
 
-def question(text: str, parameters: Any, grant: Grant) -> bytes:
-    """The message that asks, with what the caller may see."""
+def encode_request(text: str, parameters: Any, grant: Grant) -> bytes:
+    """The message with a query and what its caller may see."""
     endpoints = grant.endpoints
     return msgspec.json.encode(
         {
             "sql": text,
             "parameters": parameters,
             "scopes": sorted(grant.scopes),
-            "endpoints": None if endpoints is None else {name: one.model_dump() for name, one in endpoints.items()},
+            "endpoints": None if endpoints is None else {name: seen.model_dump() for name, seen in endpoints.items()},
         }
     )
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question, and who asks."""
+class SqlRequest:
+    """A query, and the grant of its caller."""
 
     sql: str
     parameters: Any
     grant: Grant
 
 
-def asked_of(message: bytes) -> Asked:
-    """The inverse of `question`."""
-    said = msgspec.json.decode(message)
-    endpoints = said["endpoints"]
-    seen = None if endpoints is None else {name: Access.model_validate(one) for name, one in endpoints.items()}
-    return Asked(said["sql"], said["parameters"], Grant("sql", frozenset(said["scopes"]), seen))
+def decode_request(message: bytes) -> SqlRequest:
+    """The inverse of `encode_request`."""
+    document = msgspec.json.decode(message)
+    endpoints = document["endpoints"]
+    seen = None if endpoints is None else {name: Access.model_validate(access) for name, access in endpoints.items()}
+    return SqlRequest(document["sql"], document["parameters"], Grant("sql", frozenset(document["scopes"]), seen))
 
 
 def refusal(error: RequestError) -> bytes:
-    """The message that says why there is no answer."""
+    """The message with an error."""
     return msgspec.json.encode([error.code, error.message, error.status, error.hint])
 
 

@@ -1,4 +1,4 @@
-"""The processes that answer the questions of one API process: started when first asked, replaced when they fail."""
+"""The query processes of one API process: started on demand, replaced when they fail."""
 
 from __future__ import annotations
 
@@ -13,80 +13,80 @@ from contextlib import suppress
 
 from headrace.core.errors import RequestError
 from headrace.serve.base.settings import Settings
-from headrace.serve.replica.corruption_flag import CRASHES, suspect
-from headrace.serve.sql.messages import ANSWER, QUESTION, READY, Closed, Late, hello, receive, refused, send
+from headrace.serve.replica.corruption_flag import CRASHES, set_flag
+from headrace.serve.sql.messages import ANSWER, QUERY, READY, Closed, Late, hello, receive, refused, send
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 3.0
 _PATIENCE_SECONDS = 1.0
 _OVER = ("sql-memory", "sql-timeout", "sql-unanswered")
-"""A process that answered with one of these is not asked again: what it still holds on to is lost with it."""
+"""After one of these errors the process is replaced, so that memory that it still holds is freed."""
 
 
-class Answerers:
-    """As many processes as questions may be asked at once."""
+class QueryProcesses:
+    """As many processes as queries may run at once."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.spec.limits.sql
-        self._idle: list[_Answerer] = []
+        self._idle: list[_QueryProcess] = []
         self._lock = threading.Lock()
         self._closed = False
         self._free = asyncio.Semaphore(self._limits.at_once)
         self._threads = ThreadPoolExecutor(self._limits.at_once, thread_name_prefix="sql")
 
-    async def ask(self, message: bytes) -> bytes:
-        """The answer as JSON. A RequestError: there is none, or too many ask at once."""
+    async def run(self, message: bytes) -> bytes:
+        """The result as JSON. RequestError: the query failed, or too many run at once."""
         try:
             await asyncio.wait_for(self._free.acquire(), _PATIENCE_SECONDS)
         except TimeoutError:
             raise RequestError(
                 "sql-busy",
-                f"{self._limits.at_once} questions are being answered already",
+                f"{self._limits.at_once} queries are already running",
                 status=429,
-                hint="ask again in a moment, or raise serve.limits.sql.at_once",
+                hint="retry in a moment, or raise serve.limits.sql.at_once",
                 retry_after=1.0,
             ) from None
-        # not given back before the process is free again, even if the caller does not wait that long
-        under_way = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, message)
-        under_way.add_done_callback(lambda _: self._free.release())
-        return await asyncio.shield(under_way)
+        # released only when the process is free again, even if the caller disconnects earlier
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, message)
+        running.add_done_callback(lambda _: self._free.release())
+        return await asyncio.shield(running)
 
     def close(self) -> None:
-        """End all processes; questions under way end with them."""
+        """End all processes and their queries."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for one in idle:
-            one.end()
+        for process in idle:
+            process.end()
         self._threads.shutdown(wait=False)
 
-    def _ask(self, message: bytes) -> bytes:
+    def _run(self, message: bytes) -> bytes:
         with self._lock:
-            one = self._idle.pop() if self._idle else None
-        if one is None or not one.alive():
-            one = _Answerer(self._settings)
+            process = self._idle.pop() if self._idle else None
+        if process is None or not process.alive():
+            process = _QueryProcess(self._settings)
         try:
-            found = one.ask(message)
+            result = process.run(message)
         except RequestError as error:
-            self._back(one, fit=error.code not in _OVER)
+            self._release(process, reusable=error.code not in _OVER)
             raise
         except BaseException:
-            one.end()
+            process.end()
             raise
-        self._back(one, fit=True)
-        return found
+        self._release(process, reusable=True)
+        return result
 
-    def _back(self, one: _Answerer, *, fit: bool) -> None:
+    def _release(self, process: _QueryProcess, *, reusable: bool) -> None:
         with self._lock:
-            if fit and not self._closed:
-                self._idle.append(one)
+            if reusable and not self._closed:
+                self._idle.append(process)
                 return
-        one.end()
+        process.end()
 
 
-class _Answerer:
-    """One process."""
+class _QueryProcess:
+    """One query process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -95,26 +95,25 @@ class _Answerer:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._questions = self._process.stdin.fileno()
-        self._answers = self._process.stdout.fileno()
+        self._requests = self._process.stdin.fileno()
+        self._results = self._process.stdout.fileno()
         try:
-            send(self._questions, READY, hello(settings))
-            receive(self._answers, time.monotonic() + _START_SECONDS)
+            send(self._requests, READY, hello(settings))
+            receive(self._results, time.monotonic() + _START_SECONDS)
         except (Closed, Late):
             self.end()
             raise RequestError(
-                "sql-unanswered", "no process could be started for the question", status=503, hint="the log says why"
+                "sql-unanswered", "no query process could be started", status=503, hint="the log has the cause"
             ) from None
 
     def alive(self) -> bool:
-        """Whether it can be asked."""
         return self._process.poll() is None
 
-    def ask(self, message: bytes) -> bytes:
-        """The answer to one question; a RequestError otherwise."""
+    def run(self, message: bytes) -> bytes:
+        """The result of one query; RequestError when it fails."""
         try:
-            send(self._questions, QUESTION, message)
-            kind, body = receive(self._answers, time.monotonic() + self._seconds + _GRACE_SECONDS)
+            send(self._requests, QUERY, message)
+            kind, body = receive(self._results, time.monotonic() + self._seconds + _GRACE_SECONDS)
         except Late:
             raise self._timed_out() from None
         except Closed:
@@ -128,25 +127,24 @@ class _Answerer:
         if code == signal.SIGALRM:
             return self._timed_out()
         if code in CRASHES:
-            # a damaged store can do that as well as a database without memory: have the stores looked at
-            suspect(self._settings.store, f"a question was ended by {signal.Signals(code).name}")
+            # a damaged store can cause this as well as a lack of memory: have the stores checked
+            set_flag(self._settings.store, f"a query process was ended by {signal.Signals(code).name}")
         return RequestError(
             "sql-memory",
-            "the question has ended the process that was to answer it, most likely for want of memory",
+            "the query process ended, most likely because of a lack of memory",
             status=413,
-            hint="narrow it, or raise serve.limits.sql.memory",
+            hint="restrict the query, or raise serve.limits.sql.memory",
         )
 
     def _timed_out(self) -> RequestError:
         return RequestError(
             "sql-timeout",
-            f"the question was not answered within {self._seconds:g} s",
+            f"the query took longer than {self._seconds:g} s",
             status=408,
-            hint="narrow it, or raise serve.limits.sql.time",
+            hint="restrict the query, or raise serve.limits.sql.time",
         )
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()

@@ -10,36 +10,36 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve.http.request_context import Front
-from headrace.serve.sql.messages import question
-from headrace.serve.sql.pool import Answerers
+from headrace.serve.http.request_context import RequestContext
+from headrace.serve.sql.messages import encode_request
+from headrace.serve.sql.pool import QueryProcesses
 
 _KEYS = ("sql", "parameters")
 
 
-def routes(front: Front, answerers: Answerers) -> list[BaseRoute]:
-    """The routes; whoever made the answerers closes them."""
+def routes(context: RequestContext, processes: QueryProcesses) -> list[BaseRoute]:
+    """The routes; the caller closes the query processes."""
     script = files("headrace.serve").joinpath("static/headrace.js").read_bytes()
 
     async def sql(request: Request) -> Response:
-        """The answer to a question in SQL."""
-        grant = front.grant(request)
+        """The result of an SQL query."""
+        grant = context.grant(request)
         grant.check("sql")
-        text, parameters = asked(await front.document(request))
-        return front.answer(request, await answerers.ask(question(text, parameters, grant)))
+        text, parameters = parse_body(await context.document(request))
+        return context.answer(request, await processes.run(encode_request(text, parameters, grant)))
 
     async def client(_request: Request) -> Response:
-        """The browser client: no data, so for everyone."""
+        """The browser client, for every caller: it contains no data."""
         return Response(script, media_type="text/javascript", headers={"cache-control": "max-age=300"})
 
     return [Route("/sql", sql, methods=["POST"]), Route("/headrace.js", client)]
 
 
-def asked(document: Any) -> tuple[str, Any]:
-    """Text and parameters of a request's body."""
+def parse_body(document: Any) -> tuple[str, Any]:
+    """The text and the parameters of a request's body."""
     if not isinstance(document, dict) or not isinstance(document.get("sql"), str):
         raise RequestError(
-            "bad-sql", "the body has no question", hint='send {"sql": "SELECT ...", "parameters": [...]}'
+            "bad-sql", "the body has no SQL text", hint='send {"sql": "SELECT ...", "parameters": [...]}'
         )
     for key in document:
         if key not in _KEYS:
@@ -47,6 +47,6 @@ def asked(document: Any) -> tuple[str, Any]:
     parameters = document.get("parameters")
     if not isinstance(parameters, list | dict | None):
         raise RequestError(
-            "bad-sql", "'parameters' is neither a list nor an object", hint="for ? a list, for $name an object"
+            "bad-sql", "'parameters' must be a list or an object", hint="for ? a list, for $name an object"
         )
     return document["sql"], parameters

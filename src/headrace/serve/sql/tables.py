@@ -1,4 +1,4 @@
-"""What a caller may ask about, put into a database that only its question sees."""
+"""Loads the tables of a query into its database, with the rows and columns that `EndpointAccess` shows the caller."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.serve.access.access import Door, Doors
+from headrace.serve.access.access import AccessControl, EndpointAccess
 from headrace.serve.access.grants import Grant
-from headrace.serve.sql.text import QueriedTable, Question
+from headrace.serve.sql.text import QueriedTable, SqlQuery
 from headrace.store.rows.row_json import Picker
 
 if TYPE_CHECKING:
@@ -28,34 +28,34 @@ _ROWS_AT_ONCE = 8_192
 class Tables:
     """The endpoints and lake tables that one caller may see.
 
-    A token that names its endpoints sees no lake table: what it may see of them nobody has said.
+    A token that names its endpoints sees no lake table, because it says nothing about lake tables.
     """
 
-    doors: Doors
+    access: AccessControl
     grant: Grant
     lakes: Mapping[str, str]
-    """Their paths, by flow."""
+    """Paths of lake tables, by flow."""
 
     def names(self) -> list[str]:
-        """All of them, as they can be asked for."""
-        return [*self.doors.names(self.grant), *(f"{LAKE}.{name}" for name in self._lakes())]
+        """The names of all tables."""
+        return [*self.access.names(self.grant), *(f"{LAKE}.{name}" for name in self._lakes())]
 
-    def load(self, database: duckdb.DuckDBPyConnection, question: Question, until: float) -> set[str]:
-        """Put what a question is about into the database; the names there."""
+    def load(self, database: duckdb.DuckDBPyConnection, query: SqlQuery, until: float) -> set[str]:
+        """Load the tables of a query into the database; returns their names."""
         database.execute(f"CREATE SCHEMA {LAKE}")
-        return {str(table) for table in question.tables if self._load(database, table, question, until)}
+        return {str(table) for table in query.tables if self._load(database, table, query, until)}
 
-    def _load(self, database: duckdb.DuckDBPyConnection, table: QueriedTable, question: Question, until: float) -> bool:
+    def _load(self, database: duckdb.DuckDBPyConnection, table: QueriedTable, query: SqlQuery, until: float) -> bool:
         bare = table.name.partition("@")[0]
-        if not table.schema and bare in self.doors.names(self.grant):
-            door = self.doors.open(self.grant, table.name, "sql")
-            _fill(database, table, door, question, until)
+        if not table.schema and bare in self.access.names(self.grant):
+            access = self.access.open(self.grant, table.name, "sql")
+            _fill(database, table, access, query, until)
             return True
         lakes = {name.lower(): name for name in self._lakes()}
         if table.schema in ("", LAKE) and table.name in lakes:
             _link(database, table, lakes[table.name], self.lakes[lakes[table.name]])
             return True
-        if not table.schema and table.name in question.made_up:
+        if not table.schema and table.name in query.defined:
             return False
         raise unknown_table(str(table), self.names())
 
@@ -64,33 +64,32 @@ class Tables:
 
 
 def unknown_table(name: str, known: Iterable[str]) -> RequestError:
-    """The error for a table that is not there, or not for this caller: which of both is not told."""
+    """The error for a table that does not exist or is not visible: the caller cannot distinguish the two."""
     hint = did_you_mean(name, known, "tables")
-    return RequestError("unknown-table", f"there is no table '{name[:200]}'", hint=hint)
+    return RequestError("unknown-table", f"unknown table '{name[:200]}'", hint=hint)
 
 
 def timed_out(seconds: float | None = None) -> RequestError:
-    """The error for a question that takes too long."""
-    limit = "" if seconds is None else f" within {seconds:g} s"
+    limit = "the time limit" if seconds is None else f"{seconds:g} s"
     return RequestError(
         "sql-timeout",
-        f"the question was not answered{limit}",
+        f"the query took longer than {limit}",
         status=408,
-        hint="narrow it, or raise serve.limits.sql.time",
+        hint="restrict the query, or raise serve.limits.sql.time",
     )
 
 
 def _fill(
-    database: duckdb.DuckDBPyConnection, table: QueriedTable, door: Door, question: Question, until: float
+    database: duckdb.DuckDBPyConnection, table: QueriedTable, access: EndpointAccess, query: SqlQuery, until: float
 ) -> None:
-    """Rows as the caller sees them, with the columns that the question needs."""
-    names = question.columns(door.endpoint.columns.names)
-    schema = pa.schema([door.endpoint.columns.field(name) for name in names])
+    """Load the rows that the caller may see, with the columns that the query needs."""
+    names = query.columns(access.endpoint.columns.names)
+    schema = pa.schema([access.endpoint.columns.field(name) for name in names])
     quoted = _quoted(table)
     _insert(database, f"CREATE TABLE {quoted} AS", schema.empty_table())
-    if question.describes:
+    if query.describes:
         return
-    for batch in _batches(door, schema):
+    for batch in _batches(access, schema):
         if time.monotonic() > until:
             raise timed_out()
         _insert(database, f"INSERT INTO {quoted}", pa.Table.from_batches([batch]))
@@ -104,10 +103,10 @@ def _insert(database: duckdb.DuckDBPyConnection, what: str, rows: pa.Table) -> N
         database.unregister("_rows")
 
 
-def _batches(door: Door, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(access: EndpointAccess, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     pick = Picker(schema, schema.names)
-    with door.view() as view:
-        rows = door.scan(view)
+    with access.transaction() as transaction:
+        rows = access.scan(transaction)
         while chunk := [pick(row.json) for row in islice(rows, _ROWS_AT_ONCE)]:
             columns = zip(*chunk, strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
@@ -115,7 +114,7 @@ def _batches(door: Door, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _link(database: duckdb.DuckDBPyConnection, table: QueriedTable, flow: str, path: str) -> None:
-    """A lake table stays where it is: files, columns and row groups are picked by what the question needs."""
+    """Link a lake table: DuckDB reads only the files, columns and row groups that the query needs."""
     source = f"_lake_{flow}"
     database.register(source, _dataset(flow, path))
     database.execute(f'CREATE OR REPLACE VIEW {_quoted(table)} AS FROM "{source}"')
@@ -128,10 +127,10 @@ def _dataset(flow: str, path: str) -> Dataset:
     try:
         return DeltaTable(path).to_pyarrow_dataset()
     except TableNotFoundError:
-        why = "nothing was written to it yet"
+        reason = "it has no data yet"
     except (DeltaError, OSError) as error:
-        why = str(error).replace(path, "it")[:300]
-    raise RequestError("lake-unreadable", f"the lake table of flow '{flow}' cannot be read: {why}", status=503)
+        reason = str(error).replace(path, "it")[:300]
+    raise RequestError("lake-unreadable", f"the lake table of flow '{flow}' cannot be read: {reason}", status=503)
 
 
 def _quoted(table: QueriedTable) -> str:

@@ -1,7 +1,7 @@
-"""What a question asks for, before anything runs: one statement that reads, and which tables and columns of them.
+"""Parses the text of a query before it runs: one statement that only reads, with its tables and columns.
 
-This is the first of two locks. The second is where it runs: a database that holds nothing but what the caller may see,
-cannot reach files or networks and cannot be told otherwise. So nothing here has to be right about every word of SQL.
+This is the first of two barriers. The second is the database: it contains only what the caller may see, and cannot
+access files or the network, nor change its configuration. So this parser need not be right about every detail of SQL.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ LONGEST = 100_000
 _EXPLAIN = re.compile(r"\A\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 _READS = (exp.Select, exp.SetOperation, exp.Subquery, exp.Values, exp.Describe, exp.Summarize)
 _WRITES = (exp.DDL, exp.DML, exp.Command, exp.Into, exp.Set, exp.Copy, exp.Attach, exp.Detach, exp.Pragma, exp.Use)
-# rows that come from nowhere but the text itself
+# rows that are generated from the text itself
 _ROW_MAKERS = ("GENERATE_SERIES", "RANGE", "UNNEST", "EXPLODING_GENERATE_SERIES", "REPEAT_ROW")
-# they tell of the machine, not of the data
-_NOSY = ("CURRENT_SETTING", "GETENV", "GETVARIABLE")
+# functions that reveal the machine, not the data
+_FORBIDDEN_FUNCTIONS = ("CURRENT_SETTING", "GETENV", "GETVARIABLE")
 _ALLOWED = "SELECT, WITH, VALUES, FROM, DESCRIBE, SUMMARIZE, SHOW TABLES and EXPLAIN of these"
 
 
 @dataclass(frozen=True)
 class QueriedTable:
-    """A table that is asked for. Names mean the same whatever their case, as in SQL."""
+    """A table of a query. Names are case-insensitive, as in SQL."""
 
     schema: str
     name: str
@@ -40,41 +40,41 @@ class QueriedTable:
 
 
 @dataclass(frozen=True)
-class Question:
+class SqlQuery:
     """One statement that reads."""
 
     text: str
     lists_tables: bool = False
-    """It is SHOW TABLES."""
+    """SHOW TABLES."""
     describes: bool = False
-    """It asks for columns, not for rows."""
+    """It reads columns, not rows."""
     tables: frozenset[QueriedTable] = frozenset()
-    made_up: frozenset[str] = frozenset()
-    """Names that the question gives to parts of itself."""
+    defined: frozenset[str] = frozenset()
+    """Names that the query defines (CTEs)."""
     words: frozenset[str] | None = None
-    """All names in it; None: it speaks of columns without naming them."""
+    """All names in the text; None: it uses columns without naming them."""
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Those of a table's columns that can matter: too many is only slow, too few would be wrong."""
-        every = list(names)
+        """The columns of a table that the query may use: too many are only slow, too few would be wrong."""
+        all_names = list(names)
         if self.words is None:
-            return every
-        # a count of all rows needs no column, but there is no table without one
-        return [name for name in every if name.lower() in self.words] or every[:1]
+            return all_names
+        # a count of all rows needs no column, but a table must have one
+        return [name for name in all_names if name.lower() in self.words] or all_names[:1]
 
 
-def read(text: str) -> Question:
-    """What a text asks for; a RequestError when it is not a question."""
+def read(text: str) -> SqlQuery:
+    """Parse a query; RequestError when it is not one."""
     if len(text) > LONGEST:
-        raise RequestError("bad-sql", f"the question is longer than {LONGEST:,} characters", status=413)
+        raise RequestError("bad-sql", f"the query is longer than {LONGEST:,} characters", status=413)
     tree = _parsed(_explained(text))
     if isinstance(tree, exp.Show) and text.strip().rstrip(";").upper().split() == ["SHOW", "TABLES"]:
-        return Question(text, lists_tables=True)
+        return SqlQuery(text, lists_tables=True)
     if not isinstance(tree, _READS):
-        raise not_allowed(f"{_first_word(text)} is not a question")
+        raise not_allowed(f"{_first_word(text)} is not a query")
     for node in tree.walk():
         _check(node)
-    return Question(
+    return SqlQuery(
         text,
         describes=isinstance(tree, exp.Describe),
         tables=frozenset(
@@ -82,43 +82,41 @@ def read(text: str) -> Question:
             for node in tree.find_all(exp.Table)
             if isinstance(node.this, exp.Identifier)
         ),
-        made_up=frozenset(node.alias.lower() for node in tree.find_all(exp.CTE)),
+        defined=frozenset(node.alias.lower() for node in tree.find_all(exp.CTE)),
         words=_words(tree),
     )
 
 
 def not_allowed(what: str) -> RequestError:
-    """The error of a text that does more than ask."""
+    """The error for a text that does more than read."""
     return RequestError("sql-not-allowed", what, status=403, hint=f"allowed is one of {_ALLOWED}")
 
 
 def _explained(text: str) -> str:
-    """The statement behind EXPLAIN, which the parser takes as a whole."""
+    """The statement after EXPLAIN, which the parser does not parse."""
     return _EXPLAIN.sub("", text, count=1)
 
 
 def _parsed(text: str) -> exp.Expr:
     try:
-        # the parser has an operator of that look; a parameter and its type are two things
-        found = sqlglot.parse(text.replace("?::", "? ::"), dialect="duckdb")
+        # the parser would read `?::` as one operator; here it is a parameter and a cast
+        trees = sqlglot.parse(text.replace("?::", "? ::"), dialect="duckdb")
     except (SqlglotError, RecursionError) as error:
         raise _bad(text, error) from error
-    statements = [tree for tree in found if tree is not None]
+    statements = [tree for tree in trees if tree is not None]
     if len(statements) != 1:
-        raise RequestError(
-            "bad-sql", f"there are {len(statements)} statements in it", hint="ask one question at a time"
-        )
+        raise RequestError("bad-sql", f"the text has {len(statements)} statements", hint="send one query at a time")
     return statements[0]
 
 
 def _bad(text: str, error: Exception) -> RequestError:
-    """In the words of who would run it, if it cannot read it either."""
+    """The error message of DuckDB, if it cannot parse the text either."""
     described = error.errors[0].get("description") if isinstance(error, ParseError) and error.errors else None
-    message = f"Parser Error: {described}" if described else "Parser Error: this cannot be read"
+    message = f"Parser Error: {described}" if described else "Parser Error: the text cannot be parsed"
     try:
         duckdb.extract_statements(text)
-    except duckdb.Error as known:
-        message = str(known)
+    except duckdb.Error as duckdb_error:
+        message = str(duckdb_error)
     return RequestError("bad-sql", message[:1_000])
 
 
@@ -129,13 +127,13 @@ def _first_word(text: str) -> str:
 
 def _check(node: exp.Expr) -> None:
     if isinstance(node, _WRITES):
-        raise not_allowed("this question would do more than read")
+        raise not_allowed("the query would do more than read")
     if isinstance(node, exp.Table) and not isinstance(node.this, exp.Identifier):
         name = _function(node.this)
         if name not in _ROW_MAKERS:
-            raise not_allowed(f"{name.lower() or 'this'} is not a table that can be asked")
-    if isinstance(node, exp.Func) and _function(node) in _NOSY:
-        raise not_allowed(f"{_function(node).lower()} cannot be asked for")
+            raise not_allowed(f"{name.lower() or 'this'} is not a table that can be queried")
+    if isinstance(node, exp.Func) and _function(node) in _FORBIDDEN_FUNCTIONS:
+        raise not_allowed(f"the function {_function(node).lower()} is not allowed")
 
 
 def _function(node: exp.Expr) -> str:
@@ -145,7 +143,7 @@ def _function(node: exp.Expr) -> str:
 
 
 def _words(tree: exp.Expr) -> frozenset[str] | None:
-    """All names; None when the columns of a table can matter without being named."""
+    """All names; None when columns of a table may be used without being named."""
     if isinstance(tree, exp.Describe | exp.Summarize):
         return None
     tables = {name for node in tree.find_all(exp.Table) for name in (node.name.lower(), node.alias_or_name.lower())}
@@ -156,7 +154,7 @@ def _words(tree: exp.Expr) -> frozenset[str] | None:
             return None
         if isinstance(node, exp.Join) and node.args.get("method") == "NATURAL":
             return None
-        # the name of a table as a value is its whole row
+        # the name of a table as a value is the whole row
         if isinstance(node, exp.Column) and not node.table and node.name.lower() in tables:
             return None
     return frozenset(node.name.lower() for node in tree.find_all(exp.Identifier))

@@ -12,23 +12,32 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from time import time as now
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from headrace.core.capabilities import (
+    AppendsAfterSwitch,
+    PublishesWhenCaughtUp,
+    ReadableAsStream,
+    ReadsAllRows,
+    Rewind,
+    Rewindable,
+    SingleWriter,
+)
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, names_in, write_first
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks._publish import safe_name
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, count_up
 from headrace.sinks.archive.batch import ArchiveBatch, Staged, withdraw_mark
-from headrace.sinks.archive.files import WORKSHOP, archive_root, ends, names_in
+from headrace.sinks.archive.files import WORKSHOP, archive_root, ends
 from headrace.sinks.archive.rows import placed
 from headrace.sinks.archive.task import FILE, SUMMARY, ArchiveWrite
 from headrace.sinks.archive.upkeep import drop_drafts, finish_folder, withdraw, withdrawn
@@ -67,7 +76,7 @@ class _OpenFolders:
         return isinstance(other, _OpenFolders)
 
 
-class ArchiveSink(Sink):
+class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhenCaughtUp, SingleWriter, ReadsAllRows):
     """Values as lines of files `<path>/<topic>/dt=2026-01-31/<flow>-<sink>-<generation>-<batch>-<n>.json.gz`.
 
     Each is whole from the moment it appears; beside it a hidden `_<name>.json` tells of its lines and their positions.
@@ -83,8 +92,6 @@ class ArchiveSink(Sink):
     One flow per folder of a topic. The folder is one that all workers and the driver share, or on an S3-compatible
     store. A value with a line break, or none, is no line, and a topic that no folder can be named after has no place.
     """
-
-    reads_all: ClassVar[bool] = True
 
     type: Literal["archive"] = "archive"
     path: str = Field(
@@ -150,7 +157,7 @@ class ArchiveSink(Sink):
         return "exactly_once"
 
     @property
-    def one_writer(self) -> bool:
+    def single_writer(self) -> bool:
         """A day is finished by one who knows of all that is written."""
         return True
 
@@ -170,7 +177,7 @@ class ArchiveSink(Sink):
         return tuple(Location("files", f"{root}/{name}/*") for name in texts.get(self.topic, (ANY,)))
 
     @property
-    def holds_back(self) -> bool:
+    def has_unpublished(self) -> bool:
         """Whether there is a day to be finished."""
         return any(due <= now() for due in list(self._place.due.values()))
 
@@ -219,7 +226,7 @@ class ArchiveSink(Sink):
         if late:
             batch.tally.add(batch.flow, batch.sink, "late", late)
 
-    def caught_up(self, context: Context) -> None:
+    def publish_caught_up(self, context: Context) -> None:
         """Finish the days that are over. A large one takes its time, and is not waited for."""
         pool = ThreadPoolExecutor(1, "headrace archive")
         try:
@@ -232,18 +239,14 @@ class ArchiveSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """New files beside the old ones; with `replace` what later batches wrote is deleted."""
         if not replace:
-            return f"{rewind.words}: their lines come in new files beside those already there"
+            return f"{rewind.read_again}: their lines come in new files beside those already there"
         count = len(withdrawn(archive_root(rewind.context.path(self.path), rewind.context.store), rewind))
-        return f"what later batches wrote goes, from {count:,} file{'' if count == 1 else 's'}; {rewind.words}"
+        return f"what later batches wrote goes, from {count:,} file{'' if count == 1 else 's'}; {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
         """Remove what batches that do not stay have written; the days they wrote to are no longer finished."""
         root = archive_root(rewind.context.path(self.path), rewind.context.store)
         withdraw(root, rewind, lambda folder: write_first(_open_mark(root, folder), b""))
-
-    def beside_effect(self, side: Side) -> str:
-        """Files stay where they are."""
-        return APPENDS
 
     def _check_times(self, schema: pa.Schema) -> None:
         for name in self.times:

@@ -101,14 +101,6 @@ def archive_root(path: str, store: ObjectStore) -> StatePath:
     return state_path(path.removeprefix("file://"), store)
 
 
-def names_in(folder: StatePath) -> list[str]:
-    """The names of all that is in a folder, which may be missing."""
-    try:
-        return [one.name for one in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-
-
 def sorted_out(names: Iterable[str]) -> tuple[list[DataFile], list[DataFile]]:
     """The files that count, in the order they were written, and those that are in a merged one."""
     found = sorted(file for file in map(DataFile.of, names) if file is not None)

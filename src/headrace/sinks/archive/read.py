@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.state_files import StatePath
-from headrace.sinks.archive.files import ArchivePart, DataFile, names_in, parts_of, sorted_out
+from headrace.core.files.state_files import StatePath, names_in
+from headrace.sinks.archive.files import ArchivePart, DataFile, parts_of, sorted_out
 
 _ATTEMPTS = 5
 _DECODERS = {".gz": "gzip", ".zst": "zstd"}

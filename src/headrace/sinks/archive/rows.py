@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.core.lazy import lazy_modules
 from headrace.sinks.archive.files import UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 # outside of the years 1 to 9999, in any zone, the name of a day has not four digits
@@ -22,8 +26,6 @@ def placed(
     rows: DataFrame, topic: str, value: str, times: Sequence[str], zone: str, hours: bool, position: Sequence[str]
 ) -> DataFrame:
     """`folder` and `value`, and `partition` and `offset` where they are known."""
-    from pyspark.sql import functions as F
-
     kinds = dict(rows.dtypes)
     moment = F.coalesce(*(_moment(name, kinds[name]) for name in times))
     local = F.from_utc_timestamp(moment, zone)
@@ -41,8 +43,6 @@ def placed(
 
 def _moment(name: str, kind: str) -> Column:
     """The time that a column tells: itself, milliseconds since 1970, or a text of either kind; null when none."""
-    from pyspark.sql import functions as F
-
     value = _column(name)
     if kind == "string":
         number = value.try_cast("double")
@@ -51,19 +51,13 @@ def _moment(name: str, kind: str) -> Column:
 
 
 def _of_milliseconds(number: Column) -> Column:
-    from pyspark.sql import functions as F
-
     fits = (number >= _FIRST_MILLISECOND) & (number <= _LAST_MILLISECOND)
     return F.when(fits, F.timestamp_millis(number.cast("bigint")))
 
 
 def _in_range(moment: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.when(moment.between(F.lit(_FIRST).cast("timestamp"), F.lit(_LAST).cast("timestamp")), moment)
 
 
 def _column(name: str) -> Column:
-    from pyspark.sql import functions as F
-
     return F.col("`" + name.replace("`", "``") + "`")

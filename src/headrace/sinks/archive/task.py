@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,17 @@ import pyarrow.compute as pc
 
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, sync
+from headrace.core.lazy import lazy_modules
+from headrace.core.schema import to_ddl
 from headrace.sinks._refused import Report, task_number
+
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
 
 Compression = Literal["gzip", "zstd", "none"]
 FILE = "file"
-SUMMARY = "outcome string, rows bigint, folder string, staged string, bytes bigint, positions string"
 _SCHEMA = pa.schema(
     [
         ("outcome", pa.string()),
@@ -36,6 +42,7 @@ _SCHEMA = pa.schema(
         ("positions", pa.string()),
     ]
 )
+SUMMARY = to_ddl(_SCHEMA)
 _CHUNK = 4 << 20
 _WAITING = 64 << 20
 # what topics may be called, which are folders here; hidden ones would not be found again
@@ -166,9 +173,7 @@ class _Files:
 
 def _attempt() -> str:
     """A task that is run twice writes twice, and only one of them is believed."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     return f"{task_number():05d}-{0 if task is None else task.taskAttemptId()}"
 
 

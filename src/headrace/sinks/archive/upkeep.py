@@ -21,10 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.files.objects import ObjectPath
-from headrace.core.files.state_files import StatePath, remove_tree, sync, write_atomically
-from headrace.core.sink import Rewind
+from headrace.core.files.state_files import StatePath, names_in, remove_tree, sync, write_atomically
 from headrace.sinks._publish import safe_name
 from headrace.sinks.archive.files import (
     LATE,
@@ -32,7 +31,6 @@ from headrace.sinks.archive.files import (
     WORKSHOP,
     ArchivePart,
     DataFile,
-    names_in,
     orphans,
     parts_of,
     read_note,
@@ -158,7 +156,7 @@ def withdrawn(root: StatePath, rewind: Rewind) -> list[tuple[StatePath, DataFile
         file = DataFile.of(path.name)
         if file is not None and file.writer == writer and not _in_workshop(root, path):
             _refuse_replayed(file, root, rewind)
-            if not rewind.stays(file.generation, file.last):
+            if not rewind.keeps(file.generation, file.last):
                 found.append((path.parent, file))
     return found
 
@@ -172,7 +170,7 @@ def withdraw(root: StatePath, rewind: Rewind, reopen: Callable[[str], None]) -> 
     for part in ("commits", "staging"):
         for name in names_in(root / WORKSHOP / part):
             file = DataFile.of(f"{name.removesuffix('.json')}-0000.x")
-            if file is not None and file.writer == writer and not rewind.stays(file.generation, file.first):
+            if file is not None and file.writer == writer and not rewind.keeps(file.generation, file.first):
                 path = root / WORKSHOP / part / name
                 path.unlink(missing_ok=True) if part == "commits" else remove_tree(path)
     for folder, file in withdrawn(root, rewind):
@@ -197,7 +195,7 @@ def _take_back(root: StatePath, folder: StatePath, file: DataFile, rewind: Rewin
 
 def _part_stays(part: ArchivePart, rewind: Rewind) -> bool:
     file = DataFile.of(part.name)
-    return file is not None and rewind.stays(file.generation, file.last)
+    return file is not None and rewind.keeps(file.generation, file.last)
 
 
 def _in_workshop(root: StatePath, path: StatePath) -> bool:
@@ -205,11 +203,5 @@ def _in_workshop(root: StatePath, path: StatePath) -> bool:
 
 
 def _refuse_replayed(file: DataFile, root: StatePath, rewind: Rewind) -> None:
-    if rewind.kept is not None and file.generation.startswith("replay"):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into {root}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+    if rewind.last_kept is not None and file.generation.startswith("replay"):
+        raise replayed_rows_lost(rewind, str(root))

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from headrace.core.capabilities import (
+    BuildsCandidate,
+    Candidate,
+    HoldsView,
+    PublishesWhenCaughtUp,
+    ReadsAllRows,
+    Rewind,
+    Rewindable,
+    ServesEndpoint,
+)
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, RESERVED, Conflicts, Endpoint
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery, Sink
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Log, Mark, SegmentPart
 from headrace.sinks._documents import require_columns
@@ -24,6 +35,14 @@ from headrace.sinks.endpoint.views import view_builder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sinks.endpoint import rewind as endpoint_rewind
+    from headrace.sinks.endpoint import rows as endpoint_rows
+    from headrace.sinks.endpoint import stage as endpoint_stage
+else:
+    endpoint_rewind, endpoint_rows, endpoint_stage = lazy_modules(
+        "headrace.sinks.endpoint.rewind", "headrace.sinks.endpoint.rows", "headrace.sinks.endpoint.stage"
+    )
 
 _TAKEN = sorted(RESERVED)
 # a new generation of a view inserts rows that are there, and may delete or update those of another one
@@ -56,7 +75,7 @@ class _TargetVersion:
     __hash__ = None  # type: ignore[assignment]
 
 
-class EndpointSink(Sink):
+class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, PublishesWhenCaughtUp, ReadsAllRows):
     """Rows that a serve node answers requests from: with `key` one row per key, replaced by the newest; without, all.
 
     Delivery: exactly once per generation of the flow; one small file commits a batch to the endpoint's log, and a serve
@@ -71,9 +90,6 @@ class EndpointSink(Sink):
     A view is held by its key: its changes are changes of the endpoint, without a shuffle. A new generation of it fills
     a new version.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["endpoint"] = "endpoint"
     name: str | None = Field(
@@ -185,12 +201,12 @@ class EndpointSink(Sink):
         return f"endpoint {self.name}" + (f" by {', '.join(self.keys)}" if self.keys else "")
 
     @property
-    def fills(self) -> dict[str, Any]:
+    def layout(self) -> dict[str, Any]:
         """What a version is made for."""
         return {"key": list(self.keys), "indexes": [list(one) for one in self._indexes()], "text": list(self.text)}
 
     @property
-    def holds_back(self) -> bool:
+    def has_unpublished(self) -> bool:
         """Whether the version it writes to is not served yet; one that is built beside has its own time."""
         found = self._place.found
         return self._builder is None and found is not None and not found.version.ready
@@ -242,12 +258,10 @@ class EndpointSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Commit the changes of the batch, unless they are there."""
-        from headrace.sinks.endpoint.rows import changes_of
-
         shaped = structured(rows)
         endpoint = self.defined(spark_schema(shaped))
         conflicts = endpoint.conflicts if self.operation is not None else None
-        self._commit(changes_of(shaped, self), endpoint, conflicts, batch)
+        self._commit(endpoint_rows.changes_of(shaped, self), endpoint, conflicts, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes that are such already. A new generation fills a version of its own."""
@@ -278,7 +292,7 @@ class EndpointSink(Sink):
             description=self.description,
         )
 
-    def caught_up(self, context: Context) -> None:
+    def publish_caught_up(self, context: Context) -> None:
         """Let requests get a version that was being filled."""
         found = self._place.found
         LogFolder.of(context).publish(self.target, found.version.builder if found else None)
@@ -286,50 +300,44 @@ class EndpointSink(Sink):
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or replaced; with `replace` a new version takes what is left of the log."""
-        from headrace.sinks.endpoint.rewind import plan_rewind
-
         if not replace:
             effect = "replace those of the same key" if self.keys else "are added beside those already there"
-            return f"{rewind.words}: their rows {effect}"
-        plan = plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
+            return f"{rewind.read_again}: their rows {effect}"
+        plan = endpoint_rewind.plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
         if plan is None:
-            return f"nothing was written since; {rewind.words}"
+            return f"nothing was written since; {rewind.read_again}"
         return (
             f"a new version is made of the first {plan.kept:,} of {plan.batches:,} batches and served instead of "
-            f"version {plan.version.number}, which stays until it is dropped; {rewind.words}"
+            f"version {plan.version.number}, which stays until it is dropped; {rewind.read_again}"
         )
 
     def take_back(self, rewind: Rewind) -> None:
         """Go on with a version that has only the batches that stay."""
-        from headrace.sinks.endpoint.rewind import go_back
+        endpoint_rewind.go_back(LogFolder.of(rewind.context), self.target, rewind)
 
-        go_back(LogFolder.of(rewind.context), self.target, rewind)
-
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """Another version is filled."""
-        served = LogFolder.of(side.context).served(self.target)
+        served = LogFolder.of(candidate.context).served(self.target)
         instead = f" instead of version {served}, which stays until it is dropped" if served is not None else ""
         return f"a new version is filled; at the switch requests get it{instead}"
 
-    def beside(self, side: Side) -> Sink:
+    def candidate_sink(self, candidate: Candidate) -> Sink:
         """The same with a version of its own."""
         made = self.model_copy()
-        made._builder, made._place = _builder(side), _TargetVersion()
+        made._builder, made._place = _builder(candidate), _TargetVersion()
         return made
 
-    def publish(self, side: Side, spark: SparkSession) -> None:
+    def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Let requests get the new version."""
-        LogFolder.of(side.context).publish(self.target, _builder(side))
+        LogFolder.of(candidate.context).publish(self.target, _builder(candidate))
 
-    def forget_beside(self, side: Side) -> None:
+    def drop_candidate(self, candidate: Candidate) -> None:
         """Drop the version, unless it was published."""
-        LogFolder.of(side.context).forget(self.target, _builder(side))
+        LogFolder.of(candidate.context).forget(self.target, _builder(candidate))
 
     def _commit(
         self, changes: DataFrame | pa.Table, endpoint: Endpoint, conflicts: Conflicts | None, batch: Batch
     ) -> None:
-        from headrace.sinks.endpoint.stage import StageStep, staged
-
         log = self._log(batch, endpoint)
         mark = Mark(_writer(batch), batch.generation, batch.batch_id)
         if log.has(mark):
@@ -337,8 +345,8 @@ class EndpointSink(Sink):
                 drain(changes)
             return
         report = Report.of(batch, self.label, self.on_error)
-        step = StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
-        told = staged(step, changes)
+        step = endpoint_stage.StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
+        told = endpoint_stage.staged(step, changes)
         parts = [
             SegmentPart(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0
         ]
@@ -391,14 +399,12 @@ class EndpointSink(Sink):
         yield from (("operation", [self.operation]),) if self.operation else ()
 
     def _check_types(self, schema: pa.Schema) -> None:
-        from headrace.sinks.endpoint.rows import require_types
-
-        require_types(self, schema)
+        endpoint_rows.require_types(self, schema)
 
 
 def _writer(batch: Batch) -> str:
     return f"{batch.flow}/{batch.sink}"
 
 
-def _builder(side: Side) -> str:
-    return f"{side.flow}/{side.sink}/{side.generation}"
+def _builder(candidate: Candidate) -> str:
+    return f"{candidate.flow}/{candidate.sink}/{candidate.generation}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
 from headrace.log.folder import LogFolder, Version
 
 
@@ -31,7 +31,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
     if not end:
         return None
     segments = log.after(begin - 1, end)
-    kept = max((one.position for one in segments if rewind.stays(one.mark.generation, one.mark.batch)), default=0)
+    kept = max((one.position for one in segments if rewind.keeps(one.mark.generation, one.mark.batch)), default=0)
     if kept == end:
         return None
     if begin > 1:
@@ -43,16 +43,10 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
             "--beside",
             exit_code=Exit.CONFLICT,
         )
-    if rewind.kept is not None and any(
+    if rewind.last_kept is not None and any(
         one.mark.generation.startswith("replay-") for one in segments if one.position > kept
     ):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into endpoint {name}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+        raise replayed_rows_lost(rewind, f"endpoint {name}")
     return EndpointRewind(version, kept, end)
 
 

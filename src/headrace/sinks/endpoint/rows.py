@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks._latest import last_of_each
 from headrace.sinks.endpoint.stage import DELETED, OPERATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
 
     from headrace.sinks.endpoint import EndpointSink
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _NUMBER = "__number"
 
 
 def changes_of(rows: DataFrame, sink: EndpointSink) -> DataFrame:
     """One row per key, or with operations all of them, together by key and in order."""
-    from pyspark.sql import functions as F
-
     if sink.delete is not None:
         rows = rows.withColumn(DELETED, F.col(f"`{sink.delete}`")).drop(sink.delete)
     if sink.operation is not None:
@@ -31,8 +33,6 @@ def changes_of(rows: DataFrame, sink: EndpointSink) -> DataFrame:
 
 
 def _in_order(rows: DataFrame, sink: EndpointSink) -> DataFrame:
-    from pyspark.sql import functions as F
-
     keys = [F.col(f"`{name}`") for name in sink.keys]
     named = rows.withColumn(OPERATION, F.lower(F.col(f"`{sink.operation}`"))).drop(str(sink.operation))
     numbered = named.withColumn(_NUMBER, F.monotonically_increasing_id())
@@ -44,7 +44,7 @@ def require_types(sink: EndpointSink, schema: pa.Schema) -> None:
     """Refuse columns whose type does not fit what they are there for."""
     simple = "a simple value: a number, text, time or boolean"
     _require(sink, schema, "key", sink.keys, _is_simple, simple)
-    for index in sink.fills["indexes"]:
+    for index in sink.layout["indexes"]:
         _require(sink, schema, "indexes", index, _is_simple, simple)
     _require(sink, schema, "text", sink.text, _is_text, "text")
     _require(sink, schema, "sequence", [sink.sequence] if sink.sequence else [], _is_simple, simple)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.core.encoding.json_values import as_text
 from headrace.core.endpoints import OLD, OP, Conflicts, Op
+from headrace.core.schema import to_ddl
 from headrace.log.log import BatchStaging, SegmentPart
 from headrace.sinks._refused import Report, task_number
 from headrace.sinks.endpoint.net_changes import net_batches
@@ -18,7 +19,6 @@ from headrace.sinks.endpoint.net_changes import net_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STAGED = "task int, number int, name string, rows bigint, bytes bigint, digest string, refused bigint"
 _STAGED_SCHEMA = pa.schema(
     [
         ("task", pa.int32()),
@@ -30,6 +30,7 @@ _STAGED_SCHEMA = pa.schema(
         ("refused", pa.int64()),
     ]
 )
+STAGED = to_ddl(_STAGED_SCHEMA)
 OPERATION, DELETED = "__operation", "__deleted"
 """Columns beside those of the row: what is to be done, as a text or as whether it is deleted."""
 _OPS = {op.name.lower(): int(op) for op in Op}

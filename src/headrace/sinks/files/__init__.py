@@ -6,25 +6,37 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from headrace.core.capabilities import (
+    AppendsAfterSwitch,
+    HoldsReport,
+    ReadableAsStream,
+    ReadsAllRows,
+    Rewind,
+    Rewindable,
+)
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain, structured
 from headrace.core.schema import ddl_type
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks._publish import Publication, forget_others, safe_name, withdraw, withdrawn
 from headrace.sinks.files.text_lines import VALUE, final_folder, refuse, write
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from pyspark.sql import DataFrame
+else:
+    pq = lazy_modules("pyarrow.parquet")
 
 
-class FilesSink(Sink):
+class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, ReadsAllRows):
     """Files named `<flow>-<sink>-<generation>-<batch>-<n>` in a folder, whole from the moment they appear.
 
     Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
@@ -36,9 +48,6 @@ class FilesSink(Sink):
     value that is null or has a line break in it is a dead letter (`no-value`, `line-break`), as is one whose folder,
     told by `folder_column`, cannot be one (`bad-folder-name`).
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_reports: ClassVar[bool] = True
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project. Made when missing.", examples=["out/orders"])
@@ -150,17 +159,13 @@ class FilesSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """New files beside the old ones; with `replace` those of later batches are deleted."""
         if not replace:
-            return f"{rewind.words}: their rows come in new files beside those already there"
+            return f"{rewind.read_again}: their rows come in new files beside those already there"
         count = len(withdrawn(self._folder(rewind.context), rewind))
-        return f"{count:,} file{'' if count == 1 else 's'} of later batches are deleted; {rewind.words}"
+        return f"{count:,} file{'' if count == 1 else 's'} of later batches are deleted; {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
         """Delete the files of batches that do not stay."""
         withdraw(self._folder(rewind.context), rewind)
-
-    def beside_effect(self, side: Side) -> str:
-        """Files stay where they are."""
-        return APPENDS
 
     def writer_options(self) -> dict[str, str]:
         """What these options mean to Spark."""
@@ -189,8 +194,6 @@ class FilesSink(Sink):
     def _has_rows(self, file: Path) -> bool:
         """A task without rows may leave an empty file, which is not worth publishing."""
         if self.contains == "parquet":
-            import pyarrow.parquet as pq
-
             return bool(pq.read_metadata(file).num_rows)
         with pa.input_stream(str(file), compression="detect") as stream, io.BufferedReader(stream) as lines:
             if self.contains == "csv" and self.header:

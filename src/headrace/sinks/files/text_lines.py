@@ -15,12 +15,16 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.context import Batch
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import quoted
-from headrace.sinks._refused import SUMMARY, Report, count_up
+from headrace.sinks._refused import Report, write_counted
 from headrace.sinks._routed import row_for_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 VALUE = "value"
 _FOLDER = "folder"
@@ -37,8 +41,6 @@ _DETAILS = {
 
 def staged(rows: DataFrame, folder_column: str | None) -> DataFrame:
     """One line of each row, and the folder in which it is to be staged."""
-    from pyspark.sql import functions as F
-
     if folder_column is not None:
         rows = row_for_each(rows, folder_column)
     value = F.col(VALUE)
@@ -70,8 +72,7 @@ def refuse(rows: DataFrame, staging: Path, batch: Batch, label: str) -> None:
     folder = staging / f"{_FOLDER}={_REFUSED}"
     if folder.exists():
         work = _Refuse(str(folder), Report.of(batch, label, "dead_letter"))
-        told = rows.sparkSession.range(0, 1, 1, 1).mapInArrow(work, SUMMARY).collect()
-        count_up(batch, [(one.outcome, one.rows) for one in told])
+        write_counted(rows.sparkSession.range(0, 1, 1, 1), work, batch)
 
 
 @dataclass(frozen=True)

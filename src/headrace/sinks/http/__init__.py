@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import Field, SecretStr, model_validator
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.lazy import lazy_modules
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
-from headrace.sinks._http import HttpOptions, Url
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.http.requests import Body, HttpWrite
-from headrace.systems.services import service_away
+from headrace.systems.http.options import HttpOptions, HttpUrl
+from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _PORTS = {"http": 80, "https": 443}
 
 
-class HttpSink(HttpOptions, Sink):
+class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Rows as JSON in HTTP requests: many per request as an array or as lines, or one per request.
 
     A 2xx answer is success. 429, 5xx and a server that is away are tried again, after as long as `Retry-After` asks for
@@ -36,10 +41,8 @@ class HttpSink(HttpOptions, Sink):
     above 1 requests overtake each other. Scale: `capacity` connections per task.
     """
 
-    reads_all: ClassVar[bool] = True
-
     type: Literal["http"] = "http"
-    url: Url = Field(
+    url: HttpUrl = Field(
         description="Where requests go. With `body: row`, {column} stands for a column's value.",
         examples=["https://api.example.com/orders", "https://api.example.com/orders/{order_id}"],
     )
@@ -99,7 +102,7 @@ class HttpSink(HttpOptions, Sink):
         try:
             socket.create_connection(address, timeout=min(self.timeout.total_seconds(), 10.0)).close()
         except OSError as error:
-            raise service_away(self.label, str(error)) from error
+            raise service_unavailable(self.label, str(error)) from error
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there. Every output will do: an updated row is a newer request."""
@@ -111,8 +114,6 @@ class HttpSink(HttpOptions, Sink):
 
     def requests(self, rows: DataFrame) -> DataFrame:
         """`body`, `url` and the headers of each row, in the order in which they are sent."""
-        from pyspark.sql import functions as F
-
         single = self.body == "row"
         url = templates.filled(self.url, templates.in_url) if single else F.lit(self.url)
         values = [value.get_secret_value() for value in self.headers.values()] if single else []
@@ -139,14 +140,9 @@ class HttpSink(HttpOptions, Sink):
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.requests(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
-
-    def beside_effect(self, side: Side) -> str:
-        """What was sent is sent."""
-        return APPENDS
+        write_counted(self.requests(rows), write, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """What was sent was sent."""
         cannot = "; what was sent since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows are sent again{cannot}"
+        return f"{rewind.read_again}: their rows are sent again{cannot}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
+from headrace.sinks._chunks import chunks, halves, request_key
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report, task_number
+from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 Body = Literal["array", "lines", "row"]
 
@@ -98,7 +98,7 @@ class HttpWrite:
         headers = {"Content-Type": _CONTENT[self.body], **dict(portion[0].headers)}
         headers["Idempotency-Key"] = request_key(self.identity, task, portion[0].number, content)
         if self.gzip:
-            content, said = zipped(content)
+            content, said = gzipped(content)
             headers |= said
         answer = self.client.send(self.method, portion[0].url, content, headers, whole_url=True)
         if answer.ok:
@@ -124,13 +124,6 @@ class HttpWrite:
         self.report.written(delivered.written, delivered.size)
         for row, said in delivered.refused:
             self.report.refused(row.number, "refused", said, row.body)
-
-
-def request_key(identity: str, task: int, row: int, content: bytes) -> str:
-    """The same for the same rows of a batch, whenever it is run; another for every other request."""
-    digest = hashlib.sha256(f"{identity}|{task}|{row}|".encode())
-    digest.update(content)
-    return digest.hexdigest()[:32]
 
 
 def _problem(url: str | None, headers: Sequence[tuple[str, str | None]]) -> str | None:

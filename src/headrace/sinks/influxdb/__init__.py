@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 import pyarrow as pa
 from pydantic import Field
 
+from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import ddl_type
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
-from headrace.sinks._http import HttpClient, HttpOptions, Url, refusal
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._http import refusal
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks.influxdb.lines import InfluxWrite, LineShape, as_lines, cannot_hold
+from headrace.systems.http.client import HttpClient
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class InfluxDBSink(HttpOptions, Sink):
+class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Points of an InfluxDB 1.x measurement, in line protocol over HTTP.
 
     Columns `tag_x` and `label_x` become the tag `x`, `window_timestamp` the time of the point, all others fields.
@@ -40,10 +43,8 @@ class InfluxDBSink(HttpOptions, Sink):
     headrace_sink_rows.
     """
 
-    reads_all: ClassVar[bool] = True
-
     type: Literal["influxdb"] = "influxdb"
-    url: Url = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
+    url: HttpUrl = Field(description="Address of the server.", examples=["http://127.0.0.1:8086"])
     database: str = Field(description="Database to write to.", examples=["metrics"], min_length=1)
     measurement: str = Field(description="Measurement of the points.", examples=["bookings"], min_length=1)
     retention_policy: str | None = Field(None, description="Retention policy; the database's default if left out.")
@@ -137,19 +138,14 @@ class InfluxDBSink(HttpOptions, Sink):
             gzip=self.gzip,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = as_lines(rows, self._shape(rows.columns)).mapInArrow(write, SUMMARY).collect()
-        counts = count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        counts = write_counted(as_lines(rows, self._shape(rows.columns)), write, batch)
         if counts.get("late"):
             _LOG.warning("%s dropped %s points that are older than its retention", self.label, counts["late"])
-
-    def beside_effect(self, side: Side) -> str:
-        """Points of the past stay as they are."""
-        return APPENDS
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Points come again and replace themselves."""
         cannot = "; points written since stay" if replace else ""
-        return f"{rewind.words}: their points are written again and replace those with the same tags and time{cannot}"
+        return f"{rewind.read_again}: their points replace those with the same tags and time{cannot}"
 
     def _shape(self, columns: Sequence[str]) -> LineShape:
         return LineShape.of(list(columns), self.measurement, self.time, self.tags)

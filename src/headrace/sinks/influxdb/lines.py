@@ -11,12 +11,17 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import HttpClient, HttpReply, refusal, zipped
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
+from headrace.systems.http.client import HttpClient, HttpReply, gzipped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 TAG_PREFIXES = ("tag_", "label_")
 MOST_BYTES = 8 << 20
@@ -54,8 +59,6 @@ def cannot_hold(kind: str) -> bool:
 
 def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
     """`line`, null where a row has no field; `problem`, and then the `row` as JSON, where it cannot be a point."""
-    from pyspark.sql import functions as F
-
     kinds = dict(rows.dtypes)
     tags = [_tag(column, name) for column, name in sorted(shape.tags.items(), key=lambda pair: pair[1])]
     fields = F.concat_ws(",", *(_field(name, kinds[name]) for name in shape.fields))
@@ -71,8 +74,6 @@ def as_lines(rows: DataFrame, shape: LineShape) -> DataFrame:
 
 def _problem(shape: LineShape) -> Column:
     """Why a row cannot be a point: line protocol has no way to write such a tag."""
-    from pyspark.sql import functions as F
-
     found = F.when(F.col(f"`{shape.time}`").isNull(), F.lit(f"{shape.time} is null"))
     for column, name in shape.tags.items():
         text = F.col(f"`{column}`").cast("string")
@@ -81,15 +82,11 @@ def _problem(shape: LineShape) -> Column:
 
 
 def _tag(column: str, name: str) -> Column:
-    from pyspark.sql import functions as F
-
     text = F.col(f"`{column}`").cast("string")
     return F.when(text != "", F.concat(F.lit(f",{_escaped(name)}="), F.regexp_replace(text, "([,= ])", r"\\$1")))
 
 
 def _field(column: str, kind: str) -> Column:
-    from pyspark.sql import functions as F
-
     value = F.col(f"`{column}`")
     text = value.cast("string")
     if kind in _INTEGERS:
@@ -144,7 +141,7 @@ class InfluxWrite:
     def _write(self, portion: list[tuple[int, bytes]]) -> None:
         """Points are told by measurement, tags and time, so to write some again changes nothing."""
         body = b"\n".join(line for _, line in portion)
-        body, headers = zipped(body) if self.gzip else (body, {})
+        body, headers = gzipped(body) if self.gzip else (body, {})
         answer = self.client.send("POST", self.path, body, headers)
         late = _LATE.search(answer.text)
         if answer.ok:

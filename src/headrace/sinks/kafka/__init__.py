@@ -9,22 +9,51 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from headrace.core.capabilities import (
+    AppendsAfterSwitch,
+    Candidate,
+    DescribesRewind,
+    HoldsView,
+    ReadableAsStream,
+    ReadsAllRows,
+    RealTimeSink,
+    Rewind,
+    candidate_refused,
+)
 from headrace.core.component import Options
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf, kinds
+from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.processor import ArrowRows
-from headrace.core.sink import APPENDS, Delivery, Rewind, Side, StreamingSink
+from headrace.core.records import nested
+from headrace.core.sink import Delivery
+from headrace.sinks._routed import or_else, row_for_each
 from headrace.sinks._views import refuse_options, view_key
 from headrace.systems.kafka.connection import KafkaConnection, refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from headrace.sinks.kafka import fixed_tasks as kafka_tasks
+    from headrace.sinks.kafka import records as kafka_records
+    from headrace.sinks.kafka import transactions as kafka_transactions
+    from headrace.sinks.kafka import writers as kafka_writers
     from headrace.sinks.kafka.records import ArrowRecords
+    from headrace.systems.kafka import cluster as kafka_cluster
+else:
+    F = lazy_modules("pyspark.sql.functions")
+    kafka_tasks, kafka_records, kafka_transactions, kafka_writers, kafka_cluster = lazy_modules(
+        "headrace.sinks.kafka.fixed_tasks",
+        "headrace.sinks.kafka.records",
+        "headrace.sinks.kafka.transactions",
+        "headrace.sinks.kafka.writers",
+        "headrace.systems.kafka.cluster",
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -49,7 +78,9 @@ class NewTopic(Options):
     )
 
 
-class KafkaSink(KafkaConnection, StreamingSink):
+class KafkaSink(
+    KafkaConnection, RealTimeSink, HoldsView, DescribesRewind, AppendsAfterSwitch, ReadableAsStream, ReadsAllRows
+):
     """Records in one Kafka topic, or in topics that a column names.
 
     Delivery with `delivery: at_least_once`: at least once; Spark's Kafka writer may repeat rows after a crash.
@@ -63,9 +94,6 @@ class KafkaSink(KafkaConnection, StreamingSink):
     Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
     generation writes all rows again; keys that only the one before had stay as they are.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["kafka"] = "kafka"
     topic: str = Field(description="Topic to write to.", examples=["order-counts"], min_length=1)
@@ -185,9 +213,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def check(self, context: Context) -> None:
         """The cluster answers, lets us in and has the topic, which is made if that was asked for."""
-        from headrace.systems.kafka.cluster import Cluster
-
-        cluster = Cluster(self.librdkafka_properties(context))
+        cluster = kafka_cluster.Cluster(self.librdkafka_properties(context))
         if self.create is not None and not cluster.has(self.topic):
             cluster.create(self.topic, self.create.partitions, self.create.replication, self.create.settings)
         cluster.partitions([self.topic])
@@ -222,10 +248,7 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def records(self, rows: DataFrame, context: Context) -> DataFrame:
         """The rows as Spark's Kafka writer wants them."""
-        from headrace.sinks._routed import or_else, row_for_each
-        from headrace.sinks.kafka.records import to_records
-
-        made = to_records(
+        made = kafka_records.to_records(
             rows, self.format, self.key_columns, self._key_format(), self._beside(), context, self._left_out()
         )
         if self.topic_column is None:
@@ -243,11 +266,9 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def write_work(self, rows: ArrowRows, batch: Batch) -> int:
         """The same in one way through Python."""
-        from headrace.sinks.kafka.fixed_tasks import fixed_tasks
-
         made = self._arrow_records(rows.schema)
         assert made is not None, "asked before"
-        return self._write_once(rows.then(made, made.output), fixed_tasks(rows.frame), batch)
+        return self._write_once(rows.then(made, made.output), kafka_tasks.fixed_tasks(rows.frame), batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """The same with changes."""
@@ -256,29 +277,27 @@ class KafkaSink(KafkaConnection, StreamingSink):
 
     def change_records(self, changes: DataFrame, batch: Batch) -> DataFrame:
         """Changes of a view as Spark's Kafka writer wants them."""
-        from headrace.sinks.kafka.records import to_envelopes, to_upserts
-
         if self.changes == "debezium":
-            return to_envelopes(changes, self.format, self.key_columns, self._key_format(), batch)
-        return to_upserts(changes, self.format, self.key_columns, self._key_format(), batch.context)
+            return kafka_records.to_envelopes(changes, self.format, self.key_columns, self._key_format(), batch)
+        return kafka_records.to_upserts(changes, self.format, self.key_columns, self._key_format(), batch.context)
 
     def _write(self, records: DataFrame, rows: DataFrame, batch: Batch) -> None:
         """Write the records, which were made of the rows task by task."""
-        from headrace.sinks.kafka.fixed_tasks import fixed_tasks
-
         if self.delivery == "exactly_once":
-            self._write_once(ArrowRows.of(records), fixed_tasks(rows), batch)
+            self._write_once(ArrowRows.of(records), kafka_tasks.fixed_tasks(rows), batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """A topic only grows."""
         cannot = "; Kafka cannot take back what was written since" if replace else ""
-        return f"{rewind.words}: their rows are written to the topic again{cannot}"
+        return f"{rewind.read_again}: their rows are written to the topic again{cannot}"
 
-    def beside_effect(self, side: Side) -> str:
-        """Records stay where they are. Those of a view belong together: changes of another one are none of them."""
-        return super().beside_effect(side) if self._of_view else APPENDS
+    def candidate_effect(self, candidate: Candidate) -> str:
+        """Records stay. Those of a view belong together: a mixture of two definitions is no view."""
+        if self._of_view:
+            raise candidate_refused(self, candidate)
+        return super().candidate_effect(candidate)
 
     def writer(self, rows: DataFrame, context: Context) -> DataStreamWriter:
         """Spark's own streaming writer."""
@@ -291,15 +310,10 @@ class KafkaSink(KafkaConnection, StreamingSink):
         return self.records(rows, context).writeStream.format("kafka").options(**self.writer_options(context))
 
     def _write_once(self, records: ArrowRows, tasks: list[int] | None, batch: Batch) -> int:
-        from pyspark.sql.functions import col, expr
-
-        from headrace.sinks.kafka.transactions import SUMMARY, TransactionalWrite
-        from headrace.sinks.kafka.writers import pinned_sharing
-
         properties = self.librdkafka_properties(batch.context)
         identity = f"headrace.{batch.flow}.{batch.generation}.{batch.sink}"
-        write = TransactionalWrite(properties, identity, self.topic, batch.batch_id)
-        sharing = pinned_sharing(
+        write = kafka_transactions.TransactionalWrite(properties, identity, self.topic, batch.batch_id)
+        sharing = kafka_writers.pinned_sharing(
             batch,
             None if tasks is None else len(tasks),
             partitions=lambda: self._partitions(batch.context),
@@ -307,31 +321,27 @@ class KafkaSink(KafkaConnection, StreamingSink):
         )
         write = replace(write, partitions=sharing.writers)
         if sharing.by_task and tasks is not None:
-            told = records.mapped(replace(write, tasks=tuple(tasks)), SUMMARY).collect()
+            told = records.mapped(replace(write, tasks=tuple(tasks)), kafka_transactions.SUMMARY).collect()
         else:
             # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
-            writer = expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
-            shares = records.done().withColumn("writer", writer).repartitionById(sharing.writers, col("writer"))
-            told = shares.mapInArrow(write, SUMMARY).collect()
+            writer = F.expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
+            shares = records.done().withColumn("writer", writer).repartitionById(sharing.writers, F.col("writer"))
+            told = shares.mapInArrow(write, kafka_transactions.SUMMARY).collect()
         batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
         return sum(row["taken"] for row in told)
 
     def _arrow_records(self, given: pa.Schema) -> ArrowRecords | None:
         """What makes records of rows in Arrow; None where it takes more than to name their columns."""
-        from headrace.sinks.kafka.records import ArrowRecords
-
         values = [name for name in given.names if name not in {*self._beside().values(), *self._left_out()}]
         plain = self.format.verbatim and self.key_format is None and self.headers_column is None
         if self._of_view or not plain or len(values) != 1 or len(self.key_columns) > 1:
             return None
         key = self.key_columns[0] if self.key_columns else None
         texts = all(_is_text(given.field(name).type) for name in (values[0], *self.key_columns))
-        return ArrowRecords.of(given, values[0], key, self.topic_column, self.topic) if texts else None
+        return kafka_records.ArrowRecords.of(given, values[0], key, self.topic_column, self.topic) if texts else None
 
     def _partitions(self, context: Context) -> int:
-        from headrace.systems.kafka.cluster import Cluster
-
-        return Cluster(self.librdkafka_properties(context)).partitions([self.topic])[self.topic]
+        return kafka_cluster.Cluster(self.librdkafka_properties(context)).partitions([self.topic])[self.topic]
 
     def _beside(self) -> dict[str, str]:
         asked = {"headers": self.headers_column, "topic": self.topic_column}
@@ -351,8 +361,5 @@ def _json(**options: str) -> Format:
 
 
 def _check_format(format: Format, context: Context, columns: Sequence[str], schema: pa.Schema) -> None:
-    from headrace.core.records import nested
-    from headrace.sinks.kafka.records import nested_schema
-
     if format.native_encode(nested(columns)) is None:
-        format.encoder(context, nested_schema(pa.schema([schema.field(name) for name in columns])))
+        format.encoder(context, kafka_records.nested_schema(pa.schema([schema.field(name) for name in columns])))

@@ -13,6 +13,7 @@ from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.format import Format
+from headrace.core.lazy import lazy_modules
 from headrace.core.processor import Batches
 from headrace.core.records import encode_rows, nested
 from headrace.sinks._routed import names_many
@@ -20,6 +21,9 @@ from headrace.sinks._views import GONE, as_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _KEY, _ROW = "_headrace_key", "_headrace_row"
 _NO_KEY = ProjectError(
@@ -43,18 +47,16 @@ def to_records(
 
     Those leave the value, and so do those that are `left_out`; key columns stay in it otherwise.
     """
-    from pyspark.sql.functions import col
-
     keyed = _with_key(rows, key, key_format, context)
-    own = [col(f"`{name}`") for name in rows.columns if name not in {*beside.values(), *left_out}]
-    extra = [col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
-    staged = keyed.select(*own, col(_KEY), *extra)
+    own = [F.col(f"`{name}`") for name in rows.columns if name not in {*beside.values(), *left_out}]
+    extra = [F.col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
+    staged = keyed.select(*own, F.col(_KEY), *extra)
     encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in beside)])
     types = dict(_TYPES)
     if "topic" in beside and names_many(rows, beside["topic"]):
         types["topic"] = "array<string>"
-    headers_or_topic = [col(f"_headrace_{name}").cast(types[name]).alias(name) for name in beside]
-    return encoded.select("value", col(_KEY).alias("key"), *headers_or_topic)
+    headers_or_topic = [F.col(f"_headrace_{name}").cast(types[name]).alias(name) for name in beside]
+    return encoded.select("value", F.col(_KEY).alias("key"), *headers_or_topic)
 
 
 @dataclass(frozen=True)
@@ -102,41 +104,35 @@ def to_upserts(
     changes: DataFrame, format: Format, key: Sequence[str], key_format: Format | None, context: Context
 ) -> DataFrame:
     """Changes of a view as records: the row as it is now, or no value when there is none any more."""
-    from pyspark.sql.functions import coalesce, col, lit, raise_error, when
-
     made = to_records(as_rows(changes), format, key, key_format, {GONE: GONE}, context)
-    refused = raise_error(lit(str(_NO_KEY))).cast("binary")
-    return made.select(when(~col(GONE), col("value")).alias("value"), coalesce("key", refused).alias("key"))
+    refused = F.raise_error(F.lit(str(_NO_KEY))).cast("binary")
+    return made.select(F.when(~F.col(GONE), F.col("value")).alias("value"), F.coalesce("key", refused).alias("key"))
 
 
 def to_envelopes(
     changes: DataFrame, format: Format, key: Sequence[str], key_format: Format | None, batch: Batch
 ) -> DataFrame:
     """Changes of a view as records in Debezium's form. Its times are left out: a replayed batch would have others."""
-    from pyspark.sql.functions import col, lit, struct, when
-
     names = [name for name in changes.columns if name not in (OP, OLD)]
-    gone, added = (col(OP) == int(op) for op in (Op.DELETE, Op.INSERT))
-    letter = when(gone, "d").when(added, "c").otherwise("u")
+    gone, added = (F.col(OP) == int(op) for op in (Op.DELETE, Op.INSERT))
+    letter = F.when(gone, "d").when(added, "c").otherwise("u")
     source = {"flow": batch.flow, "generation": batch.generation, "batch": batch.batch_id}
-    envelope = struct(
-        when(~added, nested(names, col(OLD))).alias("before"),
-        when(~gone, nested(names)).alias("after"),
-        struct(*(lit(value).alias(name) for name, value in source.items())).alias("source"),
+    envelope = F.struct(
+        F.when(~added, nested(names, F.col(OLD))).alias("before"),
+        F.when(~gone, nested(names)).alias("after"),
+        F.struct(*(F.lit(value).alias(name) for name, value in source.items())).alias("source"),
         letter.alias("op"),
     )
     value = format.native_encode(envelope)
     assert value is not None, "the format is JSON"
     keyed = _with_key(changes, key, key_format, batch.context)
-    return keyed.select(value.alias("value"), col(_KEY).alias("key"))
+    return keyed.select(value.alias("value"), F.col(_KEY).alias("key"))
 
 
 def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, context: Context) -> DataFrame:
     """The rows and a binary key."""
-    from pyspark.sql.functions import col, lit, struct
-
     if not key:
-        return rows.select("*", lit(None).cast("binary").alias(_KEY))
+        return rows.select("*", F.lit(None).cast("binary").alias(_KEY))
     if key_format is None:
         return rows.select("*", _plain_key(rows, key[0]).alias(_KEY))
     native = key_format.native_encode(nested(key))
@@ -144,17 +140,15 @@ def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, co
         return rows.select("*", native.cast("binary").alias(_KEY))
     # The key's fields bear the names of columns that the value needs as well: these wait in a struct meanwhile,
     # by number, since not every name of a column may be that of a field.
-    waiting = struct(*(col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)))
-    packed = rows.select(*(col(f"`{name}`") for name in key), waiting.alias(_ROW))
+    waiting = F.struct(*(F.col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)))
+    packed = rows.select(*(F.col(f"`{name}`") for name in key), waiting.alias(_ROW))
     encoded = encode_rows(packed, key_format, context, keep=[_ROW])
-    back = [col(f"{_ROW}.c{number}").alias(name) for number, name in enumerate(rows.columns)]
-    return encoded.select(*back, col("value").alias(_KEY))
+    back = [F.col(f"{_ROW}.c{number}").alias(name) for number, name in enumerate(rows.columns)]
+    return encoded.select(*back, F.col("value").alias(_KEY))
 
 
 def _plain_key(rows: DataFrame, name: str) -> Column:
-    from pyspark.sql.functions import col
-
-    column = col(f"`{name}`")
+    column = F.col(f"`{name}`")
     # other types than bytes as their text: a number's key is its digits, as other producers write it
     return column if dict(rows.dtypes)[name] == "binary" else column.cast("string").cast("binary")
 

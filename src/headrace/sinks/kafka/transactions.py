@@ -15,22 +15,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.core.schema import to_ddl
 from headrace.sinks.kafka.share import Share, send_all
 from headrace.systems.kafka.cluster import NOT_ALLOWED, client, cluster_error
+
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
 
 ATTEMPTS = 3
 CALL_SECONDS = 60.0
 ABORT_SECONDS = 10.0
 # a transaction costs about as much as bringing some thousand rows to another task
 WRITERS_PER_PARTITION = 4
-SUMMARY = "writer int, rows bigint, skipped boolean, bytes bigint, taken bigint"
-
 _SUMMARY_SCHEMA = pa.schema(
     [
         ("writer", pa.int32()),
@@ -40,6 +45,7 @@ _SUMMARY_SCHEMA = pa.schema(
         ("taken", pa.int64()),
     ]
 )
+SUMMARY = to_ddl(_SUMMARY_SCHEMA)
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (
     KafkaError._TIMED_OUT,
@@ -164,9 +170,7 @@ class TransactionalWrite:
 
 
 def _task() -> int:
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     assert task is not None, "rows without a writer are written by tasks"
     return task.partitionId()
 

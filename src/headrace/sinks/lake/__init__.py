@@ -5,30 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from headrace.core.capabilities import (
+    BuildsCandidate,
+    Candidate,
+    HoldsView,
+    KeepsLakeTable,
+    ReadsAllRows,
+    Rewind,
+    Rewindable,
+    SingleWriter,
+)
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery, Sink
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 from headrace.sinks.lake.delta import TableState, compact, table_state
 from headrace.sinks.lake.schema import require_columns, require_fit
 from headrace.sinks.lake.upsert import Upsert
 
 if TYPE_CHECKING:
+    import deltalake
+    import deltalake.exceptions
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sinks.lake import candidate as lake_candidate
+    from headrace.sinks.lake import undo as lake_undo
+else:
+    deltalake, lake_candidate, lake_undo = lazy_modules(
+        "deltalake", "headrace.sinks.lake.candidate", "headrace.sinks.lake.undo"
+    )
 
 
 Way = Literal["append", "overwrite", "merge"]
 
 
-class LakeSink(Sink):
+class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWriter, ReadsAllRows):
     """Rows of a Delta table: appended, or with `key` one row per key, replaced by the newest.
 
     Delivery: exactly once per generation of the flow; the Delta commit carries flow, generation and batch number.
@@ -37,9 +57,6 @@ class LakeSink(Sink):
     set. Every `compact_every` batches the small files are merged, between two batches of this flow.
     A view is held by its key, one commit per batch; nulls in a key are equal. A new generation of it replaces all rows.
     """
-
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
 
     type: Literal["lake"] = "lake"
     path: str = Field(
@@ -76,12 +93,12 @@ class LakeSink(Sink):
         return "exactly_once"
 
     @property
-    def one_writer(self) -> bool:
+    def single_writer(self) -> bool:
         """Rows can be appended side by side; of two that replace rows of one table, one fails."""
         return bool(self.key)
 
     @property
-    def lake_path(self) -> str | None:
+    def lake_path(self) -> str:
         """The table itself."""
         return self.path
 
@@ -127,49 +144,40 @@ class LakeSink(Sink):
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
-        from headrace.sinks.lake.undo import plan_undo
-
         if not replace:
             effect = "replace those of the same key" if self.key else "are added beside those already there"
-            return f"{rewind.words}: their rows {effect}"
-        undo = plan_undo(rewind.context.path(self.path), rewind)
+            return f"{rewind.read_again}: their rows {effect}"
+        undo = lake_undo.plan_undo(rewind.context.path(self.path), rewind)
         if undo is None:
-            return f"nothing was written since; {rewind.words}"
+            return f"nothing was written since; {rewind.read_again}"
         where = f"goes back to version {undo.version}" if undo.version >= 0 else "is emptied"
-        return f"the table {where} ({undo.commits:,} commits of this flow are undone); {rewind.words}"
+        return f"the table {where} ({undo.commits:,} commits of this flow are undone); {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
         """Restore the version that held the last batch kept."""
-        from headrace.sinks.lake.undo import undo
+        lake_undo.undo(rewind.context.path(self.path), rewind)
 
-        undo(rewind.context.path(self.path), rewind)
-
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """All rows are replaced."""
-        from headrace.sinks.lake.candidate import require_alone
+        lake_candidate.require_alone(candidate.context.path(self.path), candidate)
+        filled = self._candidate_path(candidate)
+        return f"{filled} is filled; at the switch its rows replace all of {self.path} in one commit"
 
-        require_alone(side.context.path(self.path), side)
-        return f"{self._beside_path(side)} is filled; at the switch its rows replace all of {self.path} in one commit"
-
-    def beside(self, side: Side) -> Sink:
+    def candidate_sink(self, candidate: Candidate) -> Sink:
         """A table next to this one."""
-        return self.model_copy(update={"path": self._beside_path(side)})
+        return self.model_copy(update={"path": self._candidate_path(candidate)})
 
-    def publish(self, side: Side, spark: SparkSession) -> None:
+    def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Overwrite the table with the one beside it, unless that is done."""
-        from headrace.sinks.lake.candidate import replace_rows
+        source, target = (candidate.context.path(path) for path in (self._candidate_path(candidate), self.path))
+        lake_candidate.replace_rows(spark, source, target, candidate, self.partition_by, self._table_options())
 
-        source, target = (side.context.path(path) for path in (self._beside_path(side), self.path))
-        replace_rows(spark, source, target, side, self.partition_by, self._table_options())
-
-    def forget_beside(self, side: Side) -> None:
+    def drop_candidate(self, candidate: Candidate) -> None:
         """Delete the table beside this one."""
-        from headrace.sinks.lake.candidate import remove_table
+        lake_candidate.remove_table(candidate.context.path(self._candidate_path(candidate)))
 
-        remove_table(side.context.path(self._beside_path(side)))
-
-    def _beside_path(self, side: Side) -> str:
-        return f"{self.path.rstrip('/')}__{side.generation}"
+    def _candidate_path(self, candidate: Candidate) -> str:
+        return f"{self.path.rstrip('/')}__{candidate.generation}"
 
     def _write(self, rows: DataFrame, upsert: Upsert | None, batch: Batch) -> None:
         spark = rows.sparkSession
@@ -233,12 +241,9 @@ def _way(upsert: Upsert | None, table: TableState, batch: Batch) -> Way:
 
 def _held_columns(path: str) -> pa.Schema | None:
     """The columns of a local table without Spark; None when there is none, or it is elsewhere."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
     if "://" in path:
         return None
     try:
-        return pa.schema(DeltaTable(path).schema().to_arrow())
-    except TableNotFoundError:
+        return pa.schema(deltalake.DeltaTable(path).schema().to_arrow())
+    except deltalake.exceptions.TableNotFoundError:
         return None

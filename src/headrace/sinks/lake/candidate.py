@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyarrow.fs import FileSystem, FileType
 
+from headrace.core.capabilities import Candidate
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Side
 from headrace.sinks.lake.delta import table_state
 from headrace.sinks.lake.undo import PUBLISHED, read_commits
 
@@ -17,27 +17,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def require_alone(path: str, side: Side) -> None:
+def require_alone(path: str, candidate: Candidate) -> None:
     """Refuse a table that others write to as well: their rows would be lost with those that are replaced."""
     for commit in read_commits(path):
-        if commit.rows and not any(mark.startswith(f"headrace.{side.flow}.") for mark in commit.marks):
+        if commit.rows and not any(mark.startswith(f"headrace.{candidate.flow}.") for mark in commit.marks):
             raise ProjectError(
                 "beside-others-wrote",
-                f"version {commit.version} of lake table {path} was not written by flow '{side.flow}': its rows would "
-                "be lost",
-                hint=f"give the flow a table of its own, or leave out --beside (run --new-generation {side.flow})",
+                f"version {commit.version} of lake table {path} was not written by flow '{candidate.flow}': "
+                "its rows would be lost",
+                hint=f"give the flow its own table, or leave out --beside (run --new-generation {candidate.flow})",
                 exit_code=Exit.CONFLICT,
             )
 
 
 def replace_rows(
-    spark: SparkSession, source: str, target: str, side: Side, partition_by: Sequence[str], options: Mapping[str, str]
+    spark: SparkSession,
+    source: str,
+    target: str,
+    candidate: Candidate,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
 ) -> None:
     """Let a table have the rows and columns of another one instead of its own, in one commit that is marked.
 
     Readers see the old rows or the new ones. Their files stay as long as the table's retention says.
     """
-    mark = f"headrace.{side.flow}.{side.generation}.{side.sink}{PUBLISHED}"
+    mark = f"headrace.{candidate.flow}.{candidate.generation}.{candidate.sink}{PUBLISHED}"
     held = table_state(spark, target, mark)
     if held.last_batch >= 0:
         return
@@ -47,7 +52,7 @@ def replace_rows(
     rows = spark.read.format("delta").load(source if given is not None else target)
     if given is None:
         rows = rows.limit(0)
-    marked = {**options, "txnAppId": mark, "txnVersion": str(side.batch), "overwriteSchema": "true"}
+    marked = {**options, "txnAppId": mark, "txnVersion": str(candidate.batch), "overwriteSchema": "true"}
     writer = rows.write.format("delta").mode("overwrite").options(**marked)
     (writer.partitionBy(*partition_by) if partition_by else writer).save(target)
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import from_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from py4j import protocol as py4j_protocol  # type: ignore[import-untyped]
+    from pyspark import errors as pyspark_errors
     from pyspark.sql import SparkSession
+else:
+    py4j_protocol, pyspark_errors = lazy_modules("py4j.protocol", "pyspark.errors")
 
 _LOG = logging.getLogger(__name__)
 _MEGABYTE = 1 << 20
@@ -68,9 +73,6 @@ def compact(spark: SparkSession, path: str, retention: timedelta) -> None:
     Readers see the old files or the new ones, never both. A file that has reached 64 MB is not rewritten again, which
     bounds the work by what came since. The rows are committed already, so a failure is reported and put off.
     """
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
     values = {
         "spark.databricks.delta.optimize.minFileSize": str(_COMPACT_UP_TO),
         "spark.databricks.delta.optimize.maxFileSize": str(_COMPACT_UP_TO),
@@ -83,5 +85,5 @@ def compact(spark: SparkSession, path: str, retention: timedelta) -> None:
         with settings(spark, values):
             spark.sql(f"OPTIMIZE delta.`{path}`").collect()
             spark.sql(f"VACUUM delta.`{path}` RETAIN {hours:f} HOURS").collect()
-    except (PySparkException, Py4JJavaError) as error:
+    except (pyspark_errors.PySparkException, py4j_protocol.Py4JJavaError) as error:
         _LOG.warning("compaction of %s is put off: %s", path, str(error).splitlines()[0])

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
+from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.sink import Rewind
 
 PUBLISHED = ".published"
 """The end of a mark that stands for all batches of a generation up to its number: they were written beside."""
@@ -95,8 +97,6 @@ def plan_undo(path: str, rewind: Rewind) -> Undo | None:
 
 def undo(path: str, rewind: Rewind) -> None:
     """Go back, in one commit that is marked itself: done once, it is not done again."""
-    from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.exceptions import DeltaError
 
     mark = f"headrace.{rewind.flow}.{rewind.generation}.{rewind.sink}.rewind"
     if any(mark in commit.marks for commit in read_commits(path)):
@@ -126,12 +126,12 @@ def _marks_of(commit: DeltaCommit, rewind: Rewind) -> dict[str, int]:
 
 
 def _stays(commit: DeltaCommit, rewind: Rewind) -> bool:
-    return all(rewind.stays(generation, number) for generation, number in _marks_of(commit, rewind).items())
+    return all(rewind.keeps(generation, number) for generation, number in _marks_of(commit, rewind).items())
 
 
 def _require_whole(mine: list[DeltaCommit], rewind: Rewind, path: str) -> None:
     """Batches that were published together can only be kept together."""
-    kept = rewind.kept or ("", 0)
+    kept = rewind.last_kept or ("", 0)
     for mark, number in (pair for commit in mine for pair in commit.marks.items()):
         if mark.startswith(f"headrace.{rewind.flow}.{kept[0]}.") and mark.endswith(PUBLISHED) and kept[1] < number:
             raise _gone(path, f"batches up to {number} of generation {kept[0]} were built beside and came at once")
@@ -147,20 +147,12 @@ def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
             hint="rewind without --replace, or mend the table by hand",
             exit_code=Exit.CONFLICT,
         )
-    if rewind.kept is not None and any(generation.startswith("replay-") for generation in marks):
-        # these rows may come from before the target: taken back, they would be lost
-        raise ProjectError(
-            "rewind-replayed",
-            f"dead letters of flow '{rewind.flow}' were replayed into lake table {path}, and may be lost",
-            hint="rewind to earliest, which brings them again, or without --replace",
-            exit_code=Exit.CONFLICT,
-        )
+    if rewind.last_kept is not None and any(generation.startswith("replay-") for generation in marks):
+        raise replayed_rows_lost(rewind, f"lake table {path}")
 
 
 def _require_files(path: str, version: int) -> None:
     """Old files go after the table's retention, and with them the way back."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
     if version < 0:
         return

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.sinks.lake.delta import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as sf
+else:
+    sf = lazy_modules("pyspark.sql.functions")
 
 _TWICE = "headrace: several rows of one batch have one key"
 
@@ -38,8 +42,6 @@ class Upsert:
 
     def _one_row_per_key(self, rows: DataFrame) -> DataFrame:
         """The newest row of each key. Without a sequence there is no newest one, so several fail the batch."""
-        from pyspark.sql import functions as sf
-
         row = sf.struct(*(sf.col(f"`{name}`") for name in rows.columns))
         if self.sequence is not None:
             # as a struct, a null sequence is the oldest instead of being left out

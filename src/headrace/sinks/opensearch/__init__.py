@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
+from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
+from headrace.core.records import nested
 from headrace.core.schema import ddl_type
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import as_json, document, require_columns
-from headrace.sinks._http import HttpOptions, Url, refusal
+from headrace.sinks._http import refusal
 from headrace.sinks._latest import last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
 from headrace.sinks.opensearch.bulk import BulkWrite
+from headrace.systems.http.options import HttpOptions, HttpUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 
 def _template(value: str) -> str:
@@ -30,7 +37,7 @@ def _template(value: str) -> str:
     return value
 
 
-class OpenSearchSink(HttpOptions, Sink):
+class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
     """Documents of OpenSearch or Elasticsearch indices, written in bulk.
 
     With `id` one document per value of these columns, replaced by the newest row; with `sequence` a row that is older
@@ -41,11 +48,8 @@ class OpenSearchSink(HttpOptions, Sink):
     Of a view, `id` is its key, and `index` may name columns of the key only: a document never changes its index.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["opensearch"] = "opensearch"
-    url: Url = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
+    url: HttpUrl = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
     index: Annotated[str, AfterValidator(_template)] = Field(
         description="Index to write to. {column} stands for a column's value, {column:yyyy.MM.dd} for that of a date.",
         examples=["orders", "orders-{created_at:yyyy.MM.dd}"],
@@ -141,8 +145,6 @@ class OpenSearchSink(HttpOptions, Sink):
 
     def items(self, rows: DataFrame, batch: Batch) -> DataFrame:
         """Lines of the bulk interface: `action`, null for a row without id or index, and `content`, null to delete."""
-        from pyspark.sql import functions as F
-
         columns = [name for name in rows.columns if name != self.delete]
         records = rows.select(
             templates.filled(self.index).alias("index"),
@@ -171,8 +173,7 @@ class OpenSearchSink(HttpOptions, Sink):
             versioned=self.sequence is not None,
             report=Report.of(batch, self.label, self.on_error),
         )
-        told = self.items(rows, batch).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.items(rows, batch), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Write and delete documents; again if the batch is run again."""
@@ -182,11 +183,9 @@ class OpenSearchSink(HttpOptions, Sink):
         """Documents with an id come again and replace themselves; others come beside the old ones."""
         effect = "replace the documents with the same id" if self.id else "are added beside those already there"
         cannot = "; documents written since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows {effect}{cannot}"
+        return f"{rewind.read_again}: their rows {effect}{cannot}"
 
     def _id(self) -> Column:
-        from pyspark.sql import functions as F
-
         if not self.id:
             return F.lit(None).cast("string")
         parts = [F.col(f"`{name}`").cast("string") for name in self.id]
@@ -198,17 +197,11 @@ class OpenSearchSink(HttpOptions, Sink):
         return F.concat(*joined[1:])
 
     def _content(self, columns: Sequence[str]) -> Column:
-        from pyspark.sql import functions as F
-
-        from headrace.core.records import nested
-
         if self.action == "index":
             return document(columns, nulls=False)
         return as_json(F.struct(nested(columns).alias("doc"), F.lit(True).alias("doc_as_upsert")), nulls=True)
 
     def _action(self) -> Column:
-        from pyspark.sql import functions as F
-
         place = [F.col("index").alias("_index"), F.col("id").alias("_id")]
         if self.sequence:
             place += [F.col("seq").alias("version"), F.lit("external_gte").alias("version_type")]

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks, halves
-from headrace.sinks._http import HttpClient, refusal
-from headrace.sinks._patience import Patience
+from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.http.client import HttpClient
+from headrace.systems.services import SERVICE_BACKOFF, access_denied, service_unavailable
 
 _PATH = (
     "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
@@ -72,7 +72,7 @@ class BulkWrite:
 
     def _write(self, portion: Sequence[BulkItem]) -> None:
         """Send until every item is written, stale or refused; only items for which there was no room go again."""
-        patience = Patience(self.client.retry_for)
+        retries = SERVICE_BACKOFF.within(self.client.retry_for)
         waiting = list(portion)
         while waiting:
             body = b"".join(item.lines for item in waiting)
@@ -87,8 +87,8 @@ class BulkWrite:
                 self.report.written(len(waiting), len(body))
                 return
             busy, why = self._sort_out(waiting, said["items"])
-            if busy and not patience.wait():
-                raise service_away(self.client.label, why)
+            if busy and not retries.wait():
+                raise service_unavailable(self.client.label, why)
             waiting = busy
 
     def _split(self, portion: Sequence[BulkItem], why: str) -> None:
@@ -121,7 +121,7 @@ class BulkWrite:
     def _not_allowed(self, status: int, error: dict[str, Any]) -> ProjectError:
         said = _reason(status, error)
         if status != 404:
-            return not_let_in(self.client.label, said)
+            return access_denied(self.client.label, said)
         return ProjectError(
             "sink-missing", f"{self.client.label}: {said}", hint="make the index first, as the cluster does not"
         )

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
+from headrace.core.capabilities import BuildsCandidate, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
-from headrace.core.sink import Delivery, Rewind, Side, Sink
+from headrace.core.sink import Delivery, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
+    from psycopg import sql
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as F
 
-    from headrace.sinks.postgres.server import PgServer
+    from headrace.sinks.postgres import candidate as pg_candidate
+    from headrace.sinks.postgres import server as pg_server
+    from headrace.sinks.postgres import table as pg_table
+    from headrace.sinks.postgres import write as pg_write
+    from headrace.sinks.postgres.server import SinkServer
     from headrace.sinks.postgres.table import ServerTable
     from headrace.sinks.postgres.write import BatchWrite
+else:
+    F, sql = lazy_modules("pyspark.sql.functions", "psycopg.sql")
+    pg_candidate, pg_server, pg_table, pg_write = lazy_modules(
+        "headrace.sinks.postgres.candidate",
+        "headrace.sinks.postgres.server",
+        "headrace.sinks.postgres.table",
+        "headrace.sinks.postgres.write",
+    )
 
 
-class PostgresSink(Sink):
+class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandidate, ReadsAllRows):
     """Rows of a PostgreSQL table: appended, or with `key` one row per key, replaced by the newest.
 
     Delivery: exactly once per generation of the flow; one transaction merges the rows of a staging table and records
@@ -43,25 +57,7 @@ class PostgresSink(Sink):
     A view is held by its key; a null in the key fails the batch. A new generation of it replaces all rows.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["postgres"] = "postgres"
-    url: PostgresUrl = Field(
-        description="Address of the database, with further parameters of libpq if need be.",
-        examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
-    )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
-    )
     table: str = Field(description="Table to write to, with its schema if need be.", examples=["orders", "shop.orders"])
     key: list[str] = Field(
         default=[],
@@ -132,8 +128,7 @@ class PostgresSink(Sink):
     @property
     def label(self) -> str:
         """Table and server, without names and passwords."""
-        parts = urlsplit(self.url.get_secret_value())
-        return f"postgres {self.table} at {parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"postgres {self.table} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> PostgresSink:
         """One row per key of the view."""
@@ -142,33 +137,18 @@ class PostgresSink(Sink):
         held._of_view = True
         return held
 
-    def server(self, context: Context) -> PgServer:
+    def server(self, context: Context) -> SinkServer:
         """How to connect; fit to be sent to the workers."""
-        from headrace.sinks.postgres.server import PgServer
-
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
-        tls = self.tls.texts(context) if self.tls is not None else None
-        url = self.url.get_secret_value()
-        limits = self.retry_for.total_seconds(), self.statement_timeout.total_seconds()
-        return PgServer(self.label, url, options, tls, *limits)
+        return pg_server.SinkServer(
+            self.label,
+            **self.server_parameters(context, self.timeout),
+            retry_for=self.retry_for.total_seconds(),
+            statement_timeout=self.statement_timeout.total_seconds(),
+        )
 
     def check(self, context: Context) -> None:
         """The server lets us in, the table is there or may be made, and this user may do what writing needs."""
-        from headrace.sinks.postgres.server import explained
-
-        with explained(self.label), self.server(context).connect() as connection:
+        with pg_server.explained(self.label), self.server(context).connect() as connection:
             table = self._found(connection)
             if table is None and not self.create:
                 raise ProjectError(
@@ -197,12 +177,10 @@ class PostgresSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Stage, merge and mark the batch, unless it is marked."""
-        from headrace.sinks.postgres.server import explained
-
         shaped = structured(rows)
         schema = self._held(spark_schema(shaped))
         server = self.server(batch.context)
-        with explained(self.label):
+        with pg_server.explained(self.label):
             with server.connect(autocommit=True) as connection:
                 write = self._write(connection, schema, batch)
                 written = write.is_written(connection)
@@ -226,70 +204,51 @@ class PostgresSink(Sink):
         """Rows are added or replaced."""
         effect = "replace those of the same key" if self.key else "are added beside those already there"
         cannot = "; rows written since cannot be taken back" if replace else ""
-        return f"{rewind.words}: their rows {effect}{cannot}"
+        return f"{rewind.read_again}: their rows {effect}{cannot}"
 
-    def beside_effect(self, side: Side) -> str:
+    def candidate_effect(self, candidate: Candidate) -> str:
         """All rows are replaced, if this user may delete them."""
-        from headrace.sinks.postgres.server import explained
-
-        with explained(self.label), self.server(side.context).connect() as connection:
+        with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
             self._check_rights(connection, self._found(connection), further=["DELETE"])
         return (
-            f"{self.beside(side).target} is filled; at the switch its rows replace all of {self.table}, whoever wrote "
-            "them, in one transaction"
+            f"{self.candidate_sink(candidate).target} is filled; at the switch its rows replace all of {self.table}, "
+            "also those of other writers, in one transaction"
         )
 
-    def beside(self, side: Side) -> Sink:
+    def candidate_sink(self, candidate: Candidate) -> Sink:
         """A table next to this one, made like it."""
-        from headrace.sinks.postgres.candidate import beside_name
-
-        made = self.model_copy(update={"table": beside_name(self.table, side), "create": True})
+        made = self.model_copy(update={"table": pg_candidate.beside_name(self.table, candidate), "create": True})
         made._like = self.table
         return made
 
-    def publish(self, side: Side, spark: SparkSession) -> None:
+    def publish(self, candidate: Candidate, spark: SparkSession) -> None:
         """Delete the rows and insert the others, unless that is done."""
-        from headrace.sinks.postgres.candidate import replace_rows
-        from headrace.sinks.postgres.server import explained
+        with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
+            filled = self.candidate_sink(candidate).target
+            pg_candidate.replace_rows(connection, filled, self.table, candidate, self.work_schema)
 
-        with explained(self.label), self.server(side.context).connect() as connection:
-            replace_rows(connection, self.beside(side).target, self.table, side, self.work_schema)
-
-    def forget_beside(self, side: Side) -> None:
+    def drop_candidate(self, candidate: Candidate) -> None:
         """Drop the table next to this one."""
-        from headrace.sinks.postgres.candidate import drop_table
-        from headrace.sinks.postgres.server import explained
-
-        with explained(self.label), self.server(side.context).connect() as connection:
-            drop_table(connection, self.beside(side).target)
+        with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
+            pg_candidate.drop_table(connection, self.candidate_sink(candidate).target)
 
     def _staged(self, rows: DataFrame, schema: pa.Schema, write: BatchWrite, staging: Any) -> list[tuple[int, int]]:
-        from pyspark.sql import functions as F
-
-        from headrace.sinks.postgres.table import as_texts
-        from headrace.sinks.postgres.write import GONE, STAGED, CopyWrite
-
         columns = tuple(schema.names)
         if self.delete is not None:
             gone = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False))
-            texts = as_texts(rows.withColumn(GONE, gone), schema, write.merge.table, GONE)
-            columns = (*columns, GONE)
+            texts = pg_table.as_texts(rows.withColumn(pg_write.GONE, gone), schema, write.merge.table, pg_write.GONE)
+            columns = (*columns, pg_write.GONE)
         else:
-            texts = as_texts(rows, schema, write.merge.table)
-        told = texts.mapInArrow(CopyWrite(write.server, staging, columns), STAGED).collect()
+            texts = pg_table.as_texts(rows, schema, write.merge.table)
+        told = texts.mapInArrow(pg_write.CopyWrite(write.server, staging, columns), pg_write.STAGED).collect()
         return [(row["attempt"], row["rows"]) for row in told]
 
     def _write(self, connection: Any, schema: pa.Schema, batch: Batch) -> BatchWrite:
-        from psycopg import sql
-
-        from headrace.sinks.postgres.table import require_fit
-        from headrace.sinks.postgres.write import MARKS, BatchWrite, Merge
-
         table = self._made(connection, schema)
-        require_fit(table, schema, self.key)
+        pg_table.require_fit(table, schema, self.key)
         schema_of_work = self.work_schema or table.schema
-        marks = sql.Identifier(schema_of_work, MARKS)
-        merge = Merge(
+        marks = sql.Identifier(schema_of_work, pg_write.MARKS)
+        merge = pg_write.Merge(
             table=table,
             marks=marks,
             columns=tuple(schema.names),
@@ -299,48 +258,42 @@ class PostgresSink(Sink):
             merges=self.merge,
             keep=tuple(self.keep),
         )
-        return BatchWrite(self.server(batch.context), batch, merge, schema_of_work, self._of_view and begins(batch))
+        return pg_write.BatchWrite(
+            self.server(batch.context), batch, merge, schema_of_work, self._of_view and begins(batch)
+        )
 
     def _held(self, schema: pa.Schema) -> pa.Schema:
         """The columns that are part of the table."""
         return pa.schema([field for field in schema if field.name != self.delete])
 
     def _found(self, connection: Any) -> ServerTable | None:
-        from headrace.sinks.postgres.table import find_table
-
-        return find_table(connection, self.table)
+        return pg_table.find_table(connection, self.table)
 
     def _made(self, connection: Any, schema: pa.Schema) -> ServerTable:
-        from headrace.sinks.postgres.candidate import make_like
-        from headrace.sinks.postgres.table import create_statement, split_name
-
         found = self._found(connection)
         if found is None and self._like is not None:
-            make_like(connection, self.table, self._like)
+            pg_candidate.make_like(connection, self.table, self._like)
             found = self._found(connection)
         if found is None and self.create:
-            given, name = split_name(self.table)
+            given, name = pg_table.split_name(self.table)
             place = given or connection.execute("SELECT current_schema()").fetchone()[0]
-            connection.execute(create_statement(place, name, schema, self.key))
+            connection.execute(pg_table.create_statement(place, name, schema, self.key))
             found = self._found(connection)
         if found is None:
             raise ProjectError("sink-missing", f"there is no table {self.table}", hint="write `create: true`")
         return found
 
     def _check_types(self, context: Context, schema: pa.Schema) -> None:
-        from headrace.sinks.postgres.server import explained
-        from headrace.sinks.postgres.table import require_fit
-
         if self.delete is not None and not pa.types.is_boolean(schema.field(self.delete).type):
             raise ProjectError(
                 "sink-column-type",
                 f"column '{self.delete}' of sink {self.label} is {schema.field(self.delete).type}",
                 hint="`delete` is a boolean: cast it in SQL",
             )
-        with explained(self.label), self.server(context).connect() as connection:
+        with pg_server.explained(self.label), self.server(context).connect() as connection:
             table = self._found(connection)
         if table is not None:
-            require_fit(table, self._held(schema), self.key)
+            pg_table.require_fit(table, self._held(schema), self.key)
 
     def _check_rights(self, connection: Any, table: ServerTable | None, further: Sequence[str] = ()) -> None:
         """What the user lacks, in the words of GRANT."""

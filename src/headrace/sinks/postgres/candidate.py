@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import sql
 
-from headrace.core.sink import Side
+from headrace.core.capabilities import Candidate
 from headrace.sinks.postgres.table import ServerTable, find_table, identifiers, split_name
 from headrace.sinks.postgres.write import MARKS, make_marks
 
@@ -18,10 +18,10 @@ AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum
 """
 
 
-def beside_name(table: str, side: Side) -> str:
+def beside_name(table: str, candidate: Candidate) -> str:
     """The name of the table beside one, in the same schema."""
     schema, name = split_name(table)
-    made = f"{name[:_LONGEST]}__{side.generation.replace('-', '_')}"
+    made = f"{name[:_LONGEST]}__{candidate.generation.replace('-', '_')}"
     return made if schema is None else f"{schema}.{made}"
 
 
@@ -33,7 +33,7 @@ def make_like(connection: Any, table: str, like: str) -> None:
         connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(named, model.identifier))
 
 
-def replace_rows(connection: Any, source: str, target: str, side: Side, work_schema: str | None) -> None:
+def replace_rows(connection: Any, source: str, target: str, candidate: Candidate, work_schema: str | None) -> None:
     """Let a table have the rows of another one instead of its own, and mark it, in one transaction."""
     given, held = find_table(connection, source), find_table(connection, target)
     if given is None and held is None:
@@ -47,7 +47,7 @@ def replace_rows(connection: Any, source: str, target: str, side: Side, work_sch
             "INSERT INTO {} (flow, sink, generation, batch_id) VALUES (%s, %s, %s, 0) "
             "ON CONFLICT (flow, sink, generation) DO NOTHING"
         ).format(marks),
-        (side.flow, side.sink, f"{side.generation}.published"),
+        (candidate.flow, candidate.sink, f"{candidate.generation}.published"),
     )
     if marked.rowcount == 1:
         _replace(connection, given, held, target)

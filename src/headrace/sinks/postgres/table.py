@@ -10,12 +10,16 @@ import pyarrow as pa
 from psycopg import sql
 
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+else:
+    F = lazy_modules("pyspark.sql.functions")
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, t.typcategory,
@@ -181,8 +185,6 @@ def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *beside: st
 
     Columns `beside` the table's own come last.
     """
-    from pyspark.sql import functions as F
-
     made = []
     for field in schema:
         column = F.col(f"`{field.name}`")
@@ -191,8 +193,6 @@ def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *beside: st
 
 
 def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:
-    from pyspark.sql import functions as F
-
     if pa.types.is_binary(kind):
         return _bytes(column) if held.typname == "bytea" else column.cast("string")
     if pa.types.is_list(kind) and held.category == "A":
@@ -203,14 +203,11 @@ def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:
 
 
 def _bytes(column: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.concat(F.lit("\\x"), F.hex(column))
 
 
 def _array(column: Column, kind: pa.DataType) -> Column:
     """`{"a","b",NULL}`, and one pair of braces more for each dimension more."""
-    from pyspark.sql import functions as F
 
     def element(value: Column) -> Column:
         if pa.types.is_list(kind.value_type):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
@@ -24,16 +24,22 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
-from headrace.sinks._patience import Patience
-from headrace.sinks.postgres.server import PgServer, explained
+from headrace.core.lazy import lazy_modules
+from headrace.core.schema import to_ddl
+from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers
-from headrace.systems.services import service_away
+from headrace.systems.services import SERVICE_BACKOFF, service_unavailable
 
-STAGED = "attempt bigint, rows bigint"
+if TYPE_CHECKING:
+    import pyspark
+else:
+    pyspark = lazy_modules("pyspark")
+
 MARKS = "headrace_marks"
 
 _LOG = logging.getLogger(__name__)
 _STAGED_SCHEMA = pa.schema([("attempt", pa.int64()), ("rows", pa.int64())])
+STAGED = to_ddl(_STAGED_SCHEMA)
 _TASK, _ATTEMPT, _ROW, GONE = "_headrace_task", "_headrace_attempt", "_headrace_row", "_headrace_gone"
 _CSV = pyarrow.csv.WriteOptions(include_header=False)
 # an attempt of another generation is left alone until nobody can be working on it any more
@@ -71,7 +77,7 @@ def _digest(text: str) -> str:
 class CopyWrite:
     """Stages the rows of one task; called by Spark with Arrow batches. Pickled to the workers."""
 
-    server: PgServer
+    server: SinkServer
     staging: StagingTable
     columns: tuple[str, ...]
 
@@ -116,9 +122,7 @@ def _csv(batch: pa.RecordBatch, task: int, attempt: int, first: int) -> memoryvi
 
 def _task() -> tuple[int, int]:
     """The partition, and the attempt at it, which no other has."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
+    task = pyspark.TaskContext.get()
     assert task is not None, "rows are staged by tasks"
     return task.partitionId(), task.taskAttemptId()
 
@@ -221,7 +225,7 @@ def make_marks(connection: Any, marks: sql.Identifier) -> None:
 class BatchWrite:
     """One batch of one sink, seen from the driver."""
 
-    server: PgServer
+    server: SinkServer
     batch: Batch
     merge: Merge
     work_schema: str
@@ -261,7 +265,7 @@ class BatchWrite:
 
     def commit(self, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
         """Merge and mark in one transaction; tried again while the server is away, as the mark lets it happen once."""
-        patience = Patience(self.server.retry_for)
+        retries = SERVICE_BACKOFF.within(self.server.retry_for)
         while True:
             try:
                 with self.server.connect() as connection:
@@ -269,7 +273,7 @@ class BatchWrite:
                     return
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 _LOG.warning("%s: merging batch %s: %s", self.server.label, self.batch.batch_id, error)
-                if not patience.wait():
+                if not retries.wait():
                     raise
 
     def discard(self, staging: StagingTable) -> None:
@@ -310,7 +314,9 @@ class BatchWrite:
         )
         (found,) = connection.execute(counted, (attempts,)).fetchone()
         if found != expected:
-            raise service_away(self.server.label, f"it has {found} of {expected} staged rows, so it was restarted")
+            raise service_unavailable(
+                self.server.label, f"it has {found} of {expected} staged rows, so it was restarted"
+            )
 
     @property
     def _mark(self) -> tuple[str, str, str, int]:

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.sink import Delivery, Rewind, Sink
+from headrace.core.lazy import lazy_modules
+from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns
 from headrace.sinks._latest import in_order_of_each, last_of_each
-from headrace.sinks._refused import ON_ERROR_DESCRIPTION, SUMMARY, OnRefusal, Report, count_up
+from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted
 from headrace.sinks._views import GONE, as_rows, refuse_options, view_key
-from headrace.systems.addresses import RedisUrl, redis_place
-from headrace.systems.tls import ServiceTls
+from headrace.systems.redis.connection import RedisConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
 
-    from headrace.sinks.redis.write import RedisClient
+    from headrace.sinks.redis import merge as redis_merge
+    from headrace.sinks.redis import write as redis_write
+    from headrace.systems.redis import client as redis_client
+    from headrace.systems.redis.client import RedisClient
+else:
+    F = lazy_modules("pyspark.sql.functions")
+    redis_merge, redis_write, redis_client = lazy_modules(
+        "headrace.sinks.redis.merge", "headrace.sinks.redis.write", "headrace.systems.redis.client"
+    )
 
 _NESTED = ("array", "map", "struct")
 
@@ -36,7 +45,7 @@ def _template(value: str) -> str:
     return value
 
 
-class RedisSink(Sink):
+class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
     """Keys of a Redis database: the row as JSON, as a hash, or one column of it; or changes to what keys hold.
 
     Delivery: idempotent; a repeated batch sets the same keys to the same values, and a `ttl` starts again.
@@ -48,21 +57,7 @@ class RedisSink(Sink):
     alike share one.
     """
 
-    reads_all: ClassVar[bool] = True
-    takes_changes: ClassVar[bool] = True
-
     type: Literal["redis"] = "redis"
-    url: RedisUrl = Field(
-        description="Address of the server and number of the database; rediss:// for TLS.",
-        examples=["redis://127.0.0.1:6379/0"],
-    )
-    username: str | None = Field(None, description="The name to log in with.")
-    password: SecretStr | None = Field(
-        None, description="The password to log in with; take it from a secret.", examples=["${secret:REDIS_PASSWORD}"]
-    )
-    tls: ServiceTls = Field(
-        ServiceTls(), description="For rediss: whom to trust and who we are.", examples=[{"ca": "tls/ca.pem"}]
-    )
     key: Annotated[str, AfterValidator(_template)] = Field(
         description="Key of a row; {column} stands for a column's value.", examples=["orders:{order_id}"]
     )
@@ -120,10 +115,6 @@ class RedisSink(Sink):
         for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
             if given and not self.merge:
                 raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
-        if self.username is not None and self.password is None:
-            raise ValueError("`username` needs `password`")
-        if self.tls.certificate is not None:
-            raise ValueError("client certificates are not offered to Redis: log in with `username` and `password`")
         return self
 
     @property
@@ -139,7 +130,7 @@ class RedisSink(Sink):
     @property
     def label(self) -> str:
         """Keys and server."""
-        return f"redis {self.key} at {urlsplit(self.url).netloc}"
+        return f"redis {self.key} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
         """A key per row: the template has all columns of the view's key, and no others."""
@@ -149,7 +140,7 @@ class RedisSink(Sink):
 
     def check(self, context: Context) -> None:
         """The server answers and lets us in."""
-        self.client(context).insist(lambda connection: connection.ping())
+        self.client(context).call(lambda connection: connection.ping())
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
         """All columns that are named are there."""
@@ -170,25 +161,11 @@ class RedisSink(Sink):
 
     def client(self, context: Context) -> RedisClient:
         """A client with these options, fit to be sent to the workers."""
-        from headrace.sinks.redis.write import RedisClient
-
-        host, port, database = redis_place(self.url)
-        return RedisClient(
-            label=self.label,
-            host=host,
-            port=port,
-            database=database,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            tls=self.tls.texts(context) if urlsplit(self.url).scheme == "rediss" else None,
-            timeout=self.timeout.total_seconds(),
-            retry_for=self.retry_for.total_seconds(),
-        )
+        server = self.server(self.label, context)
+        return redis_client.RedisClient(server, self.timeout.total_seconds(), self.retry_for.total_seconds())
 
     def entries(self, rows: DataFrame) -> DataFrame:
         """`key`, `gone`, `value`, and for hashes a column per field or the map `fields`: one row per key, or all."""
-        from pyspark.sql import functions as F
-
         columns = [name for name in rows.columns if name != self.delete]
         gone: Column = F.coalesce(F.col(f"`{self.delete}`"), F.lit(False)) if self.delete else F.lit(False)
         value, fields = document(columns, nulls=True), []
@@ -206,8 +183,6 @@ class RedisSink(Sink):
         return (in_order_of_each if self.merge else last_of_each)(made, ["key"], "order" if self.sequence else None)
 
     def _fields(self, rows: DataFrame, columns: Sequence[str]) -> list[Column]:
-        from pyspark.sql import functions as F
-
         if self.column is not None:
             texts = F.transform_values(F.col(f"`{self.column}`"), lambda _, value: value.cast("string").cast("binary"))
             return [texts.alias("fields")]
@@ -215,13 +190,12 @@ class RedisSink(Sink):
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write all keys of the batch; again if it is run again."""
-        from headrace.sinks.redis.merge import Merging
-        from headrace.sinks.redis.write import RedisWrite
-
         columns = tuple(name for name in rows.columns if name != self.delete) if self.column is None else ()
         ttl_ms = round(self.ttl.total_seconds() * 1000) if self.ttl else None
-        merging = Merging(not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms)
-        write = RedisWrite(
+        merging = redis_merge.Merging(
+            not self._hash, self.nulls == "delete", frozenset(self.keep), tuple(self.unset), ttl_ms
+        )
+        write = redis_write.RedisWrite(
             client=self.client(batch.context),
             fields=columns if self._hash else None,
             ttl_ms=ttl_ms,
@@ -229,8 +203,7 @@ class RedisSink(Sink):
             report=Report.of(batch, self.label, self.on_error),
             merging=merging if self.merge else None,
         )
-        told = self.entries(rows).mapInArrow(write, SUMMARY).collect()
-        count_up(batch, [(row["outcome"], row["rows"]) for row in told])
+        write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
         """Set and delete keys; again if the batch is run again."""
@@ -239,9 +212,9 @@ class RedisSink(Sink):
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
         """Keys are set again, or changed again."""
         if self.merge:
-            return f"{rewind.words}: their rows change the same keys again, on top of all that was written since"
+            return f"{rewind.read_again}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""
-        return f"{rewind.words}: their rows replace the values of the same keys{cannot}"
+        return f"{rewind.read_again}: their rows replace the values of the same keys{cannot}"
 
     @property
     def _hash(self) -> bool:
@@ -250,8 +223,6 @@ class RedisSink(Sink):
 
 def _text(rows: DataFrame, name: str) -> Column:
     """A column as text or bytes."""
-    from pyspark.sql import functions as F
-
     column, kind = F.col(f"`{name}`"), dict(rows.dtypes)[name]
     if kind == "binary":
         return column

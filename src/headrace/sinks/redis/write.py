@@ -2,89 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from headrace.core.errors import ProjectError
 from headrace.sinks._chunks import chunks
-from headrace.sinks._patience import Patience
 from headrace.sinks._refused import Report
 from headrace.sinks.redis.entries import RedisEntry
 from headrace.sinks.redis.merge import Merging, document_of, fields_of
-from headrace.systems.services import not_let_in, not_trusted, service_away
-from headrace.systems.tls import TlsTexts
+from headrace.systems.redis.client import RedisClient
 
 _MOST_BYTES = 8 << 20
-# answers of a server that moves its data, has no room or no replica just now; for some the client has classes
-_PASSING = (
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.TryAgainError,
-    redis.exceptions.MasterDownError,
-    redis.exceptions.ClusterDownError,
-)
-_PASSING_WORDS = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY|LOADING)\b")
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class RedisClient:
-    """A connection that is made when it is needed. Pickled to the workers before."""
-
-    label: str
-    host: str
-    port: int
-    database: int
-    username: str | None
-    password: str | None = field(repr=False)
-    tls: TlsTexts | None
-    timeout: float
-    retry_for: float
-
-    @cached_property
-    def _connection(self) -> redis.Redis:
-        options: dict[str, Any] = {"ssl": self.tls is not None}
-        if self.tls is not None:
-            options |= {"ssl_ca_data": self.tls.ca, "ssl_check_hostname": self.tls.verify}
-            options |= {"ssl_cert_reqs": "required" if self.tls.verify else "none"}
-        return redis.Redis(
-            host=self.host,
-            port=self.port,
-            db=self.database,
-            username=self.username,
-            password=self.password,
-            socket_timeout=self.timeout,
-            socket_connect_timeout=min(self.timeout, 10.0),
-            retry=Retry(NoBackoff(), 0),  # `insist` does that
-            **options,
-        )
-
-    def insist(self, call: Callable[[redis.Redis], Result]) -> Result:
-        """Call until it works, while the server is away or busy; never longer than `retry_for`."""
-        patience = Patience(self.retry_for)
-        while True:
-            try:
-                return call(self._connection)
-            except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-                raise not_let_in(self.label, str(error)) from error
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                why = str(error)
-                if "certificate" in why.lower() or "SSL" in why:
-                    raise not_trusted(self.label, why) from error
-            except redis.ResponseError as error:
-                why = str(error)
-                if not isinstance(error, _PASSING) and not _PASSING_WORDS.search(why):
-                    raise
-            if not patience.wait():
-                raise service_away(self.label, why)
 
 
 @dataclass(frozen=True)
@@ -146,7 +78,7 @@ class RedisWrite:
     def _write(self, portion: Sequence[RedisEntry]) -> None:
         """One transaction per portion, so that nobody sees a hash between two versions of itself."""
         try:
-            refused = self.client.insist(lambda connection: self._send(connection, portion))
+            refused = self.client.call(lambda connection: self._send(connection, portion))
         except redis.ResponseError as error:
             raise ProjectError(
                 "sink-refused", f"{self.client.label} refused what was sent: {error}", hint="look at the server's log"

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.places import Location
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource, RowSource
@@ -21,6 +22,10 @@ from headrace.sources.files.paths import base_folder, folders_of, is_glob, is_lo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sources.files import containers
+else:
+    containers = lazy_modules("headrace.sources.files.containers")
 
 _FOR_EVER = timedelta(days=36_500)
 _BINARY_FILE = from_ddl("path string, modificationTime timestamp, length bigint, content binary")
@@ -92,7 +97,6 @@ class FilesSource(RecordSource, RowSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"files {self.path}"
 
     @property
@@ -133,14 +137,12 @@ class FilesSource(RecordSource, RowSource):
 
     def row_schema(self, context: Context) -> pa.Schema:
         """The columns given, or those of the newest file and its folders."""
-        from headrace.sources.files.containers import stored_schema
-
         path = context.path(self.path)
         files = matching_files(path, self.recursive) if is_local(path) else []
         if self.columns is not None:
             stored = from_ddl(self.columns)
         elif files:
-            stored = stored_schema(files[-1], self.contains)
+            stored = containers.stored_schema(files[-1], self.contains)
         else:
             raise self._no_files(path, "so their columns are not known: give them in 'columns'")
         base = base_folder(path).removeprefix("file://")
@@ -208,12 +210,12 @@ class FilesSource(RecordSource, RowSource):
         )
 
     def _avro(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        from headrace.sources.files.containers import ReadContainers
-
         schema = self.row_schema(context)
         # without its column `content` this only lists the files
-        found = self._load(spark, context, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
-        return found.mapInArrow(ReadContainers(schema, base_folder(context.path(self.path))), self._ddl(schema))
+        files = self._load(spark, context, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
+        return files.mapInArrow(
+            containers.ReadContainers(schema, base_folder(context.path(self.path))), self._ddl(schema)
+        )
 
     def _ddl(self, schema: pa.Schema) -> str:
         return ", ".join([to_ddl(schema), *(f"{name} {kind}" for name, kind in self.metadata.items())])

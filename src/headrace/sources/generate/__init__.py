@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import time
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-from pydantic import Field, StringConstraints, field_validator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.durations import Duration
-from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.core.source import RowSource
-from headrace.sources.generate.fields import AnyField, Share
-from headrace.sources.generate.rows import RowMaker, row_schema
+from headrace.sources.generate.options import GenerateOptions
+from headrace.sources.generate.rows import row_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
 
-_DEFAULT_COUNT = 1000
+    from headrace.sources.generate import generator
+else:
+    generator = lazy_modules("headrace.sources.generate.generator")
+
 _REGISTRATIONS = itertools.count()
 _SPOILT = "cast(concat(X'07FFFF', substring(value, 1, cast(length(value) / 2 as int))) as binary)"
-"""No JSON, protobuf or CSV record starts so; the rest is cut short for formats that do not mind."""
-
-FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]\w*(\.[A-Za-z]\w*)*$")]
+"""No JSON, protobuf or CSV record starts like this; the rest is cut for formats that accept any start."""
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> str:
@@ -40,7 +36,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> str:
     return name
 
 
-class GenerateSource(RowSource):
+class GenerateSource(GenerateOptions, RowSource):
     """Typed rows for demonstrations, tests and measurements, at a steady rate.
 
     Delivery: exactly once into replay-safe sinks; every row is a pure function of the seed and its number. Order: by
@@ -53,37 +49,9 @@ class GenerateSource(RowSource):
     simulated: ClassVar[bool] = True
 
     type: Literal["generate"] = "generate"
-    fields: dict[FieldName, AnyField] = Field(
-        description="The columns: each has one key that says what it holds. A dotted name makes a struct.",
-        min_length=1,
-        examples=[{"order_id": {"sequence": "order-{}"}, "driver.name": {"name": "person"}, "at": {"time": "event"}}],
-    )
-    rate: int = Field(10, ge=1, description="Rows per second.")
-    count: int | None = Field(
-        None, ge=0, description=f"End after this many rows. A batch read of an endless stream takes {_DEFAULT_COUNT}."
-    )
-    seed: int = Field(0, description="Another seed gives other rows.")
-    disorder: Duration | None = Field(
-        None, description="How late a row may come: event times are up to this much early."
-    )
-    skew: float = Field(
-        0.0, ge=0, description="0 chooses evenly, more makes the first values and keys hot (Zipf's law)."
-    )
-    bad_records: Share = Field(0.0, description="Share of records that are spoilt. Needs a format on the stream.")
-    start: datetime | None = Field(None, description="Time of row 0. Default: the clock when the flow first starts.")
-
-    @field_validator("fields")
-    @classmethod
-    def _no_field_is_also_a_struct(cls, fields: dict[str, AnyField]) -> dict[str, AnyField]:
-        for name in fields:
-            for other in fields:
-                if other.startswith(f"{name}."):
-                    raise ValueError(f"'{name}' cannot be both a value and the struct of '{other}'")
-        return fields
 
     @property
     def label(self) -> str:
-        """What and how much."""
         return f"generate {self.rate} rows/s" + ("" if self.count is None else f", {self.count} rows")
 
     @property
@@ -97,16 +65,13 @@ class GenerateSource(RowSource):
         return self.bad_records > 0
 
     def row_schema(self, context: Context) -> pa.Schema:
-        """The generated columns."""
         return row_schema(self.fields)
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
         """The rows: by the clock, all at once up to `count` when catching up, or as a batch."""
-        from headrace.sources.generate.generator import GeneratedRows
-
         if context.streaming and context.until_caught_up:
             self.require_count()
-        name = _register(spark, GeneratedRows)
+        name = _register(spark, generator.GeneratedRows)
         reader = spark.readStream if context.streaming else spark.read
         ddl = to_ddl(self.row_schema(context)) + "".join(f", {name} {kind}" for name, kind in self.metadata.items())
         return reader.format(name).schema(ddl).options(**self.reader_options(context)).load()
@@ -126,29 +91,3 @@ class GenerateSource(RowSource):
         drawn = sf.pmod(sf.xxhash64("_offset", sf.lit(self.seed)), sf.lit(million))
         spoilt = sf.when(drawn < round(self.bad_records * million), sf.expr(_SPOILT)).otherwise(sf.col("value"))
         return records.withColumn("value", spoilt)
-
-    def require_count(self) -> int:
-        """How many rows there are in all; refused when there is no end."""
-        if self.count is None:
-            raise ProjectError(
-                "generate-unbounded",
-                f"a generated stream without an end can never be caught up with ({self.rate} rows/s, no count)",
-                hint="set count to the number of rows to generate, or run without --until-caught-up",
-            )
-        return self.count
-
-    def rows_of_a_batch_read(self) -> int:
-        """How many rows a batch read has."""
-        return _DEFAULT_COUNT if self.count is None else self.count
-
-    def epoch_ms(self) -> int:
-        """The time of row 0 in milliseconds, now when no start is given."""
-        if self.start is None:
-            return time.time_ns() // 1_000_000
-        start = self.start if self.start.tzinfo else self.start.replace(tzinfo=UTC)
-        return round(start.timestamp() * 1000)
-
-    def maker(self, epoch_ms: int) -> RowMaker:
-        """Makes the rows, once the time of row 0 is known."""
-        disorder_us = (self.disorder or timedelta()) // timedelta(microseconds=1)
-        return RowMaker(self.fields, self.rate, self.seed, self.skew, disorder_us, epoch_ms)

@@ -113,7 +113,6 @@ class KeyField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -161,7 +160,6 @@ class IntegerField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A 64-bit number."""
         return pa.int64()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -183,11 +181,9 @@ class DecimalField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A double."""
         return pa.float64()
 
     def values(self, draw: Draw) -> pa.Array:
-        """Uniform numbers, rounded."""
         low, high = self.decimal
         return pa.array(np.round(low + draw.unit() * (high - low), self.digits))
 
@@ -199,7 +195,6 @@ class BooleanField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A boolean."""
         return pa.bool_()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -214,7 +209,6 @@ class TimeField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A timestamp."""
         return TIMESTAMP
 
     def values(self, draw: Draw) -> pa.Array:
@@ -233,7 +227,6 @@ class ConstantField(GeneratedField):
         return pa.scalar(self.constant).type
 
     def values(self, draw: Draw) -> pa.Array:
-        """The value, repeated."""
         return pa.repeat(self.constant, len(draw.index))
 
 
@@ -244,7 +237,6 @@ class UuidField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -264,7 +256,6 @@ class NameField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Text."""
         return pa.string()
 
     def values(self, draw: Draw) -> pa.Array:
@@ -281,7 +272,6 @@ class PointField(GeneratedField):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Two doubles."""
         return pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 
     def values(self, draw: Draw) -> pa.Array:

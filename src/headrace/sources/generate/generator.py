@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.sources.generate import GenerateSource
+from headrace.sources.generate.options import GenerateOptions
 
 _ROWS_PER_BATCH = 10_000
 _ROWS_WORTH_A_SECOND_TASK = 5_000
@@ -35,8 +35,8 @@ class GeneratedRows(DataSource):
         """The name it is registered under."""
         return "headrace_generate"
 
-    def _source(self) -> GenerateSource:
-        return GenerateSource.model_validate_json(self.options["source"])
+    def _source(self) -> GenerateOptions:
+        return GenerateOptions.model_validate_json(self.options["source"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All rows at once."""
@@ -55,18 +55,18 @@ def _tasks(start: int, stop: int, epoch_ms: int) -> list[RowRange]:
     return [RowRange(start, middle, epoch_ms), RowRange(middle, stop, epoch_ms)]
 
 
-def _batches(source: GenerateSource, rows: Any) -> Iterator[pa.RecordBatch]:
+def _batches(source: GenerateOptions, rows: Any) -> Iterator[pa.RecordBatch]:
     maker = source.maker(rows.epoch_ms)
     for start in range(rows.start, rows.stop, _ROWS_PER_BATCH):
         yield maker.batch(start, min(start + _ROWS_PER_BATCH, rows.stop))
 
 
 class _GeneratedBatchReader(DataSourceReader):
-    def __init__(self, source: GenerateSource) -> None:
+    def __init__(self, source: GenerateOptions) -> None:
         self._source = source
 
     def partitions(self) -> Sequence[InputPartition]:
-        return _tasks(0, self._source.rows_of_a_batch_read(), self._source.epoch_ms())
+        return _tasks(0, self._source.batch_count(), self._source.epoch_ms())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _batches(self._source, partition)
@@ -75,7 +75,7 @@ class _GeneratedBatchReader(DataSourceReader):
 class _GeneratedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"row": the next row's number, "epoch": the time of row 0}, so replays need no clock."""
 
-    def __init__(self, source: GenerateSource, max_records: int | None, hurry: bool) -> None:
+    def __init__(self, source: GenerateOptions, max_records: int | None, hurry: bool) -> None:
         self._source = source
         self._max_records = max_records
         self._hurry = hurry

@@ -10,16 +10,22 @@ from pydantic import ByteSize, Field, StringConstraints, field_validator
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import Duration
 from headrace.core.files.state_files import StatePath
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Positions
 from headrace.core.source import PackedPosition, RecordSource
 from headrace.log.inbox import Inbox
 from headrace.sources.http.fields import FieldFrom
 from headrace.sources.http.health import PATH, HttpHealth, free_path
+from headrace.sources.http.positions import HttpPositions, inbox_of
 from headrace.sources.http.replies import REFUSAL_WORDS, REPLY_WORDS, require_words
 from headrace.sources.http.validation import HttpValidation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sources.http import posted
+else:
+    posted = lazy_modules("headrace.sources.http.posted")
 
 FieldName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -104,7 +110,6 @@ class HttpSource(RecordSource):
 
     @property
     def label(self) -> str:
-        """Where it is posted to."""
         return f"http POST {self.path}"
 
     @property
@@ -118,13 +123,11 @@ class HttpSource(RecordSource):
         return PackedPosition(high="_number", low="_commit")
 
     def inbox(self, root: StatePath) -> Inbox:
-        """Where records are kept below the folder of logs. Tables have names without dots."""
-        return Inbox(root, f"http{self.path.replace('/', '.')}", self.max_age)
+        """The stored records, below the folder of logs."""
+        return inbox_of(root, self.path, self.max_age)
 
     def positions(self, context: Context) -> Positions:
         """Commits of the inbox."""
-        from headrace.sources.http.positions import HttpPositions
-
         return HttpPositions(self.path, self.inbox(context.log_path), self.retention)
 
     def sample(self, context: Context, limit: int) -> list[bytes]:
@@ -138,7 +141,5 @@ class HttpSource(RecordSource):
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
         """What is in the inbox, and what comes."""
-        from headrace.sources.http.posted import register_posts
-
-        name = register_posts(spark, self, context)
+        name = posted.register_posts(spark, self.path, self.max_age, context)
         return (spark.readStream if context.streaming else spark.read).format(name).load()

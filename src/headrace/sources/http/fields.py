@@ -9,13 +9,13 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 from pydantic import Field, model_validator
 
 from headrace.core.component import Options
+from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import RequestError
 
 Record = dict[str, msgspec.Raw]
@@ -67,7 +67,7 @@ class FieldFrom(Options):
 
 def _now(unit: str) -> int | str:
     if unit == "iso":
-        return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return utc_now("milliseconds")
     return time.time_ns() // (1_000_000 if unit == "ms" else 1_000_000_000)
 
 

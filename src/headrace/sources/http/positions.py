@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.files.state_files import StatePath
 from headrace.core.positions import (
     AtOffset,
     AtTime,
@@ -31,6 +32,11 @@ _MOST = 10_000
 """Commits that are looked at to count unread records; beyond, the lag is said in seconds alone."""
 
 
+def inbox_of(root: StatePath, path: str, max_age: timedelta) -> Inbox:
+    """The inbox of a path, below the folder of logs. The dots in its name tell it from that of a table."""
+    return Inbox(root, f"http{path.replace('/', '.')}", max_age)
+
+
 class HttpPositions(Positions):
     """Whole commits of one inbox."""
 
@@ -44,11 +50,9 @@ class HttpPositions(Positions):
         self._retention = retention
 
     def of_checkpoint(self, end: Any) -> Position | None:
-        """Offsets are positions."""
         return {self._path: end[self._path]} if isinstance(end, dict) and self._path in end else None
 
     def reached(self, end: Any) -> Reached | None:
-        """The commit."""
         at = self.of_checkpoint(end)
         return None if at is None else {self._path: (at[self._path]["0"],)}
 
@@ -97,7 +101,6 @@ class HttpPositions(Positions):
             self._inbox.release(min(*known, self._inbox.end()), self._retention)
 
     def _segments(self, first: int) -> Iterator[Segment]:
-        """The segments from one on."""
         after = first - 1
         with inbox_errors(self._path):
             while segments := self._inbox.segments(after):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from headrace.core.context import ReadContext
+from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.log.inbox import Inbox, count
 from headrace.log.log import Segment
-from headrace.sources.http import HttpSource
-from headrace.sources.http.positions import inbox_errors, lost
+from headrace.sources.http.positions import inbox_errors, inbox_of, lost
 
 _REGISTRATIONS = itertools.count()
 _BATCH_BYTES = 64_000_000
@@ -29,18 +30,18 @@ _SCHEMA = pa.schema(
         ("value", pa.binary()),
         ("_commit", pa.int64()),
         ("_number", pa.int32()),
-        ("_timestamp", pa.timestamp("us", tz="UTC")),
+        ("_timestamp", TIMESTAMP),
     ]
 )
 Offset = dict[str, dict[str, int]]
 
 
-def register_posts(spark: SparkSession, source: HttpSource, context: ReadContext) -> str:
-    """Make the source of an inbox known to a session, and return its name: none may be used twice."""
+def register_posts(spark: SparkSession, path: str, max_age: timedelta, context: ReadContext) -> str:
+    """Register a data source for an inbox with a session, and return its unique name."""
     name = f"headrace_http_{next(_REGISTRATIONS)}"
     own = {
         "name": classmethod(lambda _source: name),
-        "posts": Posts(source, context, spark.sparkContext.defaultParallelism),
+        "posts": Posts(path, max_age, context, spark.sparkContext.defaultParallelism),
     }
     spark.dataSource.register(type("PostedRecords", (PostedRecords,), own))
     return name
@@ -58,14 +59,14 @@ class Run(InputPartition):
 class Posts:
     """How the inbox is read. Pickled to whoever asks for offsets, and to the tasks."""
 
-    source: HttpSource
+    path: str
+    max_age: timedelta
     context: ReadContext
     slots: int
 
     @property
     def inbox(self) -> Inbox:
-        """The inbox."""
-        return self.source.inbox(self.context.log_path)
+        return inbox_of(self.context.log_path, self.path, self.max_age)
 
     def runs(self, after: int, last: int) -> list[Run]:
         """The segments in shares of about equal size, as many as there are slots if it is worth it."""
@@ -92,7 +93,7 @@ class Posts:
         """The records of a run."""
         inbox = self.inbox
         for segment in self._between(run.after, run.last):
-            with inbox_errors(self.source.path):
+            with inbox_errors(self.path):
                 rows = [batch["row"] for batch in inbox.batches(segment)]
             number = 0
             for values in rows:
@@ -102,7 +103,7 @@ class Posts:
     def _between(self, after: int, last: int) -> Iterator[Segment]:
         inbox = self.inbox
         while after < last:
-            with inbox_errors(self.source.path):
+            with inbox_errors(self.path):
                 segments = inbox.segments(after, min(256, last - after))
             for one in segments:
                 after = one.position
@@ -115,7 +116,7 @@ def _batch(values: pa.Array, segment: Segment, first: int) -> pa.RecordBatch:
         values,
         pa.repeat(pa.scalar(segment.position, pa.int64()), count),
         pa.array(range(first, first + count), pa.int32()),
-        pa.repeat(pa.scalar(segment.at, pa.timestamp("us", tz="UTC")), count),
+        pa.repeat(pa.scalar(segment.at, TIMESTAMP), count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
@@ -126,11 +127,9 @@ class PostedRecords(DataSource):
     posts: ClassVar[Posts]
 
     def schema(self) -> str:
-        """The record and where it is."""
-        return "value binary, _commit bigint, _number int, _timestamp timestamp"
+        return to_ddl(_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """All that is there."""
         return _PostedBatchReader(self.posts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -175,7 +174,7 @@ class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = self._position(start)
         bound = self._posts.inbox.end() if self._bound is None else self._bound
         if after > bound:
-            raise lost(self._posts.source.path, after, bound)
+            raise lost(self._posts.path, after, bound)
         return self._offset(self._posts.up_to(after, bound))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -186,7 +185,7 @@ class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._posts.rows(partition)
 
     def _offset(self, position: int) -> Offset:
-        return {self._posts.source.path: {"0": position + 1}}
+        return {self._posts.path: {"0": position + 1}}
 
     def _position(self, offset: Offset) -> int:
-        return offset[self._posts.source.path]["0"] - 1
+        return offset[self._posts.path]["0"] - 1

@@ -62,7 +62,6 @@ def health(template: Any) -> Any:
 
 
 def refusal(template: Any, error: RequestError, errors: Sequence[Any] = ()) -> Any:
-    """For one that was not."""
     words = {
         "now": _now(),
         "status": error.status,

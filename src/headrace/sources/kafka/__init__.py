@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.positions import Position, Positions
 from headrace.core.source import PackedPosition, RecordSource
@@ -21,7 +22,13 @@ from headrace.systems.kafka.connection import KafkaConnection, refused
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.sources.kafka import positions, sample
+    from headrace.systems.kafka import cluster as kafka_cluster
     from headrace.systems.kafka.cluster import Cluster
+else:
+    positions, sample, kafka_cluster = lazy_modules(
+        "headrace.sources.kafka.positions", "headrace.sources.kafka.sample", "headrace.systems.kafka.cluster"
+    )
 
 _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
 _SPLIT = "it would split a partition among tasks, and its records would lose their order"
@@ -124,7 +131,6 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     @property
     def label(self) -> str:
-        """Topics and cluster."""
         return f"kafka {self.pattern or ', '.join(self.topics)} at {self.cluster}"
 
     @property
@@ -193,9 +199,7 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     def positions(self, context: Context) -> Positions:
         """Offsets by topic and partition."""
-        from headrace.sources.kafka.positions import KafkaPositions
-
-        return KafkaPositions(self, context)
+        return positions.KafkaPositions(self, context)
 
     def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
         """Bytes and metadata, streaming or up to the topic's end as it is now."""
@@ -210,17 +214,13 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     def sample(self, context: Context, limit: int) -> list[bytes]:
         """The newest records, about as many from each partition."""
-        from headrace.sources.kafka.sample import newest_records
-
         cluster = self.connect(context)
         partitions = cluster.partitions(self.existing_topics(cluster))
-        return newest_records(self.librdkafka_properties(context), partitions, limit)
+        return sample.newest_records(self.librdkafka_properties(context), partitions, limit)
 
     def connect(self, context: Context) -> Cluster:
         """The cluster, once it answers."""
-        from headrace.systems.kafka.cluster import Cluster
-
-        return Cluster(self.librdkafka_properties(context))
+        return kafka_cluster.Cluster(self.librdkafka_properties(context))
 
     def existing_topics(self, cluster: Cluster) -> list[str]:
         """The topics that are named, or those that match the pattern now."""

@@ -112,7 +112,6 @@ class KafkaPositions(Positions):
         self._cluster.commit(group, as_offsets(position))
 
     def close(self) -> None:
-        """Leave the cluster."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = self._known = None

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.errors import ProjectError
 from headrace.core.positions import Position, Positions
-from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RowSource
+from headrace.sources.lake.positions import LakePositions
+from headrace.systems.delta import CHANGE_FEED, columns_of, keeps_change_feed, open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
-
-_CHANGE_FEED = "delta.enableChangeDataFeed"
 
 
 class LakeSource(RowSource):
@@ -52,7 +51,6 @@ class LakeSource(RowSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property
@@ -63,24 +61,20 @@ class LakeSource(RowSource):
     def check(self, context: Context) -> None:
         """Refuse a table that is not there, or that keeps no change feed when changes are wanted."""
         table = self._table(context)
-        if self.changes and table.metadata().configuration.get(_CHANGE_FEED) != "true":
+        if self.changes and not keeps_change_feed(table):
             raise ProjectError(
                 "lake-no-change-feed",
                 f"'changes' needs the change feed of {self.path}, which the table does not keep",
                 hint="set change_feed: true on the lake sink that makes it, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
-                f"('{_CHANGE_FEED}' = 'true')",
+                f"('{CHANGE_FEED}' = 'true')",
             )
 
     def row_schema(self, context: Context) -> pa.Schema:
         """The table's columns, from its log."""
-        import pyarrow as pa
-
-        return from_ddl(to_ddl(pa.schema(self._table(context).schema().to_arrow())))
+        return columns_of(self._table(context))
 
     def positions(self, context: Context) -> Positions:
         """Versions of the table."""
-        from headrace.sources.lake.positions import LakePositions
-
         return LakePositions(self.label, self.path, lambda: self._table(context))
 
     def stream_options(self, start: Position | None = None, newest: int | None = None) -> dict[str, str]:
@@ -114,23 +108,10 @@ class LakeSource(RowSource):
         return rows.selectExpr(*columns, *(self.metadata if self.changes else _INSERTED))
 
     def _table(self, context: Context) -> DeltaTable:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
-        path = context.path(self.path)
-        try:
-            return DeltaTable(path)
-        except TableNotFoundError as error:
-            raise ProjectError(
-                "lake-missing",
-                f"there is no lake table at '{self.path}' (looked in {path})",
-                hint="run the flow that writes it first, or mend the path",
-                exit_code=Exit.NOT_FOUND,
-            ) from error
+        return open_table(self.path, context)
 
 
 _INSERTED = (
     "'insert' as _change_type",
-    "cast(null as bigint) as _commit_version",
-    "cast(null as timestamp) as _commit_timestamp",
+    *(f"cast(null as {kind}) as {name}" for name, kind in LakeSource.metadata.items() if name != "_change_type"),
 )

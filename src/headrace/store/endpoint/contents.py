@@ -1,7 +1,7 @@
-"""Whether a store holds what was put into it: every checksum, every count, nothing missing and nothing too much.
+"""Checks that a store holds exactly what was written: every checksum and every count.
 
-Of rows and of the entries of each index, `meta` keeps the sum of their checksums, which each change carries on. So one
-walk tells whether one was lost or changed, without a look at the rows for each entry.
+`meta` holds, for the rows and for the entries of each index, the sum of their checksums, updated by each change. So one
+scan detects a lost or changed entry without reading the row of each entry.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class Contents:
-    """A store at one moment."""
+    """The databases of a store in one read transaction."""
 
     txn: Transaction
     endpoint: Endpoint
     databases: dict[bytes, Any]
 
     def check(self) -> None:
-        """StoreDamagedError when anything is not as it was written. A second or two for a million rows."""
+        """StoreDamagedError when anything is not as it was written. Takes a second or two for a million rows."""
         state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
         self._expect(self._count(ROWS) == state.rows and self._rows() == state.sums[ROWS], "rows are missing")
         for number in range(len(self.endpoint.indexes)):
             name = index_name(number)
-            fits = self._count(name) == state.rows and sum_of_entries(self._items(name)) == state.sums[name]
-            self._expect(fits, f"index {number} lacks entries")
+            holds = self._count(name) == state.rows and sum_of_entries(self._items(name)) == state.sums[name]
+            self._expect(holds, f"index {number} lacks entries")
         self._expect(sum_of_entries(self._items(TEXT)) == state.sums[TEXT], "words lack entries")
         self._check_numbered(state)
 
     def verify(self) -> None:
-        """As `check`, and that the entries of all indexes and words are just those of the rows."""
+        """As `check`, and compare the entries of all indexes and words with those computed from the rows."""
         self.check()
         state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
         expected = dict.fromkeys(state.sums, 0)
@@ -65,7 +65,7 @@ class Contents:
         items = self._items(ROWS)
         while chunk := list(islice(items, _AT_ONCE)):
             keys = [key for key, _ in chunk]
-            columns = dict(zip(shape.found_by, shape.pick.columns(unpack_row(*item)[1] for item in chunk), strict=True))
+            columns = dict(zip(shape.indexed, shape.pick.columns(unpack_row(*item)[1] for item in chunk), strict=True))
             for number in range(len(self.endpoint.indexes)):
                 pairs = zip(shape.keys.value_keys(number, columns), keys, strict=True)
                 entries = ((value_key + key, LENGTHS[len(key)]) for value_key, key in pairs)
@@ -76,7 +76,7 @@ class Contents:
         self._expect(expected == state.sums, "indexes do not fit the rows")
 
     def _check_numbered(self, state: State) -> None:
-        """Events and refused changes: all from the first that is kept to the last."""
+        """Check events and refused changes: no number is missing between the first and the last."""
         versions = [unpack_event(number, packed)[0] for number, packed in self._items(EVENTS)]
         self._expect(not versions or versions[-1] == state.version, "events are missing")
         refused = []
@@ -96,7 +96,7 @@ class Contents:
         return int(self.txn.stat(self.databases[name])["entries"])
 
     def _items(self, name: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All of a database; that its keys rise is what makes them be found."""
+        """All entries of a database. Keys must be ascending, or lookups would miss them."""
         before = b""
         with self.txn.cursor(db=self.databases[name]) as cursor:
             for key, value in cursor.iternext():
@@ -104,6 +104,6 @@ class Contents:
                 before = key
                 yield key, value
 
-    def _expect(self, fits: bool, otherwise: str) -> None:
-        if not fits:
-            raise StoreDamagedError(f"the store of '{self.endpoint.name}' is damaged: {otherwise}")
+    def _expect(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise StoreDamagedError(f"the store of '{self.endpoint.name}' is damaged: {problem}")

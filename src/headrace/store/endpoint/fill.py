@@ -1,4 +1,4 @@
-"""What one transaction writes: rows, their entries in indexes and words, events, and the sums that vouch for them."""
+"""One write transaction: rows, their index and word entries, events, and the checksum sums."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ _Items = list[tuple[bytes, bytes]]
 
 
 class EndpointShape:
-    """What follows from the definition of an endpoint, made once for all transactions."""
+    """Everything derived from the definition of an endpoint, computed once for all transactions."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.keys = KeyMaker(endpoint)
         self.json = RowJson(endpoint.columns)
-        self.found_by = list(dict.fromkeys((*(name for index in endpoint.indexes for name in index), *endpoint.text)))
+        self.indexed = list(dict.fromkeys((*(name for index in endpoint.indexes for name in index), *endpoint.text)))
         """The columns of indexes and words."""
-        self.pick = Picker(endpoint.columns, self.found_by)
+        self.pick = Picker(endpoint.columns, self.indexed)
 
 
 @dataclass
 class _Changed:
-    """Rows that change, and what stood there before."""
+    """Rows that change, and their stored form before."""
 
     prepared: Prepared
     outcome: BatchOutcome
-    there: dict[bytes, bytes]
-    """As they stand in the store."""
+    stored: dict[bytes, bytes]
+    """The stored rows, packed."""
     json: dict[bytes, bytes]
 
     @cached_property
     def before(self) -> list[bytes]:
-        """Keys of those that were there."""
-        return [key for key in (*self.outcome.rows, *self.outcome.gone) if key in self.there]
+        """Keys of the rows that existed."""
+        return [key for key in (*self.outcome.rows, *self.outcome.gone) if key in self.stored]
 
 
 @dataclass
 class Fill:
-    """One transaction. How far the store will be when it is done stands in `state`."""
+    """One transaction. `state` is the state of the store once the transaction commits."""
 
     txn: Transaction
     databases: dict[bytes, Any]
@@ -79,23 +79,22 @@ class Fill:
     """How many events are kept."""
 
     def apply(self, batch: pa.RecordBatch) -> BatchOutcome:
-        """Apply a batch of changes."""
         shape, state = self.shape, self.state
         prepared = prepare(batch, shape.endpoint, shape.keys, shape.json)
         with self.txn.cursor(db=self.databases[ROWS]) as cursor:
-            there: dict[bytes, bytes] = dict(cursor.getmulti(sorted(prepared.touched())))
-        json = {key: unpack_row(key, packed)[1] for key, packed in there.items()}
+            stored: dict[bytes, bytes] = dict(cursor.getmulti(sorted(prepared.touched())))
+        json = {key: unpack_row(key, packed)[1] for key, packed in stored.items()}
         outcome = Resolver(shape.endpoint.conflicts, prepared, dict(json), state.version).run()
-        changed = _Changed(prepared, outcome, there, json)
+        changed = _Changed(prepared, outcome, stored, json)
         self._rows(changed)
-        if shape.found_by:
+        if shape.indexed:
             self._entries(changed)
         self._write_events(outcome)
         state.version = outcome.version
         return outcome
 
     def refuse(self, refusals: Iterable[RefusedChange]) -> None:
-        """Keep changes that were refused, the last of all."""
+        """Store refused changes; only the last ones are kept."""
         for refusal in refusals:
             self.state.refused += 1
             note = sealed(_refused_json(self.state.position, refusal))
@@ -104,20 +103,20 @@ class Fill:
             _forget(cursor, self.state.refused - REFUSED_KEPT)
 
     def _rows(self, changed: _Changed) -> None:
-        json, there, outcome = changed.prepared.json, changed.there, changed.outcome
+        json, stored, outcome = changed.prepared.json, changed.stored, changed.outcome
         items = [(key, pack_row(key, version, json[at])) for key, (at, version) in outcome.rows.items()]
         before = changed.before
         self._put(ROWS, items)
-        self._delete(ROWS, (key for key in outcome.gone if key in there))
+        self._delete(ROWS, (key for key in outcome.gone if key in stored))
         self.state.rows += len(items) - len(before)
-        self.state.sums[ROWS] += sum_of_rows(packed for _, packed in items) - sum_of_rows(there[key] for key in before)
+        self.state.sums[ROWS] += sum_of_rows(packed for _, packed in items) - sum_of_rows(stored[key] for key in before)
 
     def _entries(self, changed: _Changed) -> None:
-        """Entries of rows that are gone or changed are taken out, new ones put in."""
+        """Replace the entries of rows that changed or were deleted."""
         shape, keys = self.shape, changed.before
         values = shape.pick.columns(changed.json[key] for key in keys)
-        before = dict(zip(shape.found_by, values, strict=True))
-        now = {name: changed.prepared.batch.column(name) for name in shape.found_by}
+        before = dict(zip(shape.indexed, values, strict=True))
+        now = {name: changed.prepared.batch.column(name) for name in shape.indexed}
         for number in range(len(shape.endpoint.indexes)):
             pairs = zip(keys, shape.keys.value_keys(number, before), strict=True)
             old = {key: value_key + key for key, value_key in pairs}
@@ -175,7 +174,7 @@ def word_entries(number: int, texts: Iterable[tuple[bytes, str | None]]) -> Iter
 
 
 def _forget(cursor: Any, last: int) -> None:
-    """Remove what is numbered up to and including that."""
+    """Delete entries up to and including that number."""
     if last > 0 and cursor.first():
         bound = NUMBER.pack(last)
         while (key := cursor.key()) and key <= bound:

@@ -1,18 +1,18 @@
-"""Reading a store: as many processes as are wanted, each request in one moment of the store."""
+"""Reads a store: any number of processes, each request in one read transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lmdb
 import msgspec
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.store.endpoint.contents import Contents
-from headrace.store.lmdb.environment import Environment, Transaction, acquire, damage_told, release
+from headrace.store.lmdb.environment import Environment, Transaction, acquire, release, translate_damage
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.query import search
 from headrace.store.query.key_ranges import indexes
@@ -30,22 +30,14 @@ from headrace.store.rows.layout import (
     State,
     databases,
     unpack_event,
-    unpack_row,
     unsealed,
 )
-
-
-class ServedRow(NamedTuple):
-    """A row as it is served."""
-
-    version: int
-    json: bytes
-    key: bytes
+from headrace.store.rows.served_row import ServedRow, served_row
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent:
-    """A change that had an effect. An update that changed the key has the new one here, and the old in `old`."""
+    """A change that had an effect. After an update of the key, `key` is the new key and `old` has the old one."""
 
     version: int
     op: Op
@@ -56,7 +48,7 @@ class StoreEvent:
 
 @dataclass(frozen=True)
 class StoreEvents:
-    """Events in their order. When `first_kept` is greater than what was asked for, those between are forgotten."""
+    """Events in order. If `first_kept` is greater than the requested version, the events in between are deleted."""
 
     first_kept: int
     events: list[StoreEvent]
@@ -74,67 +66,68 @@ class StoreReader:
             self.databases = {name: environment.open_db(name) for name in databases(self.endpoint)}
         except lmdb.NotFoundError as error:
             release(environment)
-            raise StoreDamagedError(f"{environment.folder} lacks a part: {error}") from error
+            raise StoreDamagedError(f"{environment.folder} is incomplete: {error}") from error
         except BaseException:
             release(environment)
             raise
 
     @staticmethod
     def open(folder: Path) -> StoreReader:
-        """Open the store of a folder; StoreDamagedError when it is none."""
+        """Open the store of a folder; StoreDamagedError when the folder has no store."""
         if not (folder / FILE).is_file():
-            raise StoreDamagedError(f"there is no store in {folder}")
+            raise StoreDamagedError(f"{folder} has no store")
         return StoreReader(acquire(folder))
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
         return self._environment.folder
 
     def close(self) -> None:
-        """Be done; views that are open can still be read."""
+        """Close the reader; open transactions stay readable."""
         release(self._environment)
 
     def get(self, key: Sequence[Any]) -> ServedRow | None:
-        """One row, in a moment of its own: the same as of a view, for those who ask for nothing else."""
-        wanted = self.keys.row_key(key)
-        packed = self._environment.get(wanted, self.databases[ROWS])
-        return None if packed is None else ServedRow(*unpack_row(wanted, packed), wanted)
+        """The row with these key values, read in its own transaction: faster than `transaction()` for a single row."""
+        row_key = self.keys.row_key(key)
+        packed = self._environment.get(row_key, self.databases[ROWS])
+        return None if packed is None else served_row(row_key, packed)
 
     def find(self, query: StoreQuery, bound: int) -> ResultPage:
-        """The rows of a page, in a moment of their own."""
-        with ReadTransaction(self) as view:
-            return view.query(query, bound)
+        """The rows of a page, read in its own transaction."""
+        with ReadTransaction(self) as transaction:
+            return transaction.query(query, bound)
 
     def count(self, query: StoreQuery, bound: int) -> int:
-        """How many rows a query gives, in a moment of their own."""
-        with ReadTransaction(self) as view:
-            return view.count(query, bound)
+        """The number of rows of a query, read in its own transaction."""
+        with ReadTransaction(self) as transaction:
+            return transaction.count(query, bound)
 
-    def view(self) -> ReadTransaction:
-        """One moment of the store, to be used in a `with` block."""
+    def transaction(self) -> ReadTransaction:
+        """A read transaction, for a `with` block."""
         return ReadTransaction(self)
 
     def begin(self) -> Transaction:
-        """Begin to read; `end` must follow."""
+        """Begin a read transaction; the caller must call `end`."""
         return self._environment.begin()
 
     def end(self, txn: Transaction) -> None:
-        """Be done with reading."""
         self._environment.end(txn)
 
     def _endpoint(self) -> Endpoint:
         meta = self._environment.open_db(META)
-        with self._environment.reading() as txn, damage_told():
+        with self._environment.reading() as txn, translate_damage():
             document = msgspec.json.decode(unsealed(txn.get(ENDPOINT, db=meta)))
         return Endpoint.from_json(document)
 
 
 class ReadTransaction:
-    """What a store holds at one moment, whatever is written meanwhile."""
+    """A consistent snapshot of the store, whatever is written meanwhile."""
 
     def __init__(self, reader: StoreReader) -> None:
         self.reader = reader
+        self.endpoint = reader.endpoint
+        self.databases = reader.databases
+        self.indexes = reader.indexes
         self.txn: Transaction = None
         self._rows_db = reader.databases[ROWS]
         self._state: State | None = None
@@ -147,29 +140,23 @@ class ReadTransaction:
         self.reader.end(self.txn)
 
     @property
-    def endpoint(self) -> Endpoint:
-        """What is served."""
-        return self.reader.endpoint
-
-    @property
     def position(self) -> int:
-        """The newest segment of the log that is in it."""
-        return self._how_far().position
+        """The newest applied segment of the log."""
+        return self._stored_state().position
 
     @property
     def version(self) -> int:
-        """The number of its newest change."""
-        return self._how_far().version
+        """The number of the newest change."""
+        return self._stored_state().version
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
-        return self._how_far().rows
+        return self._stored_state().rows
 
     @property
     def refused(self) -> int:
-        """How many changes were refused so far."""
-        return self._how_far().refused
+        """The number of changes refused so far."""
+        return self._stored_state().refused
 
     def get(self, key: Sequence[Any]) -> ServedRow | None:
         """The row with these values in its key columns."""
@@ -177,62 +164,54 @@ class ReadTransaction:
 
     def row(self, key: bytes) -> ServedRow | None:
         """The row with this row key."""
-        with damage_told():
+        with translate_damage():
             packed = self.txn.get(key, db=self._rows_db)
-        if packed is None:
-            return None
-        return ServedRow(*unpack_row(key, packed), key)
-
-    def unpacked(self, items: Iterable[tuple[bytes, bytes]]) -> list[ServedRow]:
-        """Rows as they are served, from their keys and how they are kept."""
-        return [ServedRow(*unpack_row(key, packed), key) for key, packed in items]
+        return None if packed is None else served_row(key, packed)
 
     def query(self, query: StoreQuery, bound: int) -> ResultPage:
-        """The rows of a page; RequestError when more than `bound` rows would have to be looked at."""
+        """The rows of a page; RequestError when the query would read more than `bound` rows."""
         return search.find(self, query, bound)
 
     def count(self, query: StoreQuery, bound: int) -> int:
-        """How many rows a query gives."""
         return search.count(self, query, bound)
 
     def scan(self, after: bytes | None = None) -> Iterator[ServedRow]:
-        """Rows in the order of their keys, those after a row key if one is given."""
-        with damage_told(), self.txn.cursor(db=self._rows_db) as cursor:
-            there = cursor.first() if after is None else cursor.set_range(after)
-            if there and after is not None and cursor.key() == after:
-                there = cursor.next()
-            if there:
+        """Rows in key order, after a row key if given."""
+        with translate_damage(), self.txn.cursor(db=self._rows_db) as cursor:
+            positioned = cursor.first() if after is None else cursor.set_range(after)
+            if positioned and after is not None and cursor.key() == after:
+                positioned = cursor.next()
+            if positioned:
                 for key, packed in cursor.iternext():
-                    version, json = unpack_row(key, packed)
-                    yield ServedRow(version, json, key)
+                    yield served_row(key, packed)
 
     def events(self, after: int, limit: int = 1000) -> StoreEvents:
         """The events after a version."""
-        with damage_told(), self.txn.cursor(db=self.reader.databases[EVENTS]) as cursor:
+        with translate_damage(), self.txn.cursor(db=self.databases[EVENTS]) as cursor:
             if not cursor.first():
                 return StoreEvents(self.version + 1, [])
             first = NUMBER.unpack(cursor.key())[0]
-            found: list[StoreEvent] = []
+            events: list[StoreEvent] = []
             if cursor.set_range(NUMBER.pack(max(after, 0) + 1)):
                 for key, packed in cursor.iternext():
-                    if len(found) == limit:
+                    if len(events) == limit:
                         break
                     version, op, row_key, new, old = unpack_event(key, packed)
-                    found.append(StoreEvent(version, Op(op), row_key, new, old))
-            return StoreEvents(first, found)
+                    events.append(StoreEvent(version, Op(op), row_key, new, old))
+            return StoreEvents(first, events)
 
     def refusals(self) -> list[dict[str, Any]]:
-        """The last changes that were refused, as they were, each with the reason."""
-        with damage_told(), self.txn.cursor(db=self.reader.databases[REFUSED]) as cursor:
+        """The last refused changes, each with its reason."""
+        with translate_damage(), self.txn.cursor(db=self.databases[REFUSED]) as cursor:
             return [msgspec.json.decode(unsealed(note)) for note in cursor.iternext(keys=False)]
 
     def check(self) -> None:
-        """StoreDamagedError when anything is not as it was written: all of it is read."""
-        with damage_told():
-            Contents(self.txn, self.endpoint, self.reader.databases).check()
+        """Read everything; StoreDamagedError when anything is not as it was written."""
+        with translate_damage():
+            Contents(self.txn, self.endpoint, self.databases).check()
 
-    def _how_far(self) -> State:
+    def _stored_state(self) -> State:
         if self._state is None:
-            with damage_told():
-                self._state = State.unpack(self.txn.get(STATE, db=self.reader.databases[META]))
+            with translate_damage():
+                self._state = State.unpack(self.txn.get(STATE, db=self.databases[META]))
         return self._state

@@ -1,4 +1,4 @@
-"""What a batch of changes comes to: conflicts settled one change after the other, then only what differs is left."""
+"""Resolves a batch of changes: settles conflicts one change after the other and keeps only the differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.core.endpoints import OLD, OP, Conflicts, Endpoint, Op
 from headrace.store.rows.layout import NUMBER, KeyMaker, old_keys, pack_event
 from headrace.store.rows.row_json import RowJson
-from headrace.store.rows.unservable import fitted
+from headrace.store.rows.unservable import replace_unservable
 
 EXISTS = "primary key exists"
 MISSING = "primary key not found"
@@ -18,10 +18,10 @@ MISSING = "primary key not found"
 
 @dataclass(frozen=True)
 class RefusedChange:
-    """A change that the endpoint's policy says is an error, or that cannot be served."""
+    """A change that the endpoint's conflict policy rejects, or that cannot be served."""
 
     index: int
-    """Which of the changes that were applied together, from 0."""
+    """The number of the change among those applied together, from 0."""
     op: Op
     reason: str
     json: bytes
@@ -30,45 +30,45 @@ class RefusedChange:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch of changes, with all made of it that needs no look at the store."""
+    """A batch of changes, with everything derived from it that does not need the store."""
 
     batch: pa.RecordBatch
     ops: list[int]
     keys: list[bytes]
     """Empty for an endpoint without key."""
     olds: list[bytes | None] | None
-    """Old keys; None when no change has one."""
+    """Old keys; None when no change has an old key."""
     json: list[bytes]
-    unfit: dict[int, str]
-    """Why changes cannot be taken at all, by their number."""
+    unservable: dict[int, str]
+    """Why changes cannot be served, by their number."""
 
     def touched(self) -> set[bytes]:
         """The keys of all rows that may change."""
-        found = set(self.keys)
+        keys = set(self.keys)
         if self.olds is not None:
-            found.update(old for old in self.olds if old is not None)
-        return found
+            keys.update(old for old in self.olds if old is not None)
+        return keys
 
 
 def prepare(batch: pa.RecordBatch, endpoint: Endpoint, maker: KeyMaker, writer: RowJson) -> Prepared:
-    """Read the columns of a batch."""
-    batch, unfit = fitted(batch, endpoint.columns)
+    """Derive keys and JSON from the columns of a batch."""
+    batch, unservable = replace_unservable(batch, endpoint.columns)
     keys: list[bytes] = []
     olds: list[bytes | None] | None = None
     if endpoint.key:
         keys = maker.row_keys([batch.column(name) for name in endpoint.key])
-        given = batch.column(OLD)
-        olds = old_keys(maker, given, endpoint.key) if given.null_count < len(given) else None
-    return Prepared(batch, batch.column(OP).to_pylist(), keys, olds, writer.rows(batch), unfit)
+        old = batch.column(OLD)
+        olds = old_keys(maker, old, endpoint.key) if old.null_count < len(old) else None
+    return Prepared(batch, batch.column(OP).to_pylist(), keys, olds, writer.rows(batch), unservable)
 
 
 @dataclass
 class BatchOutcome:
-    """What became of the changes of a batch."""
+    """The result of a batch of changes."""
 
     version: int
     rows: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Of each row that was set: the number of the change in the batch, and its version."""
+    """For each row that was set: the number of the change in the batch, and its version."""
     gone: set[bytes] = field(default_factory=set)
     events: list[tuple[bytes, bytes]] = field(default_factory=list)
     ignored: int = 0
@@ -76,27 +76,26 @@ class BatchOutcome:
 
 
 class Resolver:
-    """Settles the changes of one batch against the rows that are there."""
+    """Settles the changes of one batch against the stored rows."""
 
-    def __init__(self, conflicts: Conflicts, prepared: Prepared, there: dict[bytes, bytes], version: int) -> None:
+    def __init__(self, conflicts: Conflicts, prepared: Prepared, stored: dict[bytes, bytes], version: int) -> None:
         self._conflicts = conflicts
         self._prepared = prepared
-        self._now: dict[bytes, bytes] = there  # key -> JSON, as it is after the changes so far
+        self._now: dict[bytes, bytes] = stored  # key -> JSON, after the changes so far
         self._outcome = BatchOutcome(version)
 
     def run(self) -> BatchOutcome:
-        """Settle them all."""
         steps: dict[int, Callable[[int, bytes, bytes], None]] = {
             Op.UPSERT: self._upsert,
             Op.INSERT: self._insert,
             Op.UPDATE: self._update,
             Op.DELETE: self._delete,
         }
-        keys, olds, unfit = self._prepared.keys, self._prepared.olds, self._prepared.unfit
+        keys, olds, unservable = self._prepared.keys, self._prepared.olds, self._prepared.unservable
         for index, op in enumerate(self._prepared.ops):
             key = keys[index] if keys else NUMBER.pack(self._outcome.version + 1)
-            if index in unfit:
-                self._refuse(index, unfit[index])
+            if index in unservable:
+                self._refuse(index, unservable[index])
             elif olds is None and op == Op.UPSERT:
                 self._set(index, key, self._now.get(key))
             else:

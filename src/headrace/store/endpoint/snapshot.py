@@ -1,7 +1,7 @@
-"""Snapshots of stores, on a disk or an object store: what a node begins with instead of the whole log.
+"""Snapshots of stores, on a disk or an object store: a node starts from one instead of reading the whole log.
 
-A snapshot is a folder of compressed pieces and, written last, a file that lists them with their checksums. One that is
-half there or damaged is passed over for the one before it.
+A snapshot is a folder of compressed pieces and a manifest, written last, with their checksums. An incomplete or damaged
+snapshot is skipped in favour of the one before it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class SnapshotPiece(msgspec.Struct, frozen=True):
 
     name: str
     size: int
-    """Of what it holds, before compression."""
+    """Before compression."""
     sha256: str
-    """Of what is stored."""
+    """Of the compressed piece."""
 
 
 class SnapshotManifest(msgspec.Struct, frozen=True):
-    """What a snapshot says about itself."""
+    """The description of a snapshot."""
 
     endpoint: dict[str, Any]
     position: int
@@ -54,14 +54,14 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StoreSnapshot:
-    """One that is there."""
+    """An existing snapshot."""
 
     folder: StatePath
     manifest: SnapshotManifest
 
     @property
     def position(self) -> int:
-        """The newest segment of the log that is in it."""
+        """The newest segment of the log that it contains."""
         return self.manifest.position
 
 
@@ -72,12 +72,12 @@ class Snapshots:
         self._root = root
 
     def save(self, writer: StoreWriter) -> StoreSnapshot:
-        """Make one of how the store is now, while it goes on. What is damaged is not saved: StoreDamagedError."""
+        """Save the current state while the store stays in use. A damaged store is not saved: StoreDamagedError."""
         scratch = writer.folder.with_name(f".{writer.folder.name}.{uuid.uuid4().hex[:8]}")
         try:
             writer.copy(scratch)
             position, version, rows = _checked(scratch, writer.endpoint)
-            folder = self._of(writer.endpoint) / f"{position:012}-{uuid.uuid4().hex[:8]}"
+            folder = self._endpoint_folder(writer.endpoint) / f"{position:012}-{uuid.uuid4().hex[:8]}"
             with appearing(folder) as draft, (scratch / FILE).open("rb") as source:
                 pieces = [_put(draft, number, data) for number, data in enumerate(_read(source))]
                 size = sum(piece.size for piece in pieces)
@@ -87,8 +87,8 @@ class Snapshots:
             shutil.rmtree(scratch, ignore_errors=True)
         return StoreSnapshot(folder, manifest)
 
-    def found(self, endpoint: Endpoint) -> list[StoreSnapshot]:
-        """Those of this version of an endpoint, the newest first."""
+    def newest_first(self, endpoint: Endpoint) -> list[StoreSnapshot]:
+        """The snapshots of this version of an endpoint."""
         snapshots = []
         for folder in reversed(self._folders(endpoint)):
             with suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
@@ -98,12 +98,12 @@ class Snapshots:
         return snapshots
 
     def newest(self, endpoint: Endpoint) -> StoreSnapshot | None:
-        """The newest one. Whether it is good shows when it is restored."""
-        return next(iter(self.found(endpoint)), None)
+        """The newest snapshot. It is checked only when it is restored."""
+        return next(iter(self.newest_first(endpoint)), None)
 
     def restore(self, endpoint: Endpoint, into: Path) -> StoreSnapshot | None:
-        """Make a store of the newest good snapshot, in a folder that is not there yet; None: there is none."""
-        for snapshot in self.found(endpoint):
+        """Create a store from the newest intact snapshot, in a new folder; None: no intact snapshot exists."""
+        for snapshot in self.newest_first(endpoint):
             draft = into.with_name(f".{into.name}.{uuid.uuid4().hex[:8]}")
             try:
                 _fetch(snapshot, draft)
@@ -118,19 +118,19 @@ class Snapshots:
         return None
 
     def prune(self, endpoint: Endpoint, keep: int) -> int:
-        """Remove all but the newest; gives how many."""
-        kept = {str(snapshot.folder) for snapshot in self.found(endpoint)[:keep]}
-        gone = [folder for folder in self._folders(endpoint) if str(folder) not in kept]
-        for folder in gone:
+        """Remove all but the newest; returns how many were removed."""
+        retained = {str(snapshot.folder) for snapshot in self.newest_first(endpoint)[:keep]}
+        removed = [folder for folder in self._folders(endpoint) if str(folder) not in retained]
+        for folder in removed:
             vanish(folder, MANIFEST)
-        return len(gone)
+        return len(removed)
 
-    def _of(self, endpoint: Endpoint) -> StatePath:
+    def _endpoint_folder(self, endpoint: Endpoint) -> StatePath:
         return self._root / endpoint.name / f"v{endpoint.version}"
 
     def _folders(self, endpoint: Endpoint) -> list[StatePath]:
         try:
-            folders = in_order(self._of(endpoint).iterdir())
+            folders = in_order(self._endpoint_folder(endpoint).iterdir())
         except FileNotFoundError:
             return []
         return [folder for folder in folders if not folder.name.startswith(".")]
@@ -154,21 +154,21 @@ def _fetch(snapshot: StoreSnapshot, draft: Path) -> None:
         for piece in snapshot.manifest.pieces:
             packed = (snapshot.folder / piece.name).read_bytes()
             if hashlib.sha256(packed).hexdigest() != piece.sha256:
-                raise StoreDamagedError(f"the checksum of {snapshot.folder / piece.name} does not fit")
+                raise StoreDamagedError(f"the checksum of {snapshot.folder / piece.name} does not match")
             target.write(pa.decompress(packed, decompressed_size=piece.size, codec=_COMPRESSION, asbytes=True))
         if target.tell() != snapshot.manifest.size:
-            raise StoreDamagedError(f"{snapshot.folder} lacks a piece")
+            raise StoreDamagedError(f"{snapshot.folder} is incomplete")
 
 
 def _checked(folder: Path, endpoint: Endpoint) -> tuple[int, int, int]:
-    """Position, version and number of rows of a store that is sound, and of this endpoint."""
+    """Position, version and number of rows of a store, after checking it and its endpoint."""
     check_pages(folder / FILE)
     reader = StoreReader.open(folder)
     try:
         if reader.endpoint.fingerprint != endpoint.fingerprint or reader.endpoint.indexes != endpoint.indexes:
             raise StoreDamagedError(f"{folder} holds another definition of '{endpoint.name}'")
-        with reader.view() as view:
-            view.check()
-            return view.position, view.version, view.rows
+        with reader.transaction() as transaction:
+            transaction.check()
+            return transaction.position, transaction.version, transaction.rows
     finally:
         reader.close()

@@ -1,4 +1,4 @@
-"""Writing a store: each segment of the log in one transaction, together with its position."""
+"""Writes a store: each segment of the log in one transaction, together with its position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.core.endpoints import Endpoint
 from headrace.store.endpoint.contents import Contents
 from headrace.store.endpoint.fill import REFUSED_KEPT, EndpointShape, Fill
 from headrace.store.endpoint.resolve import BatchOutcome, RefusedChange
-from headrace.store.lmdb.environment import MAP, Environment, acquire, damage_told, release
+from headrace.store.lmdb.environment import MAP, Environment, acquire, release, translate_damage
 from headrace.store.lmdb.errors import StoreDamagedError
 from headrace.store.lmdb.pages import check_pages
 from headrace.store.rows.layout import ENDPOINT, FILE, META, STATE, State, databases, sealed, unsealed
@@ -28,17 +28,17 @@ _ROWS_AT_ONCE = 50_000
 
 @dataclass
 class Applied:
-    """What became of the changes of a segment."""
+    """The result of the changes of a segment."""
 
     changes: int = 0
     ignored: int = 0
     refused: int = 0
     refusals: list[RefusedChange] = field(default_factory=list)
-    """Those that were refused; of many, the first."""
+    """The first refused changes."""
 
     def add(self, outcome: BatchOutcome, before: int) -> list[RefusedChange]:
-        """Count a batch in; gives what it refused, numbered after the changes of the batches before."""
-        refusals = [replace(one, index=before + one.index) for one in outcome.refused]
+        """Add the result of a batch; returns the refused changes, numbered after those of the batches before."""
+        refusals = [replace(refusal, index=before + refusal.index) for refusal in outcome.refused]
         self.changes += len(outcome.events)
         self.ignored += outcome.ignored
         self.refused += len(refusals)
@@ -47,33 +47,33 @@ class Applied:
 
 
 class StoreWriter:
-    """The one process that writes a store."""
+    """Writes a store. Only one process may write it."""
 
     def __init__(self, environment: Environment, endpoint: Endpoint, events: int) -> None:
         self._environment = environment
         self._shape = EndpointShape(endpoint)
         self._events = events
         self._databases = self._create()
-        with environment.reading() as txn, damage_told():
+        with environment.reading() as txn, translate_damage():
             self._state = State.unpack(txn.get(STATE, db=self._databases[META]))
 
     @staticmethod
     def open(folder: Path, endpoint: Endpoint, *, events: int = 100_000, size: int = MAP) -> StoreWriter:
-        """Open the store of a folder, or begin one. Of events, that many are kept.
+        """Open or create the store of a folder. `events` is how many events are kept.
 
-        One that is there is looked at as a whole before anything is believed: StoreDamagedError when it is not as it
-        was written. That takes some seconds for a million rows.
+        An existing store is checked completely first: StoreDamagedError when it is not as it was written. The check
+        takes a few seconds for a million rows.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        there = (folder / FILE).is_file()
-        if there:
+        exists = (folder / FILE).is_file()
+        if exists:
             check_pages(folder / FILE)
         environment = acquire(folder, write=True, size=size)
         try:
             environment.lmdb.reader_check()
             writer = StoreWriter(environment, endpoint, events)
-            if there:
-                writer.look(Contents.check)
+            if exists:
+                writer.run_check(Contents.check)
             return writer
         except BaseException:
             release(environment)
@@ -81,17 +81,15 @@ class StoreWriter:
 
     @property
     def endpoint(self) -> Endpoint:
-        """What is stored."""
         return self._shape.endpoint
 
     @property
     def folder(self) -> Path:
-        """Where it is stored."""
         return self._environment.folder
 
     @property
     def position(self) -> int:
-        """The newest segment of the log that was applied."""
+        """The newest applied segment of the log."""
         return self._state.position
 
     @property
@@ -101,22 +99,20 @@ class StoreWriter:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
         return self._state.rows
 
     @property
     def refused(self) -> int:
-        """How many changes were ever refused."""
+        """The number of changes refused so far."""
         return self._state.refused
 
     def close(self) -> None:
-        """Be done."""
         release(self._environment)
 
     def apply(self, position: int, batches: Batches) -> Applied:
-        """Apply the changes of a segment, all or none. One that was applied before changes nothing.
+        """Apply the changes of a segment atomically. A segment that was applied before changes nothing.
 
-        When the map is full it grows, and the changes are read once more: give a function that reads them, and they
+        When the map is full it grows, and the changes are read again: pass a function that reads them, so that they
         need not all be held in memory.
         """
         if position <= self._state.position:
@@ -124,24 +120,24 @@ class StoreWriter:
         read = batches if callable(batches) else _again(batches)
         while True:
             try:
-                with damage_told(), _without_collector():
+                with translate_damage(), _without_collector():
                     return self._apply(position, read())
             except lmdb.MapFullError:
                 self._environment.grow()
 
     def verify(self) -> None:
-        """Look at everything, and make the entries of all indexes again to compare: StoreDamagedError."""
-        self.look(Contents.verify)
+        """Check everything and recompute the entries of all indexes: StoreDamagedError when they differ."""
+        self.run_check(Contents.verify)
 
-    def look(self, check: Callable[[Contents], None]) -> None:
-        """Let a check look at one moment of the store."""
-        with self._environment.reading() as txn, damage_told():
+    def run_check(self, check: Callable[[Contents], None]) -> None:
+        """Run a check in a read transaction."""
+        with self._environment.reading() as txn, translate_damage():
             check(Contents(txn, self.endpoint, self._databases))
 
     def copy(self, target: Path) -> None:
-        """A copy of one moment, without the room that was left free, while readers and the writer go on."""
+        """Write a compact copy of one moment while readers and the writer continue."""
         target.mkdir(parents=True, exist_ok=True)
-        with damage_told():
+        with translate_damage():
             self._environment.lmdb.copy(str(target), compact=True)
 
     def _apply(self, position: int, batches: Iterable[pa.RecordBatch]) -> Applied:
@@ -159,33 +155,33 @@ class StoreWriter:
     def _create(self) -> dict[bytes, Any]:
         env = self._environment.lmdb
         definition = sealed(msgspec.json.encode(self.endpoint.to_json()))
-        with damage_told(), env.begin(write=True) as txn:
-            found = {name: env.open_db(name, txn=txn) for name in databases(self.endpoint)}
-            there = txn.get(ENDPOINT, db=found[META])
-            if there is None:
-                txn.put(STATE, State.begin(self.endpoint).pack(), db=found[META])
+        with translate_damage(), env.begin(write=True) as txn:
+            databases_ = {name: env.open_db(name, txn=txn) for name in databases(self.endpoint)}
+            stored = txn.get(ENDPOINT, db=databases_[META])
+            if stored is None:
+                txn.put(STATE, State.begin(self.endpoint).pack(), db=databases_[META])
             else:
-                self._expect_same(Endpoint.from_json(msgspec.json.decode(unsealed(there))))
-            if there != definition:
-                txn.put(ENDPOINT, definition, db=found[META])
-        return found
+                self._expect_same(Endpoint.from_json(msgspec.json.decode(unsealed(stored))))
+            if stored != definition:
+                txn.put(ENDPOINT, definition, db=databases_[META])
+        return databases_
 
-    def _expect_same(self, there: Endpoint) -> None:
-        ours = self.endpoint
-        if (there.fingerprint, there.indexes, there.text) != (ours.fingerprint, ours.indexes, ours.text):
-            raise StoreDamagedError(f"{self.folder} holds another definition of '{there.name}'")
+    def _expect_same(self, stored: Endpoint) -> None:
+        own = self.endpoint
+        if (stored.fingerprint, stored.indexes, stored.text) != (own.fingerprint, own.indexes, own.text):
+            raise StoreDamagedError(f"{self.folder} holds another definition of '{stored.name}'")
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A batch makes hundreds of thousands of small objects and no cycle of them: looking for one took a fifth of the
+    """Disable the garbage collector: a batch creates many small objects and no cycles; collecting took a fifth of the
     time."""
-    wanted = gc.isenabled()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if wanted:
+        if enabled:
             gc.enable()
 
 

@@ -1,4 +1,4 @@
-"""LMDB environments: one per folder and process, as LMDB demands, shared by who reads and writes in it."""
+"""LMDB environments: one per folder and process, as LMDB requires, shared by its readers and writers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import lmdb
 from headrace.store.lmdb.errors import StoreClosedError, StoreDamagedError
 
 MAP = 64 << 30
-"""How much a store may hold before its map must grow. It is a range of addresses, neither disk nor memory."""
+"""Size of the map before it must grow. The map reserves addresses, not disk or memory."""
 _READERS, _DATABASES, _SPARE = 1022, 64, 16
 _WAIT = 30.0
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.PanicError)
 
 Transaction = Any
-"""One of LMDB's. Its own types leave open whether it gives bytes or views; here it is always asked for bytes."""
+"""An LMDB transaction. LMDB's types leave open whether it returns bytes or buffers; here it always returns bytes."""
 
 _open: dict[str, Environment] = {}
 _guard = threading.Lock()
 
 
 class Environment:
-    """An open environment. Its map may only grow while no transaction of this process looks at it."""
+    """An open environment. Its map can grow only while this process has no open transaction."""
 
     def __init__(self, folder: Path, write: bool, size: int) -> None:
         self.folder = folder
@@ -34,11 +34,11 @@ class Environment:
         self.write = write
         self.users = 0
         self._active = 0
-        # each read takes the bare lock twice; the condition around it only matters to who waits for readers to end
+        # each read takes the bare lock twice; only a thread that waits for readers to end uses the condition around it
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
         self._awaited = False
-        with damage_told():
+        with translate_damage():
             self.lmdb: Any = lmdb.open(
                 str(folder),
                 map_size=size,
@@ -47,23 +47,23 @@ class Environment:
                 max_spare_txns=_SPARE,
                 readonly=not write,
                 create=write,
-                # the last commit may be lost with the power, whole: its position goes with it, and the log still has it
+                # a power failure can lose the whole last commit, with its position: the log still has it
                 metasync=False,
             )
 
     def open_db(self, name: bytes) -> Any:
-        """A database that is there."""
-        with damage_told():
+        """An existing database."""
+        with translate_damage():
             if not self.write:
                 return self.lmdb.open_db(name, create=False)
-            # without a transaction of ours the library waits for a writer while it keeps Python from running, the
-            # writer's thread too: the process would stand still for ever
+            # without a transaction the library waits for a writer while it holds the GIL, which blocks the writer's
+            # thread too: a deadlock
             with self.lmdb.begin(write=True) as txn:
                 return self.lmdb.open_db(name, txn=txn, create=False)
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """A transaction to read in: one moment of the store."""
+        """A read transaction: a consistent snapshot of the store."""
         txn = self.begin()
         try:
             yield txn
@@ -71,7 +71,7 @@ class Environment:
             self.end(txn)
 
     def begin(self) -> Transaction:
-        """Begin to read; `end` must follow."""
+        """Begin a read transaction; the caller must call `end`."""
         while True:
             with self._lock:
                 self._active += 1
@@ -91,23 +91,22 @@ class Environment:
                 raise
 
     def get(self, key: bytes, database: Any) -> bytes | None:
-        """What stands under a key, in a moment of its own."""
+        """The value of a key, read in a transaction that covers this read only."""
         txn = self.begin()
         try:
-            found: bytes | None = txn.get(key, db=database)
+            value: bytes | None = txn.get(key, db=database)
         except DAMAGE as error:
             raise StoreDamagedError(str(error)) from error
         finally:
             self.end(txn)
-        return found
+        return value
 
     def end(self, txn: Transaction) -> None:
-        """Be done with reading."""
         txn.abort()
         self._done()
 
     def grow(self) -> None:
-        """Twice the room."""
+        """Double the size of the map."""
         self._remap(2 * self.lmdb.info()["map_size"])
 
     def _remap(self, size: int) -> None:
@@ -127,12 +126,12 @@ class Environment:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody looks at it."""
+        """Whether this process has no open transaction."""
         return self._active == 0
 
 
-class _DamageTold:
-    """As a class, not a generator: it stands around every read."""
+class _DamageTranslation:
+    """A class instead of a generator because it is entered on every read."""
 
     def __enter__(self) -> None: ...
 
@@ -141,29 +140,29 @@ class _DamageTold:
             raise StoreDamagedError(str(error)) from error
 
 
-_damage_told = _DamageTold()
+_translation = _DamageTranslation()
 
 
-def damage_told() -> AbstractContextManager[None]:
-    """What LMDB says about a damaged file, as an error of the store."""
-    return _damage_told
+def translate_damage() -> AbstractContextManager[None]:
+    """Raise LMDB's errors about a damaged file as StoreDamagedError."""
+    return _translation
 
 
 def acquire(folder: Path, *, write: bool = False, size: int = MAP) -> Environment:
-    """The environment of a folder; `release` must follow."""
+    """The environment of a folder; the caller must call `release`."""
     path = str(folder.resolve())
     with _guard:
-        found = _open.get(path)
-        if found is None:
-            found = _open[path] = Environment(folder, write, size)
-        elif write and not found.write:
+        environment = _open.get(path)
+        if environment is None:
+            environment = _open[path] = Environment(folder, write, size)
+        elif write and not environment.write:
             raise RuntimeError(f"{folder} is already open for reading in this process: open it for writing first")
-        found.users += 1
-        return found
+        environment.users += 1
+        return environment
 
 
 def release(environment: Environment) -> None:
-    """Close it if nobody else uses it, and when nobody looks at it any more."""
+    """Close the environment once it has no users and no open transactions."""
     with _guard:
         environment.users -= 1
     _close_if_unused(environment)

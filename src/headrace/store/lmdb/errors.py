@@ -1,11 +1,11 @@
-"""What can be wrong with a store."""
+"""Errors of a store."""
 
 from __future__ import annotations
 
 
 class StoreDamagedError(Exception):
-    """What is read is not what was written. Such a store is thrown away and made again from a snapshot and the log."""
+    """The store does not hold what was written. It is discarded and rebuilt from a snapshot and the log."""
 
 
 class StoreClosedError(Exception):
-    """The store was closed since it was looked up, as when another copy takes its place: look it up again."""
+    """The store was closed after it was looked up, for example because another copy replaced it: look it up again."""

@@ -1,11 +1,13 @@
-"""The pages of an LMDB file, looked at before LMDB is let at them: it trusts what it maps, and dies of a bad page.
+"""Checks the pages of an LMDB file before LMDB opens it: LMDB trusts the file it maps, and crashes on a bad page.
 
-Every page that is in use is reached just once from the roots, none of them is free, keys stand between those that lead
-to them, and all counts fit. What the pages hold is for `contents` to judge. The format is that of LMDB 0.9.
+The check: each used page is reached exactly once from the roots, no used page is free, keys are in the range of their
+branch, and all counts match. `contents` checks what the pages hold. The check knows data format 1, that of LMDB 0.9;
+a file with another format is not checked.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 import struct
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from headrace.store.lmdb.errors import StoreDamagedError
 
+_log = logging.getLogger(__name__)
 _MAGIC, _FORMAT = 0xBEEFC0DE, 1
 _NO_PAGE = (1 << 64) - 1
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
@@ -27,7 +30,7 @@ _SMALLEST = 512
 
 
 @dataclass(frozen=True)
-class _Tree:
+class _TreeHeader:
     size: int
     flags: int
     depth: int
@@ -39,7 +42,7 @@ class _Tree:
 
 
 @dataclass
-class _Found:
+class _TreeCounts:
     branches: int = 0
     leaves: int = 0
     overflow: int = 0
@@ -47,36 +50,41 @@ class _Found:
 
 
 def check_pages(file: Path) -> None:
-    """StoreDamagedError unless the file is sound. Nobody may be writing it."""
+    """StoreDamagedError unless the file is intact. It must not be written meanwhile."""
     with file.open("rb") as opened:
         if file.stat().st_size < 2 * _SMALLEST:
-            raise StoreDamagedError("the file is cut off")
+            raise StoreDamagedError("the file is truncated")
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                _Walk(data).run()
+                version = _format(data)
+                # damage would change one of the two meta pages, not both in the same way
+                if version != _FORMAT and version == _format(data, mmap.PAGESIZE):
+                    _log.warning("%s is not checked: unknown LMDB data format %d", file, version)
+                    return
+                _PageCheck(data).run()
             except (struct.error, IndexError) as error:
                 raise StoreDamagedError(f"a page cannot be read: {error}") from error
 
 
-class _Walk:
+class _PageCheck:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        first = _trees(data, 0)
-        self._size = first[0].size
+        self._size = _trees(data, 0)[0].size
         if not _SMALLEST <= self._size <= 1 << 16 or self._size & (self._size - 1):
-            raise StoreDamagedError("the size of pages is none")
+            raise StoreDamagedError("the page size is not valid")
+        trees = {start: _trees(data, start) for start in (0, self._size)}
         transactions = [_newest(data, start)[1] for start in (0, self._size)]
         if abs(transactions[0] - transactions[1]) > 1:
-            raise StoreDamagedError("its two heads are not of transactions that follow each other")
-        # as LMDB does: the head of the newer transaction counts
+            raise StoreDamagedError("the two meta pages are not of consecutive transactions")
+        # as in LMDB, the meta page of the newer transaction is valid
         at = 0 if transactions[0] > transactions[1] else self._size
-        self._free, self._main = _trees(data, at)
+        self._free, self._main = trees[at]
         self._pages = _newest(data, at)[0] + 1
-        if self._pages * self._size > len(data):
-            raise StoreDamagedError("the file is cut off")
-        self._claimed = bytearray(self._pages)
+        # LMDB does not write pages that one transaction allocates and frees: free pages may lie beyond the end
+        self._claimed = bytearray(min(self._pages, len(data) // self._size))
         self._claimed[:2] = b"\x01\x01"
-        self._found = _Found()
+        self._free_beyond_end: set[int] = set()
+        self._counts = _TreeCounts()
 
     def run(self) -> None:
         free: list[bytes] = []
@@ -84,42 +92,43 @@ class _Walk:
         for record in free:
             numbers = struct.unpack(f"<{len(record) // 8}Q", record)
             if numbers[0] != len(numbers) - 1:
-                raise StoreDamagedError("the list of free pages does not fit its length")
+                raise StoreDamagedError("the list of free pages has the wrong length")
             for number in numbers[1:]:
-                self._claim(number)
+                self._claim_free(number)
         trees: list[bytes] = []
         self._tree(self._main, 0, trees, ordered=True)
         for record in trees:
-            self._tree(_Tree(*_DB.unpack(record)), 0, None, ordered=True)
+            self._tree(_TreeHeader(*_DB.unpack(record)), 0, None, ordered=True)
 
-    def _tree(self, tree: _Tree, flags: int, values: list[bytes] | None, *, ordered: bool) -> None:
-        """Walk a tree; the values of its leaves are added to a list if there is one."""
-        self._found = _Found()
+    def _tree(self, tree: _TreeHeader, flags: int, values: list[bytes] | None, *, ordered: bool) -> None:
+        """Check a tree; append the values of its leaves to `values` if given."""
+        self._counts = _TreeCounts()
         if tree.root != _NO_PAGE:
             self._page(tree.root, tree.depth, values, (b"", None) if ordered else None)
-        found = (self._found.branches, self._found.leaves, self._found.overflow, self._found.entries)
-        if tree.flags != flags or found != (tree.branches, tree.leaves, tree.overflow, tree.entries):
-            raise StoreDamagedError("a tree has not the pages and entries that it should have")
+        counts = (self._counts.branches, self._counts.leaves, self._counts.overflow, self._counts.entries)
+        if tree.flags != flags or counts != (tree.branches, tree.leaves, tree.overflow, tree.entries):
+            raise StoreDamagedError("a tree has the wrong number of pages or entries")
 
     def _page(self, number: int, depth: int, values: list[bytes] | None, within: _Within) -> None:
         self._claim(number)
         start = number * self._size
-        found, _, flags, lower, upper = _HEAD.unpack_from(self._data, start)
+        own_number, _, flags, lower, upper = _HEAD.unpack_from(self._data, start)
         count = (lower - _HEAD.size) // 2
         kind = _LEAF if depth == 1 else _BRANCH
-        if found != number or flags != kind or count < 1 or not _HEAD.size < lower <= upper <= self._size or depth < 1:
-            raise StoreDamagedError(f"page {number} is not what it should be")
+        sound = own_number == number and flags == kind and depth >= 1
+        if not sound or count < 1 or not _HEAD.size < lower <= upper <= self._size:
+            raise StoreDamagedError(f"page {number} has a wrong header")
         nodes = [start + at for at in struct.unpack_from(f"<{count}H", self._data, start + _HEAD.size)]
         if min(nodes) < start + upper:
-            raise StoreDamagedError(f"page {number} has a part outside")
+            raise StoreDamagedError(f"page {number} has a node outside its bounds")
         if kind == _LEAF:
             self._leaf(nodes, start + self._size, values, within)
         else:
             self._branch(nodes, start + self._size, depth, values, within)
 
     def _leaf(self, nodes: list[int], end: int, values: list[bytes] | None, within: _Within) -> None:
-        self._found.leaves += 1
-        self._found.entries += len(nodes)
+        self._counts.leaves += 1
+        self._counts.entries += len(nodes)
         for at in nodes:
             low, high, flags, key_length = _NODE.unpack_from(self._data, at)
             begin = at + _NODE.size + key_length
@@ -127,35 +136,35 @@ class _Walk:
             if flags & _BIG:
                 value = self._overflow(begin, end, length, values is not None)
             elif begin + length > end:
-                raise StoreDamagedError("a value does not end in its page")
+                raise StoreDamagedError("a value exceeds its page")
             else:
                 value = self._data[begin : begin + length] if values is not None else b""
-            self._count(flags, value, values)
+            self._add_value(flags, value, values)
         if within is not None:
             self._between(self._key(nodes[0], end), within)
             self._between(self._key(nodes[-1], end), within)
 
-    def _count(self, flags: int, value: bytes, values: list[bytes] | None) -> None:
+    def _add_value(self, flags: int, value: bytes, values: list[bytes] | None) -> None:
         if flags & ~(_BIG | _TREE) or (flags & _TREE and values is None):
-            raise StoreDamagedError("a value is of a kind that is not in use here")
+            raise StoreDamagedError("a value has an unexpected kind")
         if values is not None:
             values.append(value)
 
-    def _overflow(self, begin: int, end: int, length: int, wanted: bool) -> bytes:
+    def _overflow(self, begin: int, end: int, length: int, read: bool) -> bytes:
         if begin + _NUMBER.size > end:
-            raise StoreDamagedError("a value does not end in its page")
+            raise StoreDamagedError("a value exceeds its page")
         (number,) = _NUMBER.unpack_from(self._data, begin)
         count = -(-(length + _HEAD.size) // self._size)
         self._claim(number, count)
         start = number * self._size
-        found, _, flags, low, high = _HEAD.unpack_from(self._data, start)
-        if found != number or flags != _OVERFLOW or low | high << 16 != count:
-            raise StoreDamagedError(f"page {number} is not what it should be")
-        self._found.overflow += count
-        return self._data[start + _HEAD.size : start + _HEAD.size + length] if wanted else b""
+        own_number, _, flags, low, high = _HEAD.unpack_from(self._data, start)
+        if own_number != number or flags != _OVERFLOW or low | high << 16 != count:
+            raise StoreDamagedError(f"page {number} has a wrong header")
+        self._counts.overflow += count
+        return self._data[start + _HEAD.size : start + _HEAD.size + length] if read else b""
 
     def _branch(self, nodes: list[int], end: int, depth: int, values: list[bytes] | None, within: _Within) -> None:
-        self._found.branches += 1
+        self._counts.branches += 1
         children = []
         for at in nodes:
             low, high, flags, _ = _NODE.unpack_from(self._data, at)
@@ -164,7 +173,7 @@ class _Walk:
             for child in children:
                 self._page(child, depth - 1, values, None)
             return
-        # the first node's key is left empty: what is before the second belongs to it
+        # the first node has no key: everything before the second belongs to it
         keys: list[bytes | None] = [within[0], *(self._key(at, end) for at in nodes[1:]), within[1]]
         for key in keys[1:-1]:
             self._between(key or b"", within)
@@ -175,32 +184,47 @@ class _Walk:
         length = _NODE.unpack_from(self._data, at)[3]
         begin = at + _NODE.size
         if begin + length > end:
-            raise StoreDamagedError("a key does not end in its page")
+            raise StoreDamagedError("a key exceeds its page")
         return self._data[begin : begin + length]
 
     def _between(self, key: bytes, within: tuple[bytes, bytes | None]) -> None:
         if key < within[0] or (within[1] is not None and key >= within[1]):
-            raise StoreDamagedError("a key stands where it does not belong")
+            raise StoreDamagedError("a key is out of the range of its branch")
+
+    def _claim_free(self, number: int) -> None:
+        if not len(self._claimed) <= number < self._pages:
+            self._claim(number)
+        elif number in self._free_beyond_end:
+            raise StoreDamagedError(f"page {number} is used twice or does not exist")
+        else:
+            self._free_beyond_end.add(number)
 
     def _claim(self, number: int, count: int = 1) -> None:
-        if number + count > self._pages or any(self._claimed[number : number + count]):
-            raise StoreDamagedError(f"page {number} is used twice, or is none")
+        if number + count > len(self._claimed) or any(self._claimed[number : number + count]):
+            raise StoreDamagedError(f"page {number} is used twice or does not exist")
         self._claimed[number : number + count] = b"\x01" * count
 
 
 _Within = tuple[bytes, bytes | None] | None
-"""The least key that a page may have, and the least that it may not; None where keys are numbers of LMDB's own."""
+"""The least key of a page, and the least key beyond it; None where keys are LMDB's page numbers."""
 
 
-def _trees(data: mmap.mmap, start: int) -> tuple[_Tree, _Tree]:
+def _format(data: mmap.mmap, start: int = 0) -> int:
+    """The data format in a meta page."""
     magic, version, _, _ = _META.unpack_from(data, start + _HEAD.size)
-    if magic != _MAGIC or version != _FORMAT:
-        raise StoreDamagedError("this is no file of LMDB")
+    if magic != _MAGIC:
+        raise StoreDamagedError("the file is not an LMDB file")
+    return int(version)
+
+
+def _trees(data: mmap.mmap, start: int) -> tuple[_TreeHeader, _TreeHeader]:
+    if _format(data, start) != _FORMAT:
+        raise StoreDamagedError("the two meta pages have different formats")
     at = start + _HEAD.size + _META.size
-    return _Tree(*_DB.unpack_from(data, at)), _Tree(*_DB.unpack_from(data, at + _DB.size))
+    return _TreeHeader(*_DB.unpack_from(data, at)), _TreeHeader(*_DB.unpack_from(data, at + _DB.size))
 
 
 def _newest(data: mmap.mmap, start: int) -> tuple[int, int]:
-    """The last page in use, and the transaction, that a head of the file tells of."""
+    """The last used page and the transaction of a meta page."""
     last, transaction = _LAST.unpack_from(data, start + _HEAD.size + _META.size + 2 * _DB.size)
     return last, transaction

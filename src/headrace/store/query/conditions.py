@@ -1,7 +1,7 @@
-"""Conditions on a row, with the logic of SQL: true, false or unknown, and only rows for which it is true are met.
+"""Conditions on a row, with the three-valued logic of SQL: a row matches only if the condition is true.
 
-Conditions are made by `filters.parse_filter` and are always in a form without a `not` before them, except before those
-about words and members. Values in them are comparable ones of the column's type (see `values`).
+`filters.parse_filter` builds conditions. They are normalized: `Not` appears only around conditions on words and
+members. Their values are comparable values of the column's type (see `values`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.store.rows.tokens import tokens
 from headrace.store.rows.values import Kind, Lists
 
 Row = dict[str, Any]
-"""A row as its JSON is decoded."""
+"""A row decoded from its JSON."""
 Comparison = Literal["=", "!=", "<", "<=", ">", ">="]
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -32,14 +32,14 @@ _OPPOSITE: dict[Comparison, Comparison] = {"=": "!=", "!=": "=", "<": ">=", ">="
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or a value within one: a field of a struct or the value under a key of a map."""
+    """A column, or a value within a column: a field of a struct or the value under a key of a map."""
 
     path: tuple[str, ...]
     kind: Kind
 
     @property
     def column(self) -> str | None:
-        """The column, if it is one."""
+        """The column, unless the field is within a column."""
         return self.path[0] if len(self.path) == 1 else None
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Field:
 
     @cached_property
     def of(self) -> Callable[[Row], Any]:
-        """Gives the comparable value in a row, None for null."""
+        """Reads the comparable value from a row; None for null."""
         name, *inner = self.path
         read = None if self.kind.as_written else self.kind.read
         if inner:
@@ -57,7 +57,7 @@ class Field:
         return lambda row: None if (value := row.get(name)) is None else read(value)
 
     def key(self, row: Row) -> bytes:
-        """The bytes by which rows are sorted by this field."""
+        """The sort key of the row by this field."""
         value = self.of(row)
         return self.kind.codec.encode(None) if value is None else self.kind.key(value)
 
@@ -71,23 +71,23 @@ def _within(value: Any, path: list[str], read: Callable[[Any], Any] | None) -> A
 
 
 class RowFilter:
-    """A condition that rows are chosen by.
+    """A condition that selects rows.
 
-    Not an abstract class to Python: asking what kind a condition is would cost a planner more than planning.
+    Not an ABC: `isinstance` on an ABC would cost the planner more than planning.
     """
 
     def matches(self, row: Row) -> bool:
-        """Whether a row, decoded from its JSON, is chosen."""
+        """Whether the condition selects a row that was decoded from its JSON."""
         return self._test(row) is True
 
     def _test(self, row: Row) -> bool | None:
-        """True, false, or None for unknown."""
+        """True, False, or None for unknown."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Compare(RowFilter):
-    """A field compared with a value; unknown of a null."""
+    """A field compared with a value; unknown for a null."""
 
     field: Field
     how: Comparison
@@ -98,8 +98,8 @@ class Compare(RowFilter):
         return _COMPARE[self.how]
 
     def _test(self, row: Row) -> bool | None:
-        found = self.field.of(row)
-        return None if found is None else self._compare(found, self.value)
+        value = self.field.of(row)
+        return None if value is None else self._compare(value, self.value)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class IsNull(RowFilter):
 
 @dataclass(frozen=True)
 class ConstantFilter(RowFilter):
-    """The same for all values, since what a caller compares with is beyond those of the type; unknown of a null."""
+    """The same result for all values, because the operand is outside the type's range; unknown for a null."""
 
     field: Field
     result: bool
@@ -134,7 +134,7 @@ class Unknown(RowFilter):
 
 @dataclass(frozen=True)
 class Among(RowFilter):
-    """Whether a field is one of some values, of which null may be one."""
+    """Whether a field has one of some values, which may include null."""
 
     field: Field
     values: frozenset[Any]
@@ -142,96 +142,96 @@ class Among(RowFilter):
     among: bool = True
 
     def _test(self, row: Row) -> bool | None:
-        found = self.field.of(row)
-        if found is None:
+        value = self.field.of(row)
+        if value is None:
             return self.among if self.null else None
-        return (found in self.values) is self.among
+        return (value in self.values) is self.among
 
 
 @dataclass(frozen=True)
 class WordsFilter(RowFilter):
-    """Whether a text has any or every one of some words."""
+    """Whether a text contains any or all of some words."""
 
     field: Field
     words: frozenset[str]
     every: bool
 
     def _test(self, row: Row) -> bool | None:
-        found = self.field.of(row)
-        if found is None:
+        text = self.field.of(row)
+        if text is None:
             return None
-        there = tokens(found)
-        return self.words <= there if self.every else not self.words.isdisjoint(there)
+        text_words = tokens(text)
+        return self.words <= text_words if self.every else not self.words.isdisjoint(text_words)
 
 
 @dataclass(frozen=True)
 class Members(RowFilter):
-    """Whether a list has any or every one of some values."""
+    """Whether a list contains any or all of some values."""
 
     field: Field
     values: frozenset[Any]
     every: bool
 
     def _test(self, row: Row) -> bool | None:
-        found = self._stored(row)
-        if found is None:
+        stored = self._stored(row)
+        if stored is None:
             return None
-        return self.values <= found if self.every else not self.values.isdisjoint(found)
+        return self.values <= stored if self.every else not self.values.isdisjoint(stored)
 
     def _stored(self, row: Row) -> set[Any] | None:
         kind = self.field.kind
         assert isinstance(kind, Lists)
         stored = _within(row.get(self.field.path[0]), list(self.field.path[1:]), None)
-        return None if stored is None else {kind.item.read(one) for one in stored if one is not None}
+        return None if stored is None else {kind.item.read(item) for item in stored if item is not None}
 
 
 @dataclass(frozen=True)
 class Not(RowFilter):
-    """The opposite of a condition that has no opposite of its own."""
+    """The negation of a condition that has no direct opposite."""
 
     part: RowFilter
 
     def _test(self, row: Row) -> bool | None:
-        found = self.part._test(row)
-        return None if found is None else not found
+        result = self.part._test(row)
+        return None if result is None else not result
 
 
 @dataclass(frozen=True)
 class And(RowFilter):
-    """All of some conditions; of none: every row."""
+    """All of some conditions; without parts: every row."""
 
     parts: tuple[RowFilter, ...]
 
     def _test(self, row: Row) -> bool | None:
         result: bool | None = True
         for part in self.parts:
-            found = part._test(row)
-            if found is False:
+            part_result = part._test(row)
+            if part_result is False:
                 return False
-            if found is None:
+            if part_result is None:
                 result = None
         return result
 
 
 @dataclass(frozen=True)
 class Or(RowFilter):
-    """Any of some conditions; of none: no row."""
+    """Any of some conditions; without parts: no row."""
 
     parts: tuple[RowFilter, ...]
 
     def _test(self, row: Row) -> bool | None:
         result: bool | None = False
         for part in self.parts:
-            found = part._test(row)
-            if found is True:
+            part_result = part._test(row)
+            if part_result is True:
                 return True
-            if found is None:
+            if part_result is None:
                 result = None
         return result
 
 
 def negated(condition: RowFilter) -> RowFilter:
-    """True where a condition is false, and unknown where that is."""
+    """True where the condition is false, unknown where it is unknown."""
     match condition:
         case Compare(field, how, value):
             return Compare(field, _OPPOSITE[how], value)
@@ -253,7 +253,7 @@ def negated(condition: RowFilter) -> RowFilter:
 
 
 def every(parts: list[RowFilter]) -> RowFilter:
-    """All of them, as flat as can be: a planner looks at the parts of the outermost."""
+    """The conjunction, flattened: the planner looks only at the parts of the outermost one."""
     flat: list[RowFilter] = []
     for part in parts:
         flat += part.parts if isinstance(part, And) else [part]

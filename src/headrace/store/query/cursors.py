@@ -1,4 +1,4 @@
-"""Where a page ended, as a text that a caller hands back to get the next one."""
+"""Cursors: the end of a page, as a text that the caller passes to get the next page."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _decode = msgspec.msgpack.Decoder(tuple[bytes, str, bytes, bytes]).decode
 
 @dataclass(frozen=True)
 class Cursor:
-    """The place of the last row of a page: after it comes what is greater, whether or not the row is still there."""
+    """The position of the last row of a page. The next page begins after it, even if the row no longer exists."""
 
     order: str
-    """Which order the place is in: that of an index, of the row keys, or sorted."""
+    """The order of the page: that of an index, of the row keys, or sorted."""
     values: bytes
-    """What the row is sorted by, as the store's keys have it."""
+    """The sort values of the row, encoded as keys."""
     key: bytes
-    """The row's key, that tells rows with equal values apart."""
+    """The row's key, which orders rows with equal values."""
 
     def to_text(self, query: bytes, seal: bytes | None) -> str:
-        """For the caller. `query` is the fingerprint of what was asked; with a seal nobody can read what is in it."""
+        """The text for the caller. `query` is the fingerprint of the query; a seal encrypts the text."""
         packed = _encode((query, self.order, self.values, self.key))
         if seal is not None:
             nonce = os.urandom(_NONCE)
@@ -40,29 +40,28 @@ class Cursor:
 
     @staticmethod
     def from_text(text: str, query: bytes, seal: bytes | None) -> Cursor:
-        """The inverse; a RequestError says that it is no cursor, or one of another query."""
+        """Read a cursor; RequestError when the text is not a cursor or belongs to another query."""
         try:
             packed = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
             if seal is not None:
                 packed = _cipher(seal).decrypt(packed[:_NONCE], packed[_NONCE:], None)
-            asked, order, values, key = _decode(packed)
+            fingerprint, order, values, key = _decode(packed)
         except (ValueError, binascii.Error, InvalidTag, msgspec.DecodeError):
-            hint = "hand back what the page before gave, unchanged; leave it out for the first page"
+            hint = "pass the text of the previous page unchanged; omit $after for the first page"
             raise RequestError("bad-cursor", "$after is not a cursor", hint=hint) from None
-        if asked != query:
+        if fingerprint != query:
             raise other_query()
         return Cursor(order, values, key)
 
 
 def _cipher(seal: bytes) -> AESGCM:
-    # a secret may have any length, a key may not
+    # a secret can have any length, an AES key cannot
     return AESGCM(hashlib.blake2b(seal, digest_size=32).digest())
 
 
 def other_query() -> RequestError:
-    """The cursor is one, but the question has changed."""
     return RequestError(
         "bad-cursor",
         "$after belongs to another query",
-        hint="keep $filter and $order_by as they were, or begin again without $after: the endpoint may have changed",
+        hint="keep $filter and $order_by unchanged, or restart without $after: the endpoint may have changed",
     )

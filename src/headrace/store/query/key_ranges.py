@@ -1,4 +1,4 @@
-"""Ranges of keys: where in an index, or among the rows themselves, what meets a condition must stand."""
+"""Key ranges: where the entries that match a condition are, in an index or among the rows."""
 
 from __future__ import annotations
 
@@ -19,70 +19,69 @@ from headrace.store.rows.layout import (
 )
 from headrace.store.rows.values import kind_of
 
-_ROW_KEPT, _VALUE_KEPT = ROW_KEY - 32, VALUE_KEY - 16
+_ROW_VALUE_BYTES, _ENTRY_VALUE_BYTES = ROW_KEY - 32, VALUE_KEY - 16
 _FIXED_WIDTH = 17
-"""Bytes of the longest encoding of a value that has not a length of its own: a decimal."""
+"""Bytes of the longest encoding of fixed length: a decimal."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys from `low` on, up to `high`, which is not in it; None: up to the end."""
+    """Keys from `low` up to, but excluding, `high`; None: up to the end."""
 
     low: bytes
     high: bytes | None
 
     @staticmethod
     def of(prefix: bytes) -> KeyRange:
-        """All keys that begin so."""
+        """All keys with this prefix."""
         return KeyRange(prefix, after(prefix))
 
     @property
     def empty(self) -> bool:
-        """Whether no key can be in it."""
         return self.high is not None and self.low >= self.high
 
 
 def after(prefix: bytes) -> bytes | None:
-    """The least key that is greater than all that begin so; None: there is none."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+    """The least key above all keys with this prefix; None: no such key exists."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 
 
 @dataclass(frozen=True)
 class Index:
-    """Something sorted by columns: an index, or the rows by their key (number None)."""
+    """Entries sorted by columns: an index, or the rows by their key (number None)."""
 
     number: int | None
     database: bytes
     columns: tuple[str, ...]
     fields: tuple[Field, ...]
     longest: int
-    kept: int
-    """Keys of `longest` bytes are shortened: only so many are of the values, the others are a hash."""
+    value_bytes: int
+    """Keys of `longest` bytes are shortened: so many bytes encode values, the others are a hash."""
     shortened: Callable[[bytes], bytes]
     can_be_shortened: bool
     then_key: tuple[str, ...]
-    """Columns that entries with equal values are sorted by."""
+    """Columns by which entries with equal values are sorted."""
 
     def point(self, values: bytes, columns: int) -> tuple[KeyRange, bool]:
-        """Where entries with these values in their first columns stand, and whether others may stand there too."""
+        """The range of entries with these values in their first columns, and whether it may include others."""
         if columns == len(self.fields):
-            found = self.shortened(values)
+            value_key = self.shortened(values)
             if self.number is None:
-                return KeyRange(found, found + b"\x00"), False
-            return KeyRange.of(found), False
-        return KeyRange.of(values[: self.kept]), len(values) > self.kept
+                return KeyRange(value_key, value_key + b"\x00"), False
+            return KeyRange.of(value_key), False
+        return KeyRange.of(values[: self.value_bytes]), len(values) > self.value_bytes
 
     def least(self, bound: bytes, inclusive: bool) -> tuple[bytes, bool]:
-        """From where on entries are that are not below (or are above) a bound, and whether others may be there."""
-        if len(bound) > self.kept:
-            return bound[: self.kept], True
+        """The start of the entries at or above (or above) a bound, and whether others may follow it."""
+        if len(bound) > self.value_bytes:
+            return bound[: self.value_bytes], True
         return bound if inclusive else after(bound) or bound, False
 
     def most(self, bound: bytes, inclusive: bool) -> tuple[bytes | None, bool]:
-        """Where entries end that are not above (or are below) a bound, and whether others may be before it."""
-        if len(bound) > self.kept:
-            return after(bound[: self.kept]), True
+        """The end of the entries at or below (or below) a bound, and whether others may precede it."""
+        if len(bound) > self.value_bytes:
+            return after(bound[: self.value_bytes]), True
         return after(bound) if inclusive else bound, False
 
 
@@ -96,7 +95,7 @@ def _index(number: int | None, columns: tuple[str, ...], key: tuple[str, ...], s
         columns=columns,
         fields=fields,
         longest=longest,
-        kept=_ROW_KEPT if primary else _VALUE_KEPT,
+        value_bytes=_ROW_VALUE_BYTES if primary else _ENTRY_VALUE_BYTES,
         shortened=shortened_row_key if primary else shortened_value_key,
         can_be_shortened=not _fits(columns, schema, longest),
         then_key=key if not primary and _fits(key, schema, ROW_KEY) else (),
@@ -104,7 +103,7 @@ def _index(number: int | None, columns: tuple[str, ...], key: tuple[str, ...], s
 
 
 def _fits(columns: tuple[str, ...], schema: pa.Schema, longest: int) -> bool:
-    """Whether keys of these columns are always whole."""
+    """Whether keys of these columns are never shortened."""
     fixed = all(_is_fixed(schema.field(name).type) for name in columns)
     return fixed and len(columns) * _FIXED_WIDTH < longest
 
@@ -116,6 +115,6 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def indexes(endpoint: Endpoint) -> list[Index]:
-    """All that an endpoint's rows can be found by, the rows themselves first."""
+    """All indexes of an endpoint; the first one is the rows by their key."""
     own = [_index(number, columns, endpoint.key, endpoint.columns) for number, columns in enumerate(endpoint.indexes)]
     return [_index(None, endpoint.key, endpoint.key, endpoint.columns), *own]

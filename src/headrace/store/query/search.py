@@ -1,6 +1,6 @@
-"""Queries on one moment of a store: plans carried out.
+"""Executes query plans in a read transaction.
 
-An answer is always that of looking at every row; what an index cannot tell is checked on the row itself.
+The result always equals that of a full scan; what an index cannot decide is checked on the row itself.
 """
 
 from __future__ import annotations
@@ -9,61 +9,59 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from headrace.core.errors import RequestError
-from headrace.store.lmdb.environment import damage_told
+from headrace.store.lmdb.environment import translate_damage
 from headrace.store.query.conditions import Row as Decoded
 from headrace.store.query.cursors import Cursor, other_query
 from headrace.store.query.index_scan import Budget, Hit, TooManyError, decoded, hits, items, place
 from headrace.store.query.planner import QueryPlan, advice, plan
 from headrace.store.query.query import ResultPage, SortOrder, StoreQuery
-
-if TYPE_CHECKING:
-    from headrace.store.endpoint.reader import ReadTransaction
+from headrace.store.query.transaction import QueryTransaction
+from headrace.store.rows.served_row import served_rows
 
 _AHEAD = 1_000
-"""Rows that are looked at to learn whether a full page is the last one."""
+"""Rows that are read to find out whether a full page is the last one."""
 _ENTRIES_PER_ROW = 10
-"""Entries of an index that may be counted where one row may be looked at."""
-_TURNED_OVER = bytes(range(255, -1, -1))
+"""Index entries that may be counted for each row that may be read."""
+_INVERTED = bytes(range(255, -1, -1))
 
 
-def find(view: ReadTransaction, query: StoreQuery, bound: int) -> ResultPage:
-    """The rows of a page. `bound` is how many rows may be looked at that are not part of the answer."""
-    chosen = _planned(view, query)
-    with damage_told():
+def find(transaction: QueryTransaction, query: StoreQuery, bound: int) -> ResultPage:
+    """The rows of a page. `bound` limits the rows that may be read without being part of the result."""
+    chosen = _planned(transaction, query)
+    with translate_damage():
         try:
-            return _page(view, chosen, query, Budget(bound))
+            return _page(transaction, chosen, query, Budget(bound))
         except TooManyError:
-            raise _too_large(view, query, bound) from None
+            raise _too_large(transaction, query, bound) from None
 
 
-def count(view: ReadTransaction, query: StoreQuery, bound: int) -> int:
-    """How many rows the query gives, were there no limit to the size of a page."""
+def count(transaction: QueryTransaction, query: StoreQuery, bound: int) -> int:
+    """The number of rows of the query, without a limit on the page size."""
     if query.after is None:
         if query.filter is None:
-            return _part(view.rows, query)
-        # no order is worth sorting for
+            return _part(transaction.rows, query)
+        # a count needs no order
         query = replace(query, order=())
-    chosen = _planned(view, query)
-    with damage_told():
+    chosen = _planned(transaction, query)
+    with translate_damage():
         try:
-            return _part(_counted(view, chosen, query, bound), query)
+            return _part(_counted(transaction, chosen, query, bound), query)
         except TooManyError:
-            raise _too_large(view, query, bound) from None
+            raise _too_large(transaction, query, bound) from None
 
 
-def _planned(view: ReadTransaction, query: StoreQuery) -> QueryPlan:
-    chosen = plan(query, view.endpoint, view.reader.indexes)
+def _planned(transaction: QueryTransaction, query: StoreQuery) -> QueryPlan:
+    chosen = plan(query, transaction.endpoint, transaction.indexes)
     if query.after is not None and chosen.source is not None and query.after.order != chosen.order:
         raise other_query()
     return chosen
 
 
-def _too_large(view: ReadTransaction, query: StoreQuery, bound: int) -> RequestError:
-    message = f"more than {bound:,} rows of '{view.endpoint.name}' would have to be looked at"
-    return RequestError("scan-too-large", message, status=422, hint=advice(query, view.endpoint))
+def _too_large(transaction: QueryTransaction, query: StoreQuery, bound: int) -> RequestError:
+    message = f"the query would read more than {bound:,} rows of '{transaction.endpoint.name}'"
+    return RequestError("scan-too-large", message, status=422, hint=advice(query, transaction.endpoint))
 
 
 def _part(rows: int, query: StoreQuery) -> int:
@@ -71,78 +69,80 @@ def _part(rows: int, query: StoreQuery) -> int:
     return rest if query.limit is None else min(rest, query.limit)
 
 
-def _counted(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, bound: int) -> int:
+def _counted(transaction: QueryTransaction, chosen: QueryPlan, query: StoreQuery, bound: int) -> int:
     most = None if query.limit is None else query.skip + query.limit
     if chosen.sort:
-        return len(_sorted(view, chosen, query, Budget(bound), most))
+        return len(_sorted(transaction, chosen, query, Budget(bound), most))
     budget = Budget(bound if chosen.rest is not None else bound * _ENTRIES_PER_ROW)
-    found = 0
-    for _ in islice(_checked(view, chosen, query.after, budget), most):
+    rows = 0
+    for _ in islice(_checked(transaction, chosen, query.after, budget), most):
         budget.spend()
-        found += 1
-    return found
+        rows += 1
+    return rows
 
 
-def _page(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget) -> ResultPage:
+def _page(transaction: QueryTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget) -> ResultPage:
     if query.limit == 0:
         return ResultPage([], None)
     if chosen.sort:
         most = None if query.limit is None else query.skip + query.limit + 1
-        found = iter(_sorted(view, chosen, query, budget, most)[query.skip :])
+        hits_left = iter(_sorted(transaction, chosen, query, budget, most)[query.skip :])
     else:
-        found = _checked(view, chosen, query.after, budget)
-        for _ in islice(found, query.skip):
+        hits_left = _checked(transaction, chosen, query.after, budget)
+        for _ in islice(hits_left, query.skip):
             budget.spend()
-    page = list(islice(found, query.limit))
-    rows = view.unpacked(items(view, page))
-    if len(rows) != query.limit or not _goes_on(found, budget):
+    page = list(islice(hits_left, query.limit))
+    rows = served_rows(items(transaction, page))
+    if len(rows) != query.limit or not _has_more(hits_left, budget):
         return ResultPage(rows, None)
     end = Cursor(chosen.order, page[-1].values, page[-1].key)
     return ResultPage(rows, end.to_text(query.fingerprint, query.seal))
 
 
-def _goes_on(found: Iterator[Hit], budget: Budget) -> bool:
-    """Whether there is one more row; when that takes long to tell, there may be."""
+def _has_more(hits: Iterator[Hit], budget: Budget) -> bool:
+    """Whether another row follows; also true when finding out would read too many rows."""
     budget.left = min(budget.left, _AHEAD)
     try:
-        return next(found, None) is not None
+        return next(hits, None) is not None
     except TooManyError:
         return True
 
 
-def _checked(view: ReadTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
-    """What meets the filter after a place, in the order of the plan."""
-    found = hits(view, chosen, begin, budget)
-    return _matching(view, chosen, found, budget) if chosen.checks else found
+def _checked(transaction: QueryTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+    """Rows after a position that match the filter, in the order of the plan."""
+    candidates = hits(transaction, chosen, begin, budget)
+    return _matching(transaction, chosen, candidates, budget) if chosen.checks else candidates
 
 
-def _matching(view: ReadTransaction, chosen: QueryPlan, found: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
-    for hit in found:
+def _matching(transaction: QueryTransaction, chosen: QueryPlan, hits: Iterator[Hit], budget: Budget) -> Iterator[Hit]:
+    for hit in hits:
         condition = chosen.whole if hit.shortened else chosen.rest
-        if condition is None or condition.matches(decoded(view, hit)):
+        if condition is None or condition.matches(decoded(transaction, hit)):
             yield hit
         else:
             budget.spend()
 
 
-def _sorted(view: ReadTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget, most: int | None) -> list[Hit]:
-    """The first of what meets the filter, sorted."""
-    if chosen.whole is None and view.rows > budget.left:
+def _sorted(
+    transaction: QueryTransaction, chosen: QueryPlan, query: StoreQuery, budget: Budget, most: int | None
+) -> list[Hit]:
+    """The first matching rows, sorted."""
+    if chosen.whole is None and transaction.rows > budget.left:
         raise TooManyError
-    found = _sortable(view, chosen, query.after, budget)
-    return sorted(found, key=place) if most is None else heapq.nsmallest(most, found, key=place)
+    matching = _sortable(transaction, chosen, query.after, budget)
+    return sorted(matching, key=place) if most is None else heapq.nsmallest(most, matching, key=place)
 
 
-def _sortable(view: ReadTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
-    for hit in _checked(view, chosen, None, budget):
+def _sortable(transaction: QueryTransaction, chosen: QueryPlan, begin: Cursor | None, budget: Budget) -> Iterator[Hit]:
+    for hit in _checked(transaction, chosen, None, budget):
         budget.spend()
-        values = _sort_key(chosen.sort, decoded(view, hit))
+        values = _sort_key(chosen.sort, decoded(transaction, hit))
         if begin is None or (values, hit.key) > (begin.values, begin.key):
-            # without the row, which is read again if it is wanted: thousands of others need not be kept
+            # without the row, which is read again if needed: thousands of others need not be held
             yield Hit(values, hit.key)
 
 
 def _sort_key(sort: tuple[SortOrder, ...], row: Decoded) -> bytes:
-    """Bytes that sort as is wanted. No key is the beginning of another, so turned over they sort the other way."""
+    """Bytes that sort in the requested order. No key is a prefix of another, so inverted bytes sort in reverse."""
     keys = ((term.field.key(row), term.descending) for term in sort)
-    return b"".join(key.translate(_TURNED_OVER) if descending else key for key, descending in keys)
+    return b"".join(key.translate(_INVERTED) if descending else key for key, descending in keys)

@@ -1,7 +1,7 @@
-"""Values as bytes that sort as the values do: what rows and indexes are addressed by.
+"""Values as bytes that sort as the values do: the keys of rows and index entries.
 
-One codec per type. Encodings are self-delimiting, so those of several columns are put one after the other and still
-sort column by column. A null sorts before all values, a NaN after all numbers, text by code point, as in Spark.
+One codec per type. Encodings are self-delimiting, so the encodings of several columns can be joined and still sort
+column by column. A null sorts before all values, a NaN after all numbers, text by code point, as in Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NULL, _VALUE = b"\x00", b"\x01"
 _SIGN_64 = 1 << 63
 _SIGN_128 = 1 << 127
 _ALL_64 = (1 << 64) - 1
-# ends a text; a zero byte within it is followed by 0xFF instead, which is greater, as the longer text must be
+# ends a text; a zero byte within the text is followed by 0xFF instead, so the longer text sorts later
 _END, _ZERO = b"\x00\x01", b"\x00\xff"
 _MORE, _NO_MORE = b"\x02", b"\x00"
 _EPOCH_DAY = date(1970, 1, 1)
@@ -34,15 +34,13 @@ class KeyCodec(ABC):
     """Encodes values of one type, nulls included."""
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value."""
         return _NULL if value is None else _VALUE + self._encode(value)
 
     def decode(self, data: bytes, at: int = 0) -> tuple[Any, int]:
-        """The value that begins there, and where the next one does."""
+        """The value that begins at `at`, and where the next value begins."""
         return (None, at + 1) if data[at] == 0 else self._decode(data, at + 1)
 
     def column(self, values: pa.Array) -> list[bytes]:
-        """The bytes of each value of a column."""
         return [self.encode(value) for value in values.to_pylist()]
 
     @abstractmethod
@@ -61,7 +59,7 @@ class _BooleanKeys(KeyCodec):
 
 
 class _IntegerKeys(KeyCodec):
-    """Eight bytes, the sign turned over so that negative numbers come first."""
+    """Eight bytes with the sign bit inverted, so that negative numbers sort first."""
 
     def _encode(self, value: int) -> bytes:
         return (value + _SIGN_64).to_bytes(8, "big")
@@ -104,10 +102,10 @@ class _InstantKeys(_IntegerKeys):
 
 
 class _FloatKeys(KeyCodec):
-    """As the processor orders them: negative ones with all bits turned over, the others with the sign."""
+    """In the order of IEEE 754: negative numbers with all bits inverted, others with the sign bit inverted."""
 
     def _encode(self, value: float) -> bytes:
-        # one zero and one NaN, so that equal numbers have equal keys
+        # one form of zero and of NaN, so that equal numbers have equal keys
         (bits,) = struct.unpack(">Q", struct.pack(">d", math.nan if math.isnan(value) else value + 0.0))
         return int(bits ^ (_ALL_64 if bits & _SIGN_64 else _SIGN_64)).to_bytes(8, "big")
 
@@ -127,7 +125,7 @@ class _FloatKeys(KeyCodec):
 
 
 class _DecimalKeys(KeyCodec):
-    """The digits as a whole number of 16 bytes: the scale is the column's, the same for all values."""
+    """The digits as a whole number of 16 bytes: all values of a column have the same scale."""
 
     def __init__(self, scale: int) -> None:
         self._scale = scale
@@ -160,8 +158,8 @@ class _TextKeys(_ByteKeys):
         return super()._encode(value.encode())
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
-        found, end = super()._decode(data, at)
-        return found.decode(), end
+        encoded, end = super()._decode(data, at)
+        return encoded.decode(), end
 
 
 class _Lists(KeyCodec):
@@ -169,14 +167,14 @@ class _Lists(KeyCodec):
         self._item = item
 
     def _encode(self, value: Sequence[Any]) -> bytes:
-        return b"".join(_MORE + self._item.encode(one) for one in value) + _NO_MORE
+        return b"".join(_MORE + self._item.encode(item) for item in value) + _NO_MORE
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
-        found = []
+        items = []
         while data[at : at + 1] == _MORE:
-            one, at = self._item.decode(data, at + 1)
-            found.append(one)
-        return found, at + 1
+            item, at = self._item.decode(data, at + 1)
+            items.append(item)
+        return items, at + 1
 
 
 class _StructKeys(KeyCodec):
@@ -187,14 +185,14 @@ class _StructKeys(KeyCodec):
         return b"".join(codec.encode(value.get(name)) for name, codec in self._fields.items())
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
-        found = {}
+        fields = {}
         for name, codec in self._fields.items():
-            found[name], at = codec.decode(data, at)
-        return found, at
+            fields[name], at = codec.decode(data, at)
+        return fields, at
 
 
 class _MapKeys(KeyCodec):
-    """Pairs in the order of their keys: equal maps have equal bytes, however they were written."""
+    """Pairs in the order of their keys: equal maps have equal bytes, in whatever order they were written."""
 
     def __init__(self, key: KeyCodec, item: KeyCodec) -> None:
         self._key, self._item = key, item
@@ -205,23 +203,23 @@ class _MapKeys(KeyCodec):
         return b"".join(_MORE + pair for pair in encoded) + _NO_MORE
 
     def _decode(self, data: bytes, at: int) -> tuple[Any, int]:
-        found = {}
+        items = {}
         while data[at : at + 1] == _MORE:
             key, at = self._key.decode(data, at + 1)
-            found[key], at = self._item.decode(data, at)
-        return found, at + 1
+            items[key], at = self._item.decode(data, at)
+        return items, at + 1
 
 
 def _eight_bytes(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> list[bytes]:
-    """The keys of values that are no nulls, from the number that each is encoded as."""
+    """The keys of values without nulls, from the number that encodes each value."""
     keys = np.empty(len(numbers), [("value", "u1"), ("bytes", ">u8")])
     keys["value"], keys["bytes"] = 1, numbers
-    found: list[bytes] = keys.view("V9").tolist()
-    return found
+    encoded: list[bytes] = keys.view("V9").tolist()
+    return encoded
 
 
 def codec(kind: pa.DataType) -> KeyCodec:
-    """The codec of a type; a TypeError says that there is none."""
+    """The codec of a type; TypeError when the type has none."""
     types = pa.types
     if types.is_boolean(kind):
         return _BooleanKeys()

@@ -1,4 +1,4 @@
-"""Where things stand in a store: the names of its databases, and the keys in them. Reader and writer share it."""
+"""The layout of a store: the names of its databases and the format of their keys. Reader and writer share it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headrace.store.rows.tokens import tokens
 
 ROWS, TEXT, EVENTS, META, REFUSED = b"rows", b"text", b"events", b"meta", b"refused"
 FILE = "data.mdb"
-"""What LMDB calls its file."""
+"""The name of LMDB's data file."""
 ENDPOINT, STATE = b"endpoint", b"state"
 ROW_KEY, VALUE_KEY = 200, 280
-"""How long keys are at most. One that is longer ends in a hash, and has just this length, as no whole one has."""
+"""The maximum length of keys. A longer key ends in a hash and has exactly this length, which no complete key has."""
 _ROW_HASH, _VALUE_HASH = 32, 16
 NUMBER = struct.Struct(">Q")
 _HEAD = struct.Struct(">QI")
@@ -34,12 +34,11 @@ _AT_ONCE = 10_000
 
 
 def index_name(number: int) -> bytes:
-    """The database of an endpoint's index."""
     return b"ix%d" % number
 
 
 def databases(endpoint: Endpoint) -> list[bytes]:
-    """All that a store of it has."""
+    """The names of all databases of a store of this endpoint."""
     return [ROWS, TEXT, EVENTS, META, REFUSED, *(index_name(number) for number in range(len(endpoint.indexes)))]
 
 
@@ -51,40 +50,39 @@ def shortened_row_key(whole: bytes) -> bytes:
 
 
 def shortened_value_key(whole: bytes) -> bytes:
-    """The first part of an index's entry from the encoded values of its columns."""
+    """The first part of an index entry, from the encoded values of its columns."""
     if len(whole) < VALUE_KEY:
         return whole
     return whole[: VALUE_KEY - _VALUE_HASH] + hashlib.blake2b(whole, digest_size=_VALUE_HASH).digest()
 
 
 def is_shortened(value_key: bytes) -> bool:
-    """Whether an entry's values are only known up to a prefix: rows must be looked at to compare or sort by them."""
+    """Whether an entry holds only a prefix of its values: comparing or sorting by them needs the rows."""
     return len(value_key) == VALUE_KEY
 
 
 def words(text: str) -> set[bytes]:
-    """The words that a text is found by."""
+    """The words a text is indexed by."""
     return {word.encode() for word in tokens(text)}
 
 
 def token_prefix(word: bytes, column: int) -> bytes:
-    """What the entries of a word of a text column (its number among the endpoint's) begin with; the row's key
-    follows."""
+    """The prefix of the entries of a word; `column` is the number of the text column. The row's key follows."""
     return word + b"\x00" + bytes((column,))
 
 
 LENGTHS = [bytes((length,)) for length in range(256)]
-"""What is stored with an entry: how long the key of its row is."""
+"""The value of an entry: the length of the row key at its end."""
 
 
 class KeyMaker:
-    """The keys of rows and of entries of an endpoint."""
+    """Builds the keys of rows and index entries of an endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         columns = endpoint.columns
         self._key = [codec(columns.field(name).type) for name in endpoint.key]
         self._key_names = endpoint.key
-        self._indexes = [[(name, codec(columns.field(name).type)) for name in one] for one in endpoint.indexes]
+        self._indexes = [[(name, codec(columns.field(name).type)) for name in index] for index in endpoint.indexes]
 
     def row_key(self, values: Sequence[Any]) -> bytes:
         """From the typed values of the key columns."""
@@ -96,7 +94,7 @@ class KeyMaker:
     def row_keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """From the key columns of a batch."""
         encoded = [part.column(values) for part, values in zip(self._key, columns, strict=True)]
-        return [one if len(one) < ROW_KEY else shortened_row_key(one) for one in _joined(encoded)]
+        return [key if len(key) < ROW_KEY else shortened_row_key(key) for key in _joined(encoded)]
 
     def value_key(self, index: int, values: Sequence[Any]) -> bytes:
         """From the typed values of an index's columns."""
@@ -106,7 +104,7 @@ class KeyMaker:
     def value_keys(self, index: int, columns: Mapping[str, pa.Array]) -> list[bytes]:
         """From the columns of many rows."""
         encoded = [part.column(columns[name]) for name, part in self._indexes[index]]
-        return [one if len(one) < VALUE_KEY else shortened_value_key(one) for one in _joined(encoded)]
+        return [key if len(key) < VALUE_KEY else shortened_value_key(key) for key in _joined(encoded)]
 
 
 def _joined(columns: list[list[bytes]]) -> list[bytes]:
@@ -114,7 +112,7 @@ def _joined(columns: list[list[bytes]]) -> list[bytes]:
 
 
 def pack_row(key: bytes, version: int, json: bytes) -> bytes:
-    """A row as it stands under its key. The sum covers the key too: a row found in a wrong place is none."""
+    """The stored form of a row. The checksum covers the key too: a row under a wrong key is damage."""
     return _HEAD.pack(version, crc32(json, crc32(key + NUMBER.pack(version)))) + json
 
 
@@ -122,38 +120,38 @@ def unpack_row(key: bytes, packed: bytes) -> tuple[int, bytes]:
     """The version and the JSON of a row."""
     if len(packed) < _HEAD.size:
         raise StoreDamagedError(f"a row of {len(packed)} bytes")
-    version, found = _HEAD.unpack_from(packed)
+    version, checksum = _HEAD.unpack_from(packed)
     json = packed[_HEAD.size :]
-    if crc32(json, crc32(key + packed[: NUMBER.size])) != found:
-        raise StoreDamagedError(f"the checksum of row {key.hex()} does not fit")
+    if crc32(json, crc32(key + packed[: NUMBER.size])) != checksum:
+        raise StoreDamagedError(f"the checksum of row {key.hex()} does not match")
     return version, json
 
 
 def sum_of_entries(items: Iterable[tuple[bytes, bytes]]) -> int:
-    """The sum of the checksums of entries of an index or of the words, and of what is stored with them."""
+    """The sum of the checksums of index or word entries and of their values."""
     return sum(crc32(entry) + length[0] for entry, length in items)
 
 
 def sum_of_rows(packed: Iterable[bytes]) -> int:
-    """The sum of the checksums of rows as they stand under their keys."""
+    """The sum of the checksums of stored rows."""
     total, packed = 0, iter(packed)
-    while chunk := [one[NUMBER.size : _HEAD.size] for one in islice(packed, _AT_ONCE)]:
+    while chunk := [row[NUMBER.size : _HEAD.size] for row in islice(packed, _AT_ONCE)]:
         total += sum(struct.unpack(f">{len(chunk)}I", b"".join(chunk)))
     return total
 
 
 def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
-    """Key and value of an event."""
+    """The key and the value of an event."""
     new = new or b""
     body = b"".join((_EVENT.pack(version, op, len(key), len(new)), key, new, old or b""))
     return body[: NUMBER.size], _CRC.pack(crc32(body)) + body
 
 
 def unpack_event(number: bytes, packed: bytes) -> tuple[int, int, bytes, bytes | None, bytes | None]:
-    """Version, op, row key, new and old JSON of an event."""
+    """Version, operation, row key, new and old JSON of an event."""
     body = unsealed(packed)
     if len(body) < _EVENT.size or body[: NUMBER.size] != number:
-        raise StoreDamagedError(f"event {number.hex()} is not what stands there")
+        raise StoreDamagedError(f"event {number.hex()} is stored under another number")
     version, op, key_length, new_length = _EVENT.unpack_from(body)
     key_end = _EVENT.size + key_length
     new_end = key_end + new_length
@@ -162,30 +160,28 @@ def unpack_event(number: bytes, packed: bytes) -> tuple[int, int, bytes, bytes |
 
 @dataclass
 class State:
-    """How far a store is, as it stands in `meta`."""
+    """The state of a store, as stored in `meta`."""
 
     position: int
     version: int
     rows: int
     refused: int
     sums: dict[bytes, int]
-    """Of the checksums of rows and of entries, by their database."""
+    """Sums of the checksums of rows and entries, by database."""
 
     @staticmethod
     def begin(endpoint: Endpoint) -> State:
-        """Of an empty store."""
+        """The state of an empty store."""
         indexes = [index_name(number) for number in range(len(endpoint.indexes))]
         return State(0, 0, 0, 0, dict.fromkeys([ROWS, TEXT, *indexes], 0))
 
     def pack(self) -> bytes:
-        """As it stands there."""
         numbers = _STATE.pack(self.position, self.version, self.rows, self.refused)
         sums = [bytes((len(name),)) + name + total.to_bytes(_SUM, "big") for name, total in self.sums.items()]
         return sealed(b"".join((numbers, *sums)))
 
     @staticmethod
     def unpack(packed: bytes | None) -> State:
-        """The inverse of `pack`."""
         body = unsealed(packed)
         sums, at = {}, _STATE.size
         while at < len(body):
@@ -197,19 +193,19 @@ class State:
 
 
 def sealed(body: bytes) -> bytes:
-    """With its checksum before it."""
+    """The body with its checksum in front."""
     return _CRC.pack(crc32(body)) + body
 
 
 def unsealed(packed: bytes | None) -> bytes:
-    """What was sealed."""
+    """The body of a sealed value; StoreDamagedError when the checksum does not match."""
     if packed is None or len(packed) < _CRC.size or crc32(packed[_CRC.size :]) != _CRC.unpack_from(packed)[0]:
-        raise StoreDamagedError("what it says about itself cannot be read")
+        raise StoreDamagedError("the checksum of a meta entry does not match")
     return packed[_CRC.size :]
 
 
 def old_keys(maker: KeyMaker, olds: pa.StructArray, names: Iterable[str]) -> list[bytes | None]:
-    """The old keys of changes, None where the key did not change."""
-    given = olds.is_valid()
-    found = iter(maker.row_keys([olds.filter(given).field(name) for name in names]))
-    return [next(found) if one else None for one in given.to_pylist()]
+    """The old keys of changes; None where the key did not change."""
+    valid = olds.is_valid()
+    keys = iter(maker.row_keys([olds.filter(valid).field(name) for name in names]))
+    return [next(keys) if has_old else None for has_old in valid.to_pylist()]

@@ -1,6 +1,6 @@
-"""Rows as the JSON that is served, and its values back as what they stand for.
+"""Rows as the JSON that is served, and JSON values back as typed values.
 
-A whole column is written at once: what a row costs is then little more than putting its pieces together.
+A whole column is encoded at once, so a row costs little more than joining its pieces.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import pyarrow.compute as pc
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _NULL = b"null"
-# up to that scale Arrow writes decimals without an exponent
+# up to this scale Arrow writes decimals without an exponent
 _PLAIN_SCALE = 6
 _SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
 Convert = Callable[[Any], Any]
 
 
 class RowJson:
-    """Writes rows of one list of columns."""
+    """Writes rows with a fixed list of columns."""
 
     def __init__(self, columns: pa.Schema) -> None:
         self._names = columns.names
         self._before = [b"{,"[bool(number) :][:1] + _encode(name) + b":" for number, name in enumerate(columns.names)]
 
     def rows(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The JSON of each row: every column, in the endpoint's order."""
+        """The JSON of each row: every column, in the order of the endpoint."""
         count = batch.num_rows
         pieces: list[Iterable[bytes]] = []
         for name, before in zip(self._names, self._before, strict=True):
@@ -65,8 +65,8 @@ def _each(values: pa.Array) -> list[bytes]:
 
 
 def _as_bytes(values: pa.Array) -> list[bytes | None]:
-    found: list[bytes | None] = values.cast(pa.string()).cast(pa.binary()).to_pylist()
-    return found
+    encoded: list[bytes | None] = values.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return encoded
 
 
 def _numbers(values: list[Any]) -> list[bytes]:
@@ -83,21 +83,21 @@ def _instants(values: pa.Array) -> list[bytes]:
     numbers = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64()).fill_null(0)
     texts = np.datetime_as_string(numbers.to_numpy(zero_copy_only=False).view("M8[us]"), unit="us").tolist()
     end = "" if values.type.tz is None else "Z"
-    found = [f'"{_short(text)}{end}"'.encode() for text in texts]
+    encoded = [f'"{_short(text)}{end}"'.encode() for text in texts]
     if values.null_count:
-        return [one if valid else _NULL for one, valid in zip(found, values.is_valid().to_pylist(), strict=True)]
-    return found
+        return [text if valid else _NULL for text, valid in zip(encoded, values.is_valid().to_pylist(), strict=True)]
+    return encoded
 
 
 def _short(text: str) -> str:
-    """A time without the zeros that say nothing: no fraction, or 3 or 6 digits of one."""
+    """A time without trailing zeros: no fraction, or 3 or 6 digits of it."""
     if text.endswith("000"):
         return text[:-7] if text.endswith(".000000") else text[:-3]
     return text
 
 
 def _plain(kind: pa.DataType) -> Convert:
-    """Makes of a value what the encoder writes as it is to be served."""
+    """Converts a value to what the encoder writes in the served form."""
     types = pa.types
     if types.is_float64(kind):
         return _plain_double
@@ -120,7 +120,7 @@ def _plain_double(value: float) -> float | str:
 
 
 def _plain_single(value: float) -> float | str:
-    """The shortest number that means it: 0.1, not the double next to it."""
+    """The shortest number with this value: 0.1, not the nearest double."""
     return float(str(np.float32(value))) if math.isfinite(value) else _SPECIAL.get(value, "NaN")
 
 
@@ -128,13 +128,13 @@ def _plain_nested(kind: pa.DataType) -> Convert:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind):
         item = _or_null(_plain(kind.value_type))
-        return lambda value: [item(one) for one in value]
+        return lambda value: [item(element) for element in value]
     if types.is_struct(kind):
         fields = {field.name: _or_null(_plain(field.type)) for field in kind}
         return lambda value: {name: plain(value[name]) for name, plain in fields.items()}
     if types.is_map(kind):
         key, item = _plain(kind.key_type), _or_null(_plain(kind.item_type))
-        return lambda value: {_as_text(key(name)): item(one) for name, one in value}
+        return lambda value: {_as_text(key(name)): item(element) for name, element in value}
     return lambda value: value
 
 
@@ -147,7 +147,7 @@ def _or_null(convert: Convert) -> Convert:
 
 
 def typed(kind: pa.DataType) -> Convert:
-    """Makes of a decoded JSON value of such a column what it stands for, as Arrow gives it; a map as a dict."""
+    """Converts a decoded JSON value of such a column to its typed value, as Arrow returns it; a map becomes a dict."""
     return _or_null(_typed(kind))
 
 
@@ -172,18 +172,18 @@ def _typed_nested(kind: pa.DataType) -> Convert:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind):
         item = typed(kind.value_type)
-        return lambda value: [item(one) for one in value]
+        return lambda value: [item(element) for element in value]
     if types.is_struct(kind):
         fields = {field.name: typed(field.type) for field in kind}
         return lambda value: {name: convert(value.get(name)) for name, convert in fields.items()}
     if types.is_map(kind):
         key, item = _typed_name(kind.key_type), typed(kind.item_type)
-        return lambda value: {key(name): item(one) for name, one in value.items()}
+        return lambda value: {key(name): item(element) for name, element in value.items()}
     return lambda value: value
 
 
 def _typed_name(kind: pa.DataType) -> Convert:
-    """As `typed`, for a key of a map, whose JSON is always a text."""
+    """As `typed`, for a key of a map, whose JSON is always a string."""
     types = pa.types
     convert = _typed(kind)
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_nested(kind):
@@ -192,7 +192,7 @@ def _typed_name(kind: pa.DataType) -> Convert:
 
 
 class Picker:
-    """Typed values of some columns out of a row's JSON, without reading the others."""
+    """Reads typed values of some columns from a row's JSON and skips the others."""
 
     def __init__(self, columns: pa.Schema, names: Iterable[str]) -> None:
         self.names = list(names)
@@ -203,15 +203,15 @@ class Picker:
         self._decode = msgspec.json.Decoder(shape).decode
 
     def __call__(self, json: bytes) -> list[Any]:
-        """The values of a row, in the order in which the columns were named."""
+        """The values of a row, in the order of the column names."""
         values = msgspec.structs.astuple(self._decode(json))
         return [convert(value) for convert, value in zip(self._convert, values, strict=True)]
 
     def columns(self, rows: Iterable[bytes]) -> list[pa.Array]:
         """The values of many rows, column by column."""
         decode, astuple = self._decode, msgspec.structs.astuple
-        found = list(zip(*(astuple(decode(row)) for row in rows), strict=True)) or [()] * len(self.names)
-        return [_array(kind, values) for kind, values in zip(self._types, found, strict=True)]
+        columns = list(zip(*(astuple(decode(row)) for row in rows), strict=True)) or [()] * len(self.names)
+        return [_array(kind, values) for kind, values in zip(self._types, columns, strict=True)]
 
 
 def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
@@ -225,7 +225,7 @@ def _array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
 
 
 def _pairs(kind: pa.DataType, value: Any) -> Any:
-    """As Arrow wants a value: maps, also those within, as lists of pairs."""
+    """The value in the form Arrow expects: maps, also nested ones, as lists of pairs."""
     types = pa.types
     if value is None or not types.is_nested(kind):
         return value

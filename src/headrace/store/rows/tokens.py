@@ -1,4 +1,4 @@
-"""The words of a text: one rule for those that are indexed and those that are asked for."""
+"""The words of a text: the same rule for indexed words and queried words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 import unicodedata
 
 LONGEST = 64
-"""Characters of a word that count: with any four bytes each, the entry of a word still fits a key of the store."""
+"""Characters of a word that count. Even at four bytes each, the entry of a word fits into a key of the store."""
 
 _WORD = re.compile(r"\w+")
 
 
 def tokens(text: str) -> set[str]:
-    """The words of a text, upper and lower case and ways to write a character made one."""
+    """The words of a text, with case and Unicode variants folded."""
     folded = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text.casefold())
     return {word[:LONGEST] for word in _WORD.findall(folded)}

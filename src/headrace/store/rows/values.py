@@ -1,7 +1,7 @@
-"""Values as callers and stored rows write them in JSON, made comparable: what filters and orders work on.
+"""Values as callers and stored rows write them in JSON, converted to comparable values for filters and orders.
 
-A comparable value is the Python value itself where Python orders it as the store's keys do; of a list, a struct or a
-map it is the key. So a filter that looks at rows and an index that looks at keys cannot disagree.
+A comparable value is the Python value itself where Python orders it as the store's keys do; for a list, a struct or a
+map it is the key. So a filter that reads rows and an index that reads keys cannot disagree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.store.rows.row_json import typed
 
 _EXACT = Context(prec=200)
 _WHOLE = re.compile(r"[+-]?\d{1,60}")
-# an exponent of three digits at most: with more, exact arithmetic would take all memory
+# at most three digits of exponent: with more, exact arithmetic would exhaust the memory
 _NUMBER = re.compile(r"[+-]?(\d{1,80}(\.\d{0,80})?|\.\d{1,80})([eE][+-]?\d{1,3})?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([Tt ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([Zz]|[+-]\d{2}:\d{2})?)?")
@@ -55,10 +55,10 @@ class _NotANumber:
 NAN = _NotANumber()
 
 
-def is_text(given: str) -> bool:
-    """Whether it can be written at all: half of a surrogate pair cannot."""
+def is_encodable(text: str) -> bool:
+    """Whether the text can be encoded: half of a surrogate pair cannot."""
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
@@ -67,10 +67,10 @@ def is_text(given: str) -> bool:
 class Kind(ABC):
     """How values of one type are written in JSON, read and compared."""
 
-    wanted: str
+    expected: str
     """What a caller has to write, for messages."""
     as_written = False
-    """Whether stored values are comparable as they stand in the JSON."""
+    """Whether stored values are comparable as they are in the JSON."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.type = kind
@@ -78,12 +78,12 @@ class Kind(ABC):
         self.typed = typed(kind)
 
     def read(self, stored: Any) -> Any:
-        """The comparable value of one of a stored row; not of null."""
+        """The comparable value of a stored value, which is not null."""
         return self.typed(stored)
 
     @abstractmethod
-    def take(self, given: Any) -> Any:
-        """The comparable value of what a caller gives; a ValueError says that it is none of this type."""
+    def parse(self, value: Any) -> Any:
+        """The comparable value of a caller's value; ValueError when it does not have this type."""
 
     def key(self, comparable: Any) -> bytes:
         """The bytes by which the store sorts a comparable value."""
@@ -91,62 +91,61 @@ class Kind(ABC):
 
     @property
     def name(self) -> str:
-        """The type as in DDL."""
         return ddl_type(self.type)
 
 
 class _Booleans(Kind):
-    wanted = "true or false"
+    expected = "true or false"
     as_written = True
 
-    def take(self, given: Any) -> Any:
-        if not isinstance(given, bool):
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, bool):
             raise ValueError
-        return given
+        return value
 
 
 class NumberKind(Kind):
-    """Whole numbers and decimals: a column's values are the multiples of one unit between two limits.
+    """Whole numbers and decimals: the values of a column are the multiples of one unit between two limits.
 
-    Callers may give other numbers too: `amount > 2.5` has a meaning where amounts are whole.
+    Callers may compare with other numbers too: `amount > 2.5` has a meaning where amounts are whole.
     """
 
     scale: int
     low: Any
     high: Any
 
-    def exact(self, given: Any) -> Decimal | int:
-        """The number that a caller gives, whatever its size and digits."""
-        if isinstance(given, bool):
+    def exact(self, value: Any) -> Decimal | int:
+        """The caller's number, whatever its size and digits."""
+        if isinstance(value, bool):
             raise ValueError
-        if isinstance(given, int) and given.bit_length() <= _BITS:
-            return given
-        if isinstance(given, float) and math.isfinite(given):
-            return Decimal(repr(given))
-        return self._of_text(given)
+        if isinstance(value, int) and value.bit_length() <= _BITS:
+            return value
+        if isinstance(value, float) and math.isfinite(value):
+            return Decimal(repr(value))
+        return self._of_text(value)
 
     def floor(self, number: Decimal | int) -> Any:
-        """The greatest value of the column that is not above the number, which is within the limits."""
+        """The greatest value of the column that is not above the number; the number must be within the limits."""
         if self.scale == 0 and isinstance(number, int) and isinstance(self.low, int):
             return number
         scaled = Decimal(number).scaleb(self.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT)
         return int(scaled) if self.scale == 0 and isinstance(self.low, int) else scaled.scaleb(-self.scale, _EXACT)
 
-    def take(self, given: Any) -> Any:
+    def parse(self, value: Any) -> Any:
         """A number that the column can hold."""
-        number = self.exact(given)
+        number = self.exact(value)
         if not self.low <= number <= self.high or self.floor(number) != number:
             raise ValueError
         return self.floor(number)
 
-    def _of_text(self, given: Any) -> Decimal | int:
-        if isinstance(given, str) and _NUMBER.fullmatch(given):
-            return Decimal(given)
+    def _of_text(self, value: Any) -> Decimal | int:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            return Decimal(value)
         raise ValueError
 
 
 class _Integers(NumberKind):
-    wanted = "a whole number, or its digits as a text"
+    expected = "a whole number, or its digits as a text"
     as_written = True
     scale = 0
 
@@ -156,14 +155,14 @@ class _Integers(NumberKind):
         self.low = -(1 << (kind.bit_width - 1)) if signed else 0
         self.high = (1 << (kind.bit_width - 1 if signed else kind.bit_width)) - 1
 
-    def _of_text(self, given: Any) -> int:
-        if isinstance(given, str) and _WHOLE.fullmatch(given):
-            return int(given)
+    def _of_text(self, value: Any) -> int:
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            return int(value)
         raise ValueError
 
 
 class _Decimals(NumberKind):
-    wanted = "a number, best as a text like '12.50'"
+    expected = "a number, best as a text like '12.50'"
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
@@ -173,17 +172,17 @@ class _Decimals(NumberKind):
 
 
 class _Floats(Kind):
-    wanted = "a number, or one of the texts 'NaN', 'Infinity' and '-Infinity'"
+    expected = "a number, or one of the texts 'NaN', 'Infinity' and '-Infinity'"
 
-    def take(self, given: Any) -> Any:
-        if given in _ODD_FLOATS:
-            return self.read(given)
-        if isinstance(given, bool) or not isinstance(given, int | float):
+    def parse(self, value: Any) -> Any:
+        if value in _ODD_FLOATS:
+            return self.read(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError
         largest = _LARGEST_SINGLE if self.type == pa.float32() else sys.float_info.max
-        if largest < abs(given) < math.inf:
+        if largest < abs(value) < math.inf:
             raise ValueError
-        return self.read(given)
+        return self.read(value)
 
     def read(self, stored: Any) -> Any:
         number = self.typed(stored)
@@ -194,34 +193,34 @@ class _Floats(Kind):
 
 
 class _Texts(Kind):
-    wanted = "a text"
+    expected = "a text"
     as_written = True
 
-    def take(self, given: Any) -> Any:
-        if not isinstance(given, str) or not is_text(given):
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str) or not is_encodable(value):
             raise ValueError
-        return given
+        return value
 
 
 class _Bytes(Kind):
-    wanted = "a text in base64"
+    expected = "a text in base64"
 
-    def take(self, given: Any) -> Any:
-        if not isinstance(given, str):
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str):
             raise ValueError
         try:
-            return b64decode(given, validate=True)
+            return b64decode(value, validate=True)
         except binascii.Error:
             raise ValueError from None
 
 
 class _Dates(Kind):
-    wanted = "a date like '2026-05-01'"
+    expected = "a date like '2026-05-01'"
 
-    def take(self, given: Any) -> Any:
-        if not isinstance(given, str) or not _DATE.fullmatch(given):
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str) or not _DATE.fullmatch(value):
             raise ValueError
-        return date.fromisoformat(given)
+        return date.fromisoformat(value)
 
 
 class _Instants(Kind):
@@ -229,12 +228,12 @@ class _Instants(Kind):
         super().__init__(kind)
         self._zoned = kind.tz is not None
         example = "2026-05-01T12:00:00Z" if self._zoned else "2026-05-01T12:00:00"
-        self.wanted = f"a time like '{example}', with at most six digits of a second's fraction"
+        self.expected = f"a time like '{example}', with at most six digits of a second's fraction"
 
-    def take(self, given: Any) -> Any:
-        if not isinstance(given, str) or not _TIME.fullmatch(given):
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
             raise ValueError
-        time = datetime.fromisoformat(given.upper())
+        time = datetime.fromisoformat(value.upper())
         if time.tzinfo is None:
             return time.replace(tzinfo=UTC) if self._zoned else time
         if not self._zoned:
@@ -243,7 +242,7 @@ class _Instants(Kind):
 
 
 class _Nested(Kind):
-    """Lists, structs and maps: compared whole, by their keys."""
+    """Lists, structs and maps: compared as a whole, by their keys."""
 
     def read(self, stored: Any) -> Any:
         return self.codec.encode(self.typed(stored))
@@ -251,72 +250,72 @@ class _Nested(Kind):
     def key(self, comparable: Any) -> bytes:
         return bytes(comparable)
 
-    def take(self, given: Any) -> Any:
-        return self.codec.encode(self._taken(given))
+    def parse(self, value: Any) -> Any:
+        return self.codec.encode(self._parse_items(value))
 
     @abstractmethod
-    def _taken(self, given: Any) -> Any: ...
+    def _parse_items(self, value: Any) -> Any: ...
 
 
 class Lists(_Nested):
-    """Lists of one type."""
+    """Lists, whose items all have one type."""
 
-    wanted = "a list"
+    expected = "a list"
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self.item = kind_of(kind.value_type)
 
-    def _taken(self, given: Any) -> Any:
-        if not isinstance(given, list):
+    def _parse_items(self, value: Any) -> Any:
+        if not isinstance(value, list):
             raise ValueError
-        return [_part(self.item, one) for one in given]
+        return [_part(self.item, item) for item in value]
 
 
 class _Structs(_Nested):
-    wanted = "an object with the fields of the struct"
+    expected = "an object with the fields of the struct"
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._fields = {field.name: kind_of(field.type) for field in kind}
 
-    def _taken(self, given: Any) -> Any:
-        if not isinstance(given, dict) or not given.keys() <= self._fields.keys():
+    def _parse_items(self, value: Any) -> Any:
+        if not isinstance(value, dict) or not value.keys() <= self._fields.keys():
             raise ValueError
-        return {name: _part(one, given.get(name)) for name, one in self._fields.items()}
+        return {name: _part(kind, value.get(name)) for name, kind in self._fields.items()}
 
 
 class _Maps(_Nested):
-    wanted = "an object"
+    expected = "an object"
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._item = kind_of(kind.item_type)
         self._keys = typed(pa.map_(kind.key_type, pa.null()))
 
-    def _taken(self, given: Any) -> Any:
-        if not isinstance(given, dict):
+    def _parse_items(self, value: Any) -> Any:
+        if not isinstance(value, dict):
             raise ValueError
         try:
-            keys = [next(iter(self._keys({key: None}))) for key in given]
+            keys = [next(iter(self._keys({key: None}))) for key in value]
         except (ArithmeticError, msgspec.DecodeError):
             raise ValueError from None
-        return [(key, _part(self._item, one)) for key, one in zip(keys, given.values(), strict=True)]
+        return [(key, _part(self._item, item)) for key, item in zip(keys, value.values(), strict=True)]
 
 
-def _part(kind: Kind, given: Any) -> Any:
-    """A value within a list, struct or map, as the codecs take it."""
-    if given is None:
+def _part(kind: Kind, value: Any) -> Any:
+    """A value within a list, struct or map, in the form of the codecs."""
+    if value is None:
         return None
     if isinstance(kind, _Nested):
-        return kind._taken(given)
-    taken = kind.take(given)
-    return math.nan if taken is NAN else taken
+        return kind._parse_items(value)
+    parsed = kind.parse(value)
+    return math.nan if parsed is NAN else parsed
 
 
 @lru_cache(maxsize=4096)
 def kind_of(kind: pa.DataType) -> Kind:
-    """How values of a type are written and compared; a TypeError says that the store has no such type."""
+    """How values of a type are written and compared; TypeError when the store does not support the type."""
     types = pa.types
     if types.is_boolean(kind):
         return _Booleans(kind)
@@ -344,4 +343,4 @@ def _nested_kind_of(kind: pa.DataType) -> Kind:
         return _Structs(kind)
     if pa.types.is_map(kind):
         return _Maps(kind)
-    raise TypeError(f"values of type {kind} cannot be asked for")
+    raise TypeError(f"values of type {kind} cannot be queried")

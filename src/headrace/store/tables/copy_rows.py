@@ -1,7 +1,7 @@
-"""Rows of a table as bytes and back: what the copy of a table keeps under each key.
+"""Encodes rows of a table as bytes and back, for the copy of the table.
 
-A whole column is turned at once. Equal rows have equal bytes, so that most comparisons need no decoding. A row that was
-written before a column was added is shorter, and null there.
+A whole column is encoded at once. Equal rows have equal bytes, so most comparisons need no decoding. A row that was
+written before a column was added is shorter; its value there is null.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 _typed_dict = cast(Any, TypedDict)
 _BODY = _NUMBER.size
-"""Where a packed row begins that does not depend on its epoch."""
+"""Where the part of a packed row begins that does not depend on its epoch."""
 
 
 class CopyRows:
-    """The rows of one table of a copy; `number` is what tells it from the others there."""
+    """The rows of one table of a copy; `number` distinguishes the tables of a copy."""
 
     def __init__(self, name: str, number: int, shape: TableShape) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class CopyRows:
         self._columns = [_column(field.type) for field in shape.columns]
 
     def batch(self, rows: pa.Table) -> pa.RecordBatch:
-        """Many rows as one batch with the columns of the shape, whatever the order or the types that they come in."""
+        """Rows as one batch with the columns of the shape, whatever their order and types."""
         if not rows.num_rows:
             return _no_rows(self.shape.columns)
         whole = rows.select(self.shape.columns.names).cast(self.shape.columns)
@@ -55,7 +55,7 @@ class CopyRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.shape.columns)
 
     def typed(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-        """Rows of Python values as a batch."""
+        """A batch from rows of Python values."""
         schema = self.shape.columns
         if not rows:
             return _no_rows(schema)
@@ -65,41 +65,41 @@ class CopyRows:
         )
 
     def keys(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Under which keys the rows of a batch are kept."""
+        """The keys of the rows of a batch."""
         return self._keys([batch.column(place) for place in self._places])
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[bytes]:
-        """The same of rows of Python values."""
+        """The keys of rows of Python values."""
         fields = [self.shape.columns.field(place) for place in self._places]
         picked = [[row[place] for row in rows] for place in self._places]
         return self._keys([self._array(field, values) for field, values in zip(fields, picked, strict=True)])
 
     def keys_from(self, keys: Sequence[Sequence[Any]]) -> list[bytes]:
-        """The same of the values of key columns."""
+        """The keys from values of the key columns."""
         fields = [self.shape.columns.field(place) for place in self._places]
         picked = [[key[at] for key in keys] for at in range(len(fields))]
         return self._keys([self._array(field, values) for field, values in zip(fields, picked, strict=True)])
 
     def packed(self, keys: Sequence[bytes], batch: pa.RecordBatch, epoch: int) -> list[bytes]:
-        """The rows of a batch as they are kept."""
+        """The stored form of the rows of a batch."""
         columns = [column.out(batch.column(at)) for at, column in enumerate(self._columns)]
         bodies = map(_encode, zip(*columns, strict=True))
         head = _HEAD.pack
         return [head(epoch, crc32(body, crc32(key))) + body for key, body in zip(keys, bodies, strict=True)]
 
     def unpacked(self, items: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        """Rows that are kept, with their keys, as a batch."""
+        """Stored rows, with their keys, as a batch."""
         if not items:
             return _no_rows(self.shape.columns)
         rows = [_decode(self._checked(key, packed)) for key, packed in items]
         width = len(self._columns)
         columns: list[Sequence[Any]] = list(zip_longest(*rows))
         columns += [[None] * len(rows)] * (width - len(columns))
-        made = [column.back(values) for column, values in zip(self._columns, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(made, schema=self.shape.columns)
+        arrays = [column.back(values) for column, values in zip(self._columns, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.shape.columns)
 
     def value(self, key: bytes, packed: bytes, place: int) -> Any:
-        """One value of a row that is kept."""
+        """One value of a stored row."""
         row = _decode(self._checked(key, packed))
         return self._columns[place].back([row[place] if place < len(row) else None])[0].as_py()
 
@@ -113,46 +113,46 @@ class CopyRows:
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise ProjectError(
                 "table-value",
-                f"column '{field.name}' of table '{self.name}' is {ddl_type(field.type)} and cannot hold what its "
-                f"source sent: {str(error)[:200]}",
+                f"column '{field.name}' of table '{self.name}' is {ddl_type(field.type)} and cannot hold the value of "
+                f"its source: {str(error)[:200]}",
                 hint="compare the table's columns (headrace tables show) with those of the source",
             ) from error
 
     def _checked(self, key: bytes, packed: bytes) -> bytes:
         body = packed[_HEAD.size :]
         if len(packed) < _HEAD.size or _HEAD.unpack_from(packed)[1] != crc32(body, crc32(key)):
-            raise StoreDamagedError(f"the checksum of row {key.hex()} of '{self.name}' does not fit")
+            raise StoreDamagedError(f"the checksum of row {key.hex()} of '{self.name}' does not match")
         return body
 
 
 def epoch_of(packed: bytes) -> int:
-    """The snapshot that a row was last part of."""
+    """The snapshot that last contained the row."""
     return int(_NUMBER.unpack_from(packed)[0])
 
 
-def same(one: bytes, other: bytes) -> bool:
-    """Whether two rows that are kept are equal, whatever their epochs."""
-    return one[_BODY:] == other[_BODY:]
+def same(first: bytes, second: bytes) -> bool:
+    """Whether two stored rows are equal, apart from their epochs."""
+    return first[_BODY:] == second[_BODY:]
 
 
 class _Column:
-    """How the values of one column are kept: as they are, where they are simple."""
+    """How the values of one column are stored: simple values unchanged."""
 
     def __init__(self, kind: pa.DataType, stored: pa.DataType) -> None:
         self._kind, self._stored = kind, stored
 
     def out(self, values: pa.Array) -> list[Any]:
-        """As they are kept."""
+        """The stored form of the values."""
         return list((values if self._stored == self._kind else values.view(self._stored)).to_pylist())
 
     def back(self, stored: Sequence[Any]) -> pa.Array:
         """The inverse of `out`."""
-        made = pa.array(stored, self._stored)
-        return made if self._stored == self._kind else made.view(self._kind)
+        values = pa.array(stored, self._stored)
+        return values if self._stored == self._kind else values.view(self._kind)
 
 
 class _NestedColumn(_Column):
-    """Lists, structs and maps: each value is written for itself, and read back by its type."""
+    """Lists, structs and maps: each value is encoded separately and decoded by its type."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind, kind)
@@ -177,7 +177,7 @@ def _column(kind: pa.DataType) -> _Column:
 
 
 def _python_type(kind: pa.DataType) -> Any:
-    """What a nested value is read back as."""
+    """The Python type of a decoded nested value."""
     if pa.types.is_list(kind):
         return GenericAlias(list, (_python_type(kind.value_type) | None,))
     if pa.types.is_map(kind):
@@ -185,9 +185,9 @@ def _python_type(kind: pa.DataType) -> Any:
         return GenericAlias(list, (pair,))
     if pa.types.is_struct(kind):
         return _typed_dict("Struct", {field.name: _python_type(field.type) | None for field in kind})
-    for fits, made in _SIMPLE:
-        if fits(kind):
-            return made
+    for matches, python_type in _SIMPLE:
+        if matches(kind):
+            return python_type
     return Any
 
 

@@ -1,4 +1,4 @@
-"""What many changes of one table come to: for each key the row that was there and the row that is there now."""
+"""The net effect of many changes of one table: for each key the row before and the row after."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from headrace.core.tables import UNCHANGED, RowChange
 from headrace.store.tables.copy_rows import CopyRows, epoch_of, same
 
 Lookup = Callable[[list[bytes]], dict[bytes, bytes]]
-"""Gives those of some keys that are kept, with their rows."""
+"""Returns the stored rows of those keys that exist."""
 
 
 @dataclass
 class Net:
-    """What has to be done to the copy, and what the log gets."""
+    """The writes to the copy, and the changes for the log."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
     gone: list[tuple[bytes, bytes]] = field(default_factory=list)
-    """Rows that are there no more, as they were kept."""
+    """Removed rows, in stored form."""
     new: list[int] = field(default_factory=list)
-    """Which rows of `rows` came to be."""
+    """The positions in `rows` of rows that were added or changed."""
     rows: pa.RecordBatch | None = None
     deletes: list[bytes] = field(default_factory=list)
     grown: int = 0
-    """How many rows there are more."""
+    """By how many rows the table grows."""
     renewed: int = 0
-    """How many rows of an older epoch were replaced, deleted or seen again."""
+    """How many rows of an older epoch were replaced, deleted or sent again."""
 
 
 def net(table: CopyRows, epoch: int, bulk: pa.Table | None, changes: Sequence[RowChange], lookup: Lookup) -> Net:
-    """The net effect of rows that are there now and of changes after them."""
-    given = None if bulk is None else table.batch(bulk)
+    """The net effect of current rows and of the changes after them."""
+    bulk_rows = None if bulk is None else table.batch(bulk)
     places: dict[bytes, int | None] = {}
-    """By key, which row is there in the end: its number among the given ones and those of changes; None: none."""
-    if given is not None:
-        places.update(zip(table.keys(given), range(given.num_rows), strict=True))
-    rows = _followed(table, places, given, changes, lookup)
-    batches = [batch for batch in (given, table.typed(rows) if rows else None) if batch is not None]
+    """By key, the position of the final row among the bulk rows and those of the changes; None: the row is deleted."""
+    if bulk_rows is not None:
+        places.update(zip(table.keys(bulk_rows), range(bulk_rows.num_rows), strict=True))
+    rows = _changed_rows(table, places, bulk_rows, changes, lookup)
+    batches = [batch for batch in (bulk_rows, table.typed(rows) if rows else None) if batch is not None]
     whole = pa.Table.from_batches(batches, table.shape.columns)
-    kept = {key: place for key, place in places.items() if place is not None}
-    order = list(kept.values())
+    final = {key: place for key, place in places.items() if place is not None}
+    order = list(final.values())
     last = table.batch(whole if order == list(range(whole.num_rows)) else whole.take(pa.array(order, pa.int64())))
-    packed = dict(zip(kept, table.packed(list(kept), last, epoch), strict=True))
+    packed = dict(zip(final, table.packed(list(final), last, epoch), strict=True))
     return _compared(places, packed, last, lookup(sorted(places)), epoch)
 
 
-def _followed(
+def _changed_rows(
     table: CopyRows,
     places: dict[bytes, int | None],
-    given: pa.RecordBatch | None,
+    bulk_rows: pa.RecordBatch | None,
     changes: Sequence[RowChange],
     lookup: Lookup,
 ) -> list[Sequence[Any]]:
-    """The rows of changes, whole; `places` then says which of them stay."""
+    """The complete rows of the changes; updates `places`."""
     keys = iter(table.keys_of([change.row for change in changes if change.row is not None]))
     befores = iter(table.keys_from([change.before for change in changes if change.before is not None]))
-    offset = 0 if given is None else given.num_rows
+    offset = 0 if bulk_rows is None else bulk_rows.num_rows
     rows: list[Sequence[Any]] = []
     for change in changes:
         before = None if change.before is None else next(befores)
@@ -71,7 +71,7 @@ def _followed(
             continue
         key = next(keys)
         if UNCHANGED in row:
-            row = _filled(table, row, before or key, places, given, rows, lookup)
+            row = _completed(table, row, before or key, places, bulk_rows, rows, lookup)
         if before is not None:
             places[before] = None
         places[key] = offset + len(rows)
@@ -79,24 +79,26 @@ def _followed(
     return rows
 
 
-def _filled(
+def _completed(
     table: CopyRows,
     row: Sequence[Any],
     key: bytes,
     places: dict[bytes, int | None],
-    given: pa.RecordBatch | None,
+    bulk_rows: pa.RecordBatch | None,
     rows: Sequence[Sequence[Any]],
     lookup: Lookup,
 ) -> list[Any]:
-    """A row with the values that it had where it says that they are what they were."""
+    """A row with its earlier values in place of those that the change marks as unchanged."""
     missing = [at for at, value in enumerate(row) if value is UNCHANGED]
-    offset = 0 if given is None else given.num_rows
+    offset = 0 if bulk_rows is None else bulk_rows.num_rows
     place = places.get(key)
     packed = None if key in places else lookup([key]).get(key)
     filled = list(row)
     for at in missing:
         if place is not None:
-            filled[at] = rows[place - offset][at] if given is None or place >= offset else given[at][place].as_py()
+            filled[at] = (
+                rows[place - offset][at] if bulk_rows is None or place >= offset else bulk_rows[at][place].as_py()
+            )
         elif packed is not None:
             filled[at] = table.value(key, packed, at)
         else:
@@ -107,8 +109,8 @@ def _filled(
 def _unknown(table: CopyRows) -> ProjectError:
     return ProjectError(
         "table-row-unknown",
-        f"the source of table '{table.name}' sent a change that leaves out values of a row that it never sent",
-        hint="the source has to send the table's rows again: headrace tables show says where it is read",
+        f"the source of table '{table.name}' sent a partial change of a row that it never sent",
+        hint="make the source send the table's rows again: headrace tables show prints where it is read",
     )
 
 
@@ -116,29 +118,29 @@ def _compared(
     places: dict[bytes, int | None],
     packed: dict[bytes, bytes],
     rows: pa.RecordBatch,
-    there: dict[bytes, bytes],
+    stored: dict[bytes, bytes],
     epoch: int,
 ) -> Net:
-    done = Net(rows=rows)
+    result = Net(rows=rows)
     number = -1
     for key, place in places.items():
-        old = there.get(key)
+        old = stored.get(key)
         older = old is not None and epoch_of(old) != epoch
-        done.renewed += older
+        result.renewed += older
         if place is None:
             if old is not None:
-                done.gone.append((key, old))
-                done.deletes.append(key)
+                result.gone.append((key, old))
+                result.deletes.append(key)
             continue
         number += 1
         new = packed[key]
         if old is None or not same(old, new):
-            done.new.append(number)
-            done.puts.append((key, new))
+            result.new.append(number)
+            result.puts.append((key, new))
             if old is not None:
-                done.gone.append((key, old))
+                result.gone.append((key, old))
         elif older:
-            done.puts.append((key, new))
-    done.grown = len(done.new) - len(done.gone)
-    done.puts.sort()
-    return done
+            result.puts.append((key, new))
+    result.grown = len(result.new) - len(result.gone)
+    result.puts.sort()
+    return result

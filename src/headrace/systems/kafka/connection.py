@@ -116,7 +116,6 @@ class Security(Options):
         return f"{'SASL_' if self.sasl else ''}{'SSL' if self.ssl is not None else 'PLAINTEXT'}"
 
     def java_properties(self, context: Context) -> dict[str, str]:
-        """For the Java client."""
         properties = {"security.protocol": self.protocol}
         if self.sasl is not None and self.username is not None and self.password is not None:
             properties["sasl.mechanism"] = self.sasl
@@ -124,7 +123,6 @@ class Security(Options):
         return properties | (self.ssl.java_properties(context) if self.ssl is not None else {})
 
     def librdkafka_properties(self, context: Context) -> dict[str, str]:
-        """For librdkafka."""
         properties = {"security.protocol": self.protocol}
         if self.sasl is not None and self.username is not None and self.password is not None:
             properties["sasl.mechanism"] = self.sasl

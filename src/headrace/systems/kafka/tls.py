@@ -52,7 +52,6 @@ class Tls(Options):
         return self
 
     def java_properties(self, context: Context) -> dict[str, str]:
-        """For the Java client."""
         properties: dict[str, str] = {}
         trusted = self._trusted(context)
         if trusted is not None:
@@ -68,7 +67,6 @@ class Tls(Options):
         return properties | self._passwords()
 
     def librdkafka_properties(self, context: Context) -> dict[str, str]:
-        """For librdkafka."""
         properties: dict[str, str] = {}
         trusted = self._trusted(context)
         if trusted is not None:

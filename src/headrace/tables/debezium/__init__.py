@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
@@ -18,7 +19,16 @@ from headrace.systems.schema_registry import Registry
 from headrace.tables._options import Columns
 
 if TYPE_CHECKING:
+    from headrace.systems.kafka import cluster
+    from headrace.tables.debezium import messages, reader, shape
     from headrace.tables.debezium.messages import MessageParser
+else:
+    cluster, messages, reader, shape = lazy_modules(
+        "headrace.systems.kafka.cluster",
+        "headrace.tables.debezium.messages",
+        "headrace.tables.debezium.reader",
+        "headrace.tables.debezium.shape",
+    )
 
 _OWN = "positions are kept with the table's log"
 
@@ -79,12 +89,10 @@ class DebeziumTable(KafkaConnection, TableSource):
 
     @property
     def label(self) -> str:
-        """Topic and cluster."""
         return f"debezium {self.topic} at {self.cluster}"
 
     @property
     def group(self) -> str:
-        """The cluster."""
         return f"debezium {','.join(sorted(self.brokers))}"
 
     @property
@@ -94,21 +102,17 @@ class DebeziumTable(KafkaConnection, TableSource):
 
     def check(self, context: Context) -> None:
         """The cluster answers, lets us in and has the topic."""
-        from headrace.systems.kafka.cluster import Cluster
-
-        Cluster(self.librdkafka_properties(context)).partitions([self.topic])
+        cluster.Cluster(self.librdkafka_properties(context)).partitions([self.topic])
 
     def messages(self, context: Context) -> MessageParser:
         """What takes messages apart."""
-        from headrace.tables.debezium.messages import AvroMessages, JsonMessages
-
-        return JsonMessages() if self.registry is None else AvroMessages(self.registry.schemas(context))
+        return (
+            messages.JsonMessages() if self.registry is None else messages.AvroMessages(self.registry.schemas(context))
+        )
 
     def shape(self, context: Context) -> TableShape:
         """The columns that are declared or that the newest event has, and those of the messages' keys."""
-        from headrace.tables.debezium.shape import shape_of
-
-        return shape_of(self, context)
+        return shape.shape_of(self, context)
 
     @classmethod
     def reader(
@@ -119,11 +123,9 @@ class DebeziumTable(KafkaConnection, TableSource):
         context: Context,
     ) -> TableReader:
         """One consumer of all topics."""
-        from headrace.tables.debezium.reader import DebeziumReader
-
         mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
         _agree(mine)
-        return DebeziumReader(mine, shapes, after, context)
+        return reader.DebeziumReader(mine, shapes, after, context)
 
 
 def _agree(tables: Mapping[str, DebeziumTable]) -> None:

@@ -71,7 +71,6 @@ def _meaning(schema: Schema) -> Meaning:
 
 
 def columns_of(schema: Schema) -> pa.Schema:
-    """The columns of a struct."""
     return pa.schema([(field["field"], meaning(field)[0]) for field in schema["fields"]])
 
 

@@ -14,7 +14,7 @@ import fastavro
 import msgspec
 
 from headrace.systems.schema_registry import RegistryUnreachableError, Schemas
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 from headrace.tables.debezium.connect import Schema
 
 _HEADER = 5
@@ -133,7 +133,7 @@ class AvroMessages(MessageParser):
             try:
                 text = self._registry.text(number)
             except RegistryUnreachableError as error:
-                raise service_away("the schema registry", str(error)) from error
+                raise service_unavailable("the schema registry", str(error)) from error
             if text is None:
                 raise BadMessageError(f"the registry has no schema {number}")
             self._known[number] = _avro_schema(text, number)

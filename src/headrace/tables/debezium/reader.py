@@ -149,7 +149,6 @@ class DebeziumReader(TableReader):
         return behind
 
     def close(self) -> None:
-        """Leave the cluster."""
         self._consumer.close()
 
     def _take(self, message: Message) -> None:

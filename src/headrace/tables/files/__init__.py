@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -13,10 +13,16 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
-from headrace.core.schema import from_ddl, to_ddl
+from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.tables._options import Columns
+
+if TYPE_CHECKING:
+    from headrace.tables.files import reader
+else:
+    reader = lazy_modules("headrace.tables.files.reader")
 
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 
@@ -63,7 +69,6 @@ class FilesTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"files {self.path}"
 
     @property
@@ -72,7 +77,6 @@ class FilesTable(TableSource):
         return f"files {self.path}"
 
     def folder(self, context: Context) -> Path:
-        """Where the files are."""
         found = Path(context.path(self.path))
         if not found.is_dir():
             names = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []
@@ -113,13 +117,8 @@ class FilesTable(TableSource):
 
     def columns_in(self, file: Path) -> pa.Schema:
         """The columns of a Parquet file, with the types that Spark has for them, without that of `op`."""
-        import pyarrow.parquet as pq
-
-        from headrace.tables.files.reader import understood
-
-        with understood(file):
-            found = from_ddl(to_ddl(pq.read_schema(file)))
-        return pa.schema([column for column in found if column.name != self.op])
+        columns = reader.parquet_columns(file)
+        return pa.schema([column for column in columns if column.name != self.op])
 
     @classmethod
     def reader(
@@ -130,7 +129,5 @@ class FilesTable(TableSource):
         context: Context,
     ) -> TableReader:
         """Looks into the folder again and again."""
-        from headrace.tables.files.reader import FilesReader
-
         mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        return FilesReader(mine, shapes, after, context)
+        return reader.FilesReader(mine, shapes, after, context)

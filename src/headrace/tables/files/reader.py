@@ -20,6 +20,7 @@ import pyarrow.parquet
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
+from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 
 if TYPE_CHECKING:
@@ -181,6 +182,12 @@ def _batches(one: _FollowedFiles, file: Path) -> Iterator[pa.RecordBatch]:
         case "json":
             options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
             yield from pa.json.read_json(file, parse_options=options).to_batches()
+
+
+def parquet_columns(file: Path) -> pa.Schema:
+    """The columns of a Parquet file, with the types that Spark has for them."""
+    with understood(file):
+        return from_ddl(to_ddl(pa.parquet.read_schema(file)))
 
 
 @contextmanager

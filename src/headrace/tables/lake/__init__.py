@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 from pydantic import Field
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.core.errors import Exit, ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
-from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
+from headrace.systems.delta import columns_of, open_table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+    from headrace.tables.lake import reader
+else:
+    reader = lazy_modules("headrace.tables.lake.reader")
 
 
 class LakeTable(TableSource):
@@ -36,7 +39,6 @@ class LakeTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"lake {self.path}"
 
     @property
@@ -50,19 +52,7 @@ class LakeTable(TableSource):
 
     def open(self, context: Context) -> DeltaTable:
         """The table as it is now."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
-        path = context.path(self.path)
-        try:
-            return DeltaTable(path)
-        except TableNotFoundError as error:
-            raise ProjectError(
-                "lake-missing",
-                f"there is no lake table at '{self.path}' (looked in {path})",
-                hint="run the flow that writes it first, or mend the path",
-                exit_code=Exit.NOT_FOUND,
-            ) from error
+        return open_table(self.path, context)
 
     def shape(self, context: Context) -> TableShape:
         """The table's columns; Delta knows of no keys."""
@@ -77,12 +67,5 @@ class LakeTable(TableSource):
         context: Context,
     ) -> TableReader:
         """Follows the log of each table."""
-        from headrace.tables.lake.reader import LakeReader
-
         mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        return LakeReader(mine, shapes, after, context)
-
-
-def columns_of(table: DeltaTable) -> pa.Schema:
-    """The columns, with the types that Spark has for them."""
-    return from_ddl(to_ddl(pa.schema(table.schema().to_arrow())))
+        return reader.LakeReader(mine, shapes, after, context)

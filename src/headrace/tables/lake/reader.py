@@ -20,14 +20,15 @@ from deltalake.exceptions import DeltaError
 from headrace.core.context import Context
 from headrace.core.positions import Position
 from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
-from headrace.systems.services import service_away
-from headrace.tables.lake import LakeTable, columns_of
+from headrace.systems.delta import columns_of, keeps_change_feed
+from headrace.systems.services import service_unavailable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+    from headrace.tables.lake import LakeTable
+
 _PAGE = 50_000
-_CHANGE_FEED = "delta.enableChangeDataFeed"
 _GONE = pa.array(["delete", "update_preimage"])
 _logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class LakeReader(TableReader):
                 elif table.version() > one.version:
                     yield from self._commits(one, table)
             except (DeltaError, OSError) as error:
-                raise service_away(one.source.label, str(error).splitlines()[0][:300]) from error
+                raise service_unavailable(one.source.label, str(error).splitlines()[0][:300]) from error
 
     def _newest(self, one: _FollowedLake) -> DeltaTable:
         if one.table is None:
@@ -103,7 +104,7 @@ class LakeReader(TableReader):
     def _commits(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
         """What the feed tells of each commit; all rows where it tells nothing."""
         newest, begun = table.version(), one.version or 0
-        if table.metadata().configuration.get(_CHANGE_FEED) != "true":
+        if not keeps_change_feed(table):
             yield from self._whole(one, table)
             return
         try:

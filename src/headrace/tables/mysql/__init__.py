@@ -52,12 +52,10 @@ class MySqlTable(TableSource):
 
     @property
     def server(self) -> MyServer:
-        """The server behind it."""
         return MyServer(self.url.get_secret_value())
 
     @property
     def place(self) -> tuple[str, str]:
-        """Database and table."""
         database, dot, table = self.table.rpartition(".")
         return (database if dot else self.server.database), table
 
@@ -68,7 +66,6 @@ class MySqlTable(TableSource):
 
     @property
     def label(self) -> str:
-        """Server and table."""
         return f"mysql {self.server.address}/{'.'.join(self.place)}"
 
     def check(self, context: Context) -> None:
@@ -78,7 +75,6 @@ class MySqlTable(TableSource):
         self.shape(context)
 
     def shape(self, context: Context) -> TableShape:
-        """As the server has it."""
         schema, table = self.place
         with self.server.session() as session:
             found = session.describe(schema, table)

@@ -42,7 +42,6 @@ class Statement:
 
     @property
     def verb(self) -> str:
-        """What it does."""
         found = _DEFINES.match(self.text)
         return found[1].upper() if found else ""
 
@@ -108,7 +107,6 @@ class Binlog:
         raise found
 
     def close(self) -> None:
-        """End the reading."""
         self._stop.set()
         self._thread.join(_SILENCE_SECONDS)
 

@@ -50,7 +50,6 @@ class _FollowedMysqlTable:
         return found
 
     def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """The key of a row."""
         names = self.shape.columns.names
         return tuple(row[names.index(name)] for name in self.shape.key)
 
@@ -116,7 +115,6 @@ class MyReader(TableReader):
         return found
 
     def close(self) -> None:
-        """End the connections."""
         self._work = iter(())
         if self._binlog is not None:
             self._binlog.close()

@@ -7,19 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 import pymysql
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.tables import TableShape
+from headrace.systems.mysql import ACCESS_DENIED, MySqlAddress, error_code, error_text
 from headrace.tables.mysql.types import MyColumn
 
-_PORT = 3306
 _CONNECT_SECONDS = 10
-_AUTHENTICATION = frozenset({1044, 1045, 1049, 1698, 1130, 1396})
-_PRIVILEGES = frozenset({1142, 1227})
+_DENIED = ACCESS_DENIED | {1049, 1130, 1227, 1396}
 _PURGED = 1236
 _GRANTS = "GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user"
 _WANTED = {
@@ -73,36 +71,29 @@ class Described:
 
 @dataclass(frozen=True)
 class MyServer:
-    """How to reach a server. Its repr shows no password."""
+    """A server whose tables are read. Its repr shows no password."""
 
     url: str = field(repr=False)
 
     @property
+    def _at(self) -> MySqlAddress:
+        return MySqlAddress(self.url)
+
+    @property
     def address(self) -> str:
-        """user@host:port: no password is in it."""
-        parts = urlsplit(self.url)
-        return f"{unquote(parts.username or '')}@{parts.hostname}:{parts.port or _PORT}"
+        """user@host:port, without the password."""
+        return f"{self._at.user}@{self._at.host_port}"
 
     @property
     def database(self) -> str:
-        """The database in the URL."""
-        return unquote(urlsplit(self.url).path.lstrip("/"))
+        return self._at.database
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What pymysql is told."""
-        parts = urlsplit(self.url)
-        given = dict(parse_qsl(parts.query))
-        tls = {"ssl_ca": given["ssl-ca"], "ssl_verify_identity": True} if "ssl-ca" in given else {}
-        return {
-            "host": parts.hostname or "127.0.0.1",
-            "port": parts.port or _PORT,
-            "user": unquote(parts.username or ""),
-            "password": unquote(parts.password or ""),
-            "charset": "utf8mb4",
-            "connect_timeout": _CONNECT_SECONDS,
-            **tls,
-        }
+        """Arguments of a connection, also of the one that reads the binlog."""
+        authority = self._at.parameters.get("ssl-ca")
+        tls = {} if authority is None else {"ssl_ca": authority, "ssl_verify_identity": True}
+        return {**self._at.login(_CONNECT_SECONDS), **tls}
 
     @contextmanager
     def session(self, cursor: type[pymysql.cursors.Cursor] = pymysql.cursors.Cursor) -> Iterator[Session]:
@@ -124,15 +115,15 @@ class MyServer:
 
     def failure(self, error: Exception) -> ProjectError:
         """What went wrong with the server."""
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        said = str(error.args[-1] if error.args else error).replace(self.settings["password"] or "\0", "***")[:300]
-        if code in _AUTHENTICATION or code in _PRIVILEGES:
-            return ProjectError("mysql-authentication", f"{self.address} refuses this user: {said}", hint=_GRANTS)
+        code = error_code(error)
+        reason = error_text(error).replace(self._at.password or "\0", "***")[:300]
+        if code in _DENIED:
+            return ProjectError("mysql-authentication", f"{self.address} refuses this user: {reason}", hint=_GRANTS)
         if code == _PURGED:
-            return binlog_missing(self.address, said)
+            return binlog_missing(self.address, reason)
         return ProjectError(
             "mysql-unreachable",
-            f"{self.address} does not answer: {said}",
+            f"{self.address} does not answer: {reason}",
             hint="check host, port and network",
             exit_code=Exit.TRANSIENT,
         )
@@ -175,7 +166,6 @@ class Session:
 
     @property
     def is_mariadb(self) -> bool:
-        """Which of the two it is."""
         return "MariaDB" in str(self._connection.get_server_info())
 
     def identity(self) -> str:
@@ -195,7 +185,6 @@ class Session:
         self.end()  # the question needs the privilege that reading does
 
     def end(self) -> BinlogPosition:
-        """The end of the binlog."""
         try:
             (found,) = self.ask("SHOW MASTER STATUS")
         except pymysql.err.ProgrammingError:  # MySQL 8.4 and later

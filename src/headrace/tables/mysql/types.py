@@ -58,7 +58,6 @@ class MyColumn:
 
     @property
     def query(self) -> str:
-        """How it is asked for."""
         name = quoted(self.name)
         # a float is shown with six digits unless it is made a double
         return f"{name} + 0e0" if self.data_type == "float" else name

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
@@ -19,7 +20,15 @@ from headrace.systems.tls import ServiceTls
 from headrace.tables._options import Columns
 
 if TYPE_CHECKING:
+    from headrace.tables.polling import mysql, postgres, reader, sqlite
     from headrace.tables.polling.database import Database
+else:
+    mysql, postgres, reader, sqlite = lazy_modules(
+        "headrace.tables.polling.mysql",
+        "headrace.tables.polling.postgres",
+        "headrace.tables.polling.reader",
+        "headrace.tables.polling.sqlite",
+    )
 
 _SCHEMES = ("postgresql", "postgres", "mysql", "mariadb", "sqlite")
 
@@ -104,7 +113,6 @@ class PollingTable(TableSource):
 
     @property
     def scheme(self) -> str:
-        """Which database it is."""
         return urlsplit(self.url.get_secret_value()).scheme
 
     @property
@@ -115,28 +123,19 @@ class PollingTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What is asked, and where."""
         return f"polling {self.table or 'a query'} at {self.place}"
 
     @property
     def group(self) -> str:
-        """The database."""
         return f"polling {self.place}"
 
     def connect(self, context: Context) -> Database:
-        """The database."""
         match self.scheme:
             case "sqlite":
-                from headrace.tables.polling.sqlite import SqliteDatabase
-
-                return SqliteDatabase(self, context)
+                return sqlite.SqliteDatabase(self, context)
             case "mysql" | "mariadb":
-                from headrace.tables.polling.mysql import MysqlDatabase
-
-                return MysqlDatabase(self, context)
-        from headrace.tables.polling.postgres import PostgresDatabase
-
-        return PostgresDatabase(self, context)
+                return mysql.MysqlDatabase(self, context)
+        return postgres.PostgresDatabase(self, context)
 
     def check(self, context: Context) -> None:
         """The database answers and has the table and its columns."""
@@ -173,8 +172,6 @@ class PollingTable(TableSource):
         context: Context,
     ) -> TableReader:
         """One connection for all of them."""
-        from headrace.tables.polling.reader import PollingReader
-
         mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
         first = next(iter(mine))
         for name, table in mine.items():
@@ -184,7 +181,7 @@ class PollingTable(TableSource):
                     f"tables '{first}' and '{name}' reach {table.place} as different users or with different `tls`",
                     hint="tables of one database are read on one connection: write the same for both",
                 )
-        return PollingReader(mine, shapes, after, context)
+        return reader.PollingReader(mine, shapes, after, context)
 
     @property
     def _login(self) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pymysql
@@ -15,7 +14,8 @@ from pymysql.cursors import SSCursor
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP
-from headrace.systems.services import not_let_in, service_away
+from headrace.systems.mysql import ACCESS_DENIED, MySqlAddress, error_code, error_text
+from headrace.systems.services import access_denied, service_unavailable
 from headrace.tables.polling.database import PAGE, Database, Row, missing
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ _KINDS = {
     FIELD_TYPE.GEOMETRY: pa.binary(),
 }
 _DECIMALS = (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL)
-_DENIED = (1044, 1045, 1142, 1143, 1698)
+_DENIED = ACCESS_DENIED | {1143}
 _MISSING = (1049, 1054, 1064, 1146)
 # connection lost or refused, too many connections, lock wait, deadlock, shutting down
-_PASSING = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
+_TRANSIENT = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
 
 
 class MysqlDatabase(Database):
@@ -51,20 +51,13 @@ class MysqlDatabase(Database):
     quote: ClassVar[str] = "`"
 
     def __init__(self, table: PollingTable, context: Context) -> None:
-        parts = urlsplit(table.url.get_secret_value())
+        secret = None if table.password is None else table.password.get_secret_value()
+        address = MySqlAddress(table.url.get_secret_value(), table.username, secret)
         self._label = table.label
-        password = table.password.get_secret_value() if table.password is not None else unquote(parts.password or "")
         with self._explained():
             self._connection = pymysql.connect(
-                host=parts.hostname,
-                port=parts.port or 3306,
-                user=table.username or unquote(parts.username or ""),
-                password=password,
-                database=parts.path.strip("/"),
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=max(1, round(table.timeout.total_seconds())),
-                read_timeout=600,
+                **address.arguments(table.timeout.total_seconds()),
+                database=address.database,
                 init_command="SET SESSION time_zone = '+00:00'",
                 ssl=None if table.tls is None else table.tls.texts(context).ssl_context(),
                 cursorclass=SSCursor,
@@ -130,11 +123,11 @@ def _kind(column: Sequence[Any]) -> pa.DataType:
 
 
 def _explanation(label: str, error: pymysql.MySQLError) -> ProjectError:
-    code, said = (error.args[0], str(error.args[-1])) if error.args else (0, type(error).__name__)
+    code, reason = error_code(error), error_text(error)
     if code in _DENIED:
-        return not_let_in(label, said)
+        return access_denied(label, reason)
     if code in _MISSING:
-        return missing(label, said)
-    if code in _PASSING or isinstance(error, pymysql.err.InterfaceError):
-        return service_away(label, said)
-    return ProjectError("table-refused", f"{label}: {said}", hint="look at the server's log")
+        return missing(label, reason)
+    if code in _TRANSIENT or isinstance(error, pymysql.err.InterfaceError):
+        return service_unavailable(label, reason)
+    return ProjectError("table-refused", f"{label}: {reason}", hint="see the server's log")

@@ -14,9 +14,10 @@ from psycopg.types.string import TextLoader
 
 from headrace.core.context import Context
 from headrace.core.schema import TIMESTAMP
-from headrace.systems.postgres import one_line
+from headrace.systems.postgres.connection import server_parameters
+from headrace.systems.postgres.server import one_line
+from headrace.systems.postgres.tables import TableServer, explained
 from headrace.tables.polling.database import PAGE, Database, Row, missing, value_unfit
-from headrace.tables.postgres.server import PgServer, explained
 
 if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable
@@ -56,22 +57,9 @@ class PostgresDatabase(Database):
     """Asked in transactions that read only."""
 
     def __init__(self, table: PollingTable, context: Context) -> None:
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(table.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if table.username is not None:
-            options["user"] = table.username
-        if table.password is not None:
-            options["password"] = table.password.get_secret_value()
-        tls = table.tls.texts(context) if table.tls is not None else None
         self._label = table.label
-        self._connection = PgServer(table.label, table.url.get_secret_value(), options, tls).connect()
+        parameters = server_parameters(table.url, table.username, table.password, table.tls, context, table.timeout)
+        self._connection = TableServer(table.label, **parameters).connect()
         for name in _TEXTS:
             self._connection.adapters.register_loader(name, TextLoader)
         self._connection.adapters.register_loader("numeric", _FiniteNumbers)
@@ -127,7 +115,6 @@ class PostgresDatabase(Database):
             raise value_unfit(self._label, str(error)) from error  # such as an infinite date: Python has none
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     @contextmanager

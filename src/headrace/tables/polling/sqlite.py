@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.systems.services import service_away
+from headrace.systems.services import service_unavailable
 from headrace.tables.polling.database import PAGE, Database, Row, missing
 
 if TYPE_CHECKING:
@@ -96,7 +96,6 @@ class SqliteDatabase(Database):
         return said
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager
@@ -105,7 +104,7 @@ class SqliteDatabase(Database):
             yield
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "busy" in str(error):
-                raise service_away(self._label, str(error)) from error
+                raise service_unavailable(self._label, str(error)) from error
             raise missing(self._label, str(error)) from error
         except sqlite3.Error as error:
             raise ProjectError(

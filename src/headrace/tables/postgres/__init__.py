@@ -6,28 +6,37 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Literal, cast
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
 from headrace.core.tables import TableReader, TableShape, TableSource
-from headrace.systems.addresses import PostgresUrl
-from headrace.systems.services import not_let_in
-from headrace.systems.tls import ServiceTls
+from headrace.systems.postgres.connection import PostgresConnection, PostgresUrl
+from headrace.systems.services import access_denied
 
 if TYPE_CHECKING:
-    from headrace.tables.postgres.server import PgServer
+    from headrace.systems.postgres import tables as pg_tables
+    from headrace.systems.postgres.tables import TableServer
+    from headrace.tables.postgres import catalog, publication, reader
+else:
+    pg_tables, catalog, publication, reader = lazy_modules(
+        "headrace.systems.postgres.tables",
+        "headrace.tables.postgres.catalog",
+        "headrace.tables.postgres.publication",
+        "headrace.tables.postgres.reader",
+    )
 
 _SLOT = r"[a-z0-9_]{1,63}"
 _DATABASE_LETTERS = 40
 
 
-class PostgresTable(TableSource):
+class PostgresTable(PostgresConnection, TableSource):
     """A table of a PostgreSQL database (12 or later) by logical replication: its rows once, then every change.
 
     Delivery: exactly once. Rows are read under the snapshot that the replication slot begins with, so they and the
@@ -45,17 +54,6 @@ class PostgresTable(TableSource):
         description="Address of the database, with further parameters of libpq if need be. The role needs REPLICATION "
         "and SELECT on the table.",
         examples=["postgresql://127.0.0.1:5432/shop", "${secret:POSTGRES_URL}"],
-    )
-    username: str | None = Field(None, description="The name to log in with, unless it is in `url`.")
-    password: SecretStr | None = Field(
-        None,
-        description="The password to log in with, unless it is in `url`.",
-        examples=["${secret:POSTGRES_PASSWORD}"],
-    )
-    tls: ServiceTls | None = Field(
-        None,
-        description="Insist on TLS and check whom we talk to; left out: TLS if the server has it.",
-        examples=[{"ca": "tls/ca.pem"}],
     )
     table: str = Field(
         description="The table, with its schema if that is not in the search path.", examples=["orders", "shop.orders"]
@@ -82,70 +80,40 @@ class PostgresTable(TableSource):
     @property
     def group(self) -> str:
         """Server, database and slot."""
-        return f"postgres {self._at} {self.slot_name}"
+        return f"postgres {self.address} {self.slot_name}"
 
     @property
     def label(self) -> str:
         """Table and server, without names and passwords."""
-        return f"postgres {self.table} at {self._at}"
+        return f"postgres {self.table} at {self.address}"
 
     @property
     def slot_name(self) -> str:
         """The slot as it is given, or one that any start finds again."""
         if self.slot is not None:
             return self.slot
-        database = re.sub(r"[^a-z0-9_]", "_", self._parts.path.strip("/").lower())[:_DATABASE_LETTERS]
-        return f"headrace_{database}_{hashlib.sha256(self._at.encode()).hexdigest()[:8]}"
+        database = re.sub(r"[^a-z0-9_]", "_", urlsplit(self.url.get_secret_value()).path.strip("/").lower())[
+            :_DATABASE_LETTERS
+        ]
+        return f"headrace_{database}_{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
-    @property
-    def _parts(self) -> SplitResult:
-        return urlsplit(self.url.get_secret_value())
-
-    @property
-    def _at(self) -> str:
-        return f"{self._parts.netloc.rpartition('@')[2]}{self._parts.path}"
-
-    def server(self, context: Context, label: str | None = None) -> PgServer:
-        """How to connect."""
-        from headrace.tables.postgres.server import PgServer
-
-        options: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeout.total_seconds())),
-            "application_name": "headrace",
-            "client_encoding": "utf8",
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 60_000,
-        }
-        if self.username is not None:
-            options["user"] = self.username
-        if self.password is not None:
-            options["password"] = self.password.get_secret_value()
-        tls = self.tls.texts(context) if self.tls is not None else None
-        return PgServer(label or self.label, self.url.get_secret_value(), options, tls)
+    def server(self, context: Context, label: str | None = None) -> TableServer:
+        return pg_tables.TableServer(label or self.label, **self.server_parameters(context, self.timeout))
 
     def check(self, context: Context) -> None:
         """The server tells changes, the role may read them, there is room for a slot, and the table can be followed."""
-        from headrace.tables.postgres import catalog
-        from headrace.tables.postgres.publication import lacking_rights, require_publication
-        from headrace.tables.postgres.server import explained
-
-        with explained(self.label), self.server(context).connect() as connection:
+        with pg_tables.explained(self.label), self.server(context).connect() as connection:
             catalog.require_server(connection, self.label, self.slot_name)
             table = catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts)
-            lacking = lacking_rights(connection, table, self.publication)
+            lacking = publication.lacking_rights(connection, table, self.publication)
             if lacking:
-                raise not_let_in(self.label, f"this role lacks {', '.join(lacking)}")
+                raise access_denied(self.label, f"this role lacks {', '.join(lacking)}")
             if self.publication is not None:
-                require_publication(connection, self.publication, [table])
+                publication.require_publication(connection, self.publication, [table])
 
     def shape(self, context: Context) -> TableShape:
         """What the catalogue says."""
-        from headrace.tables.postgres import catalog
-        from headrace.tables.postgres.server import explained
-
-        with explained(self.label), self.server(context).connect() as connection:
+        with pg_tables.explained(self.label), self.server(context).connect() as connection:
             return catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts).shape
 
     @classmethod
@@ -157,8 +125,6 @@ class PostgresTable(TableSource):
         context: Context,
     ) -> TableReader:
         """One slot for all of them."""
-        from headrace.tables.postgres.reader import FollowedTable, PostgresReader
-
         mine = cast(Mapping[str, PostgresTable], tables)
         first = next(iter(mine.values()))
         others = {str(one.publication) for one in mine.values()}
@@ -168,6 +134,6 @@ class PostgresTable(TableSource):
                 f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(others))}",
                 hint="write one publication for all of them, or a `slot` for each",
             )
-        wanted = {name: FollowedTable(one.table, tuple(one.texts)) for name, one in mine.items()}
+        wanted = {name: reader.FollowedTable(one.table, tuple(one.texts)) for name, one in mine.items()}
         server = first.server(context, label=first.group)
-        return PostgresReader(server, wanted, shapes, first.slot_name, first.publication, after)
+        return reader.PostgresReader(server, wanted, shapes, first.slot_name, first.publication, after)

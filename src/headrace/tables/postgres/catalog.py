@@ -10,7 +10,7 @@ from psycopg import sql
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.tables import TableShape
-from headrace.tables.postgres.server import Connection, no_replication
+from headrace.systems.postgres.tables import Connection, no_replication
 from headrace.tables.postgres.types import TEXT, PgType, PostgresTypes, TypeRow
 
 _TABLE = """
@@ -62,7 +62,6 @@ class PgTable:
 
     @property
     def shown(self) -> str:
-        """For messages."""
         return f"{self.schema}.{self.name}"
 
     @property
@@ -79,8 +78,6 @@ class PgTable:
 
 
 def types_of(connection: Connection) -> PostgresTypes:
-    """The types of a database."""
-
     def lookup(numbers: Sequence[int]) -> dict[int, TypeRow]:
         return {row[0]: TypeRow(*row[1:]) for row in connection.execute(_TYPES, (list(numbers),)).fetchall()}
 

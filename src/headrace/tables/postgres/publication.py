@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from headrace.core.errors import ProjectError
+from headrace.systems.postgres.tables import Connection
 from headrace.tables.postgres.catalog import PgTable
-from headrace.tables.postgres.server import Connection
 
 _OPTIONS = """
 SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot

@@ -20,11 +20,11 @@ import pyarrow as pa
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Position
 from headrace.core.tables import CapturedBatch, TableReader, TableShape
-from headrace.systems.services import service_away
+from headrace.systems.postgres.tables import Connection, TableServer, explained
+from headrace.systems.services import service_unavailable
 from headrace.tables.postgres import catalog
 from headrace.tables.postgres.pgoutput import LIMIT, Followed, Portion, SentColumn, Transactions
 from headrace.tables.postgres.publication import keep_publication, require_publication
-from headrace.tables.postgres.server import Connection, PgServer, explained
 from headrace.tables.postgres.snapshot import Export, TableSnapshot, snapshot_shape
 from headrace.tables.postgres.stream import ReplicationStream, lsn_number, lsn_text
 from headrace.tables.postgres.types import TEXT, PgType
@@ -55,7 +55,6 @@ class WalPosition:
 
     @property
     def position(self) -> Position:
-        """As JSON."""
         made: dict[str, Any] = {
             "system": self.system,
             "lsn": None if self.lsn is None else lsn_text(self.lsn),
@@ -67,7 +66,6 @@ class WalPosition:
 
     @classmethod
     def of(cls, position: Position) -> WalPosition:
-        """From JSON."""
         lsn, within = position["lsn"], position.get("within")
         return cls(
             position["system"],
@@ -82,7 +80,7 @@ class PostgresReader(TableReader):
 
     def __init__(
         self,
-        server: PgServer,
+        server: TableServer,
         wanted: Mapping[str, FollowedTable],
         shapes: Mapping[str, TableShape],
         slot: str,
@@ -149,7 +147,6 @@ class PostgresReader(TableReader):
         return None
 
     def close(self) -> None:
-        """Close all connections."""
         for one in (self._stream, self._snapshot, self._export, self._side):
             if one is not None:
                 one.close()
@@ -340,7 +337,7 @@ class PostgresReader(TableReader):
         """A table that is dropped tells nothing, and one that is made in its place is not published."""
         assert self._side is not None
         if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
-            raise service_away(self._server.label, "a table was dropped")
+            raise service_unavailable(self._server.label, "a table was dropped")
 
     def _stopped(self, told: Transactions, stop: int) -> CapturedBatch:
         """All before the place where a snapshot was made."""

@@ -11,10 +11,10 @@ import pyarrow.csv as csv
 from psycopg import sql
 
 from headrace.core.tables import TableShape
-from headrace.systems.services import service_away
+from headrace.systems.postgres.tables import Connection
+from headrace.systems.services import service_unavailable
 from headrace.tables.postgres.catalog import PgTable
 from headrace.tables.postgres.pgoutput import bad_value, changed_type
-from headrace.tables.postgres.server import Connection
 from headrace.tables.postgres.stream import CopyMessages, answer, execute, lsn_number
 from headrace.tables.postgres.types import PgType
 
@@ -76,7 +76,7 @@ class TableSnapshot:
         self.connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.relation))
         row = self.connection.execute(_AS_IT_WAS, (table.number, table.number)).fetchone()
         if row is not None and row[0] is False:
-            raise service_away(label, f"table {table.shown} was rewritten while it was to be read")
+            raise service_unavailable(label, f"table {table.shown} was rewritten while it was to be read")
 
     def chunks(self, name: str, table: PgTable, shape: TableShape) -> Iterator[pa.Table]:
         """The rows, some ten thousand at a time, at least once."""

@@ -14,8 +14,8 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
 
-from headrace.systems.services import service_away
-from headrace.tables.postgres.server import Connection
+from headrace.systems.postgres.tables import Connection
+from headrace.systems.services import service_unavailable
 
 _DATA, _KEEPALIVE = ord("w"), ord("k")
 _DATA_HEADER = 25
@@ -34,7 +34,6 @@ def lsn_text(lsn: int) -> str:
 
 
 def lsn_number(text: str) -> int:
-    """As it is counted."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 
@@ -135,7 +134,7 @@ class ReplicationStream:
             try:
                 data = self._messages.next()
             except StopIteration:
-                raise service_away(self._label, "it ended the stream") from None
+                raise service_unavailable(self._label, "it ended the stream") from None
             if data is None:
                 return None
             self._heard = time.monotonic()
@@ -151,7 +150,7 @@ class ReplicationStream:
         """Until something comes, or so long; a server that says nothing is asked."""
         now = time.monotonic()
         if now - self._heard > _SILENCE_SECONDS:
-            raise service_away(self._label, f"it has said nothing for {_SILENCE_SECONDS:g} s")
+            raise service_unavailable(self._label, f"it has said nothing for {_SILENCE_SECONDS:g} s")
         if now - self._asked >= _ASK_SECONDS:
             self._tell(ask=True)
         self._messages.wait(min(seconds, _ASK_SECONDS))

@@ -42,7 +42,6 @@ class PgType:
     """The same for many at once. It may refuse (ArrowInvalid) what `parse` can read."""
 
     def column(self, texts: pa.Array) -> pa.Array:
-        """All values of a column."""
         if self.whole is not None:
             try:
                 return self.whole(texts)

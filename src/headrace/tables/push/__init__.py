@@ -64,7 +64,6 @@ class PushTable(TableSource):
 
     @property
     def label(self) -> str:
-        """What it is."""
         return "push"
 
     @property
@@ -114,7 +113,6 @@ class PushReader(TableReader):
         self._cut_due = time.monotonic() + cut_seconds
 
     def read(self, seconds: float) -> CapturedBatch | None:
-        """What is in the inboxes."""
         if self._first or self._other:
             begun = CapturedBatch(dict(self._position), begins=self._first, ends=self._first, shapes=self._other)
             self._first, self._other = frozenset(), {}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from headrace.core.errors import Exit, ProjectError, did_you_mean
+from headrace.testing.services.clickhouse import ClickHouse
 from headrace.testing.services.etcd import Etcd
 from headrace.testing.services.influxdb import InfluxDB
 from headrace.testing.services.installing import install
@@ -17,7 +18,11 @@ from headrace.testing.services.service import Service
 from headrace.testing.services.spark import Spark
 
 KINDS: dict[str, type[Service]] = {
-    kind.kind: kind for kind in (Kafka, Postgres, MariaDB, Redis, InfluxDB, OpenSearch, S3, Etcd, Prometheus, Spark)
+    service.kind: service
+    for service in (
+        *(Kafka, Postgres, MariaDB, Redis, InfluxDB, ClickHouse),
+        *(OpenSearch, S3, Etcd, Prometheus, Spark),
+    )
 }
 
 
@@ -36,6 +41,7 @@ def _named(kind: str) -> type[Service]:
 __all__ = [
     "KINDS",
     "S3",
+    "ClickHouse",
     "Etcd",
     "InfluxDB",
     "Kafka",

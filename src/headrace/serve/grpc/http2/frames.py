@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 (RFC 9113), as far as a server of gRPC needs them: bytes to and from, nothing that remembers."""
+"""Encodes and decodes the frames of HTTP/2 (RFC 9113), as far as a gRPC server needs them. No state."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD = 9
-"""Bytes before a frame's payload."""
+HEADER_BYTES = 9
+"""Bytes of a frame header."""
 LARGEST = 16_384
-"""Bytes of a payload that either side takes unless it has said that it takes more."""
+"""The largest payload that either side accepts by default."""
 WINDOW = 65_535
 LARGEST_WINDOW = 2**31 - 1
 
@@ -22,12 +22,12 @@ WITH_PRIORITY = 0x20
 
 _LENGTH_AND_KIND = struct.Struct(">HBBBI")
 _SETTING = struct.Struct(">HI")
-_FOUR = struct.Struct(">I")
+_UINT32 = struct.Struct(">I")
 _LAST_31 = 0x7FFFFFFF
 
 
 class Code(IntEnum):
-    """Why a stream or a connection ends."""
+    """The error codes of RST_STREAM and GOAWAY."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -42,7 +42,7 @@ class Code(IntEnum):
 
 
 class Setting(IntEnum):
-    """What either side says of itself."""
+    """The parameters of SETTINGS."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -53,7 +53,7 @@ class Setting(IntEnum):
 
 
 class PeerError(Exception):
-    """The peer broke the protocol: the connection ends."""
+    """The peer violated the protocol: the connection ends."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class PeerError(Exception):
 
 
 class StreamError(Exception):
-    """The peer broke the protocol on one stream: only that ends."""
+    """The peer violated the protocol on one stream: only the stream ends."""
 
     def __init__(self, stream: int, code: Code, reason: str) -> None:
         super().__init__(reason)
@@ -69,82 +69,77 @@ class StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
     length = len(payload)
     return _LENGTH_AND_KIND.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
 
-def head(data: bytes, at: int) -> tuple[int, int, int, int]:
-    """Length, kind, flags and stream of the frame that begins there."""
+def frame_header(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """Length, type, flags and stream of the frame at `at`."""
     high, low, kind, flags, stream = _LENGTH_AND_KIND.unpack_from(data, at)
     return high << 8 | low, kind, flags, stream & _LAST_31
 
 
 def settings(values: dict[Setting, int]) -> bytes:
-    """The frame that says these."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in values.items()))
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Names and values; those that may not be are refused."""
+    """The names and values of SETTINGS; PeerError for values that are not allowed."""
     if len(payload) % _SETTING.size:
-        raise PeerError(Code.FRAME_SIZE_ERROR, "settings of a wrong length")
+        raise PeerError(Code.FRAME_SIZE_ERROR, "SETTINGS has a wrong length")
     for name, value in _SETTING.iter_unpack(payload):
         if name == Setting.ENABLE_PUSH and value > 1:
             raise PeerError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
         if name == Setting.INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
             raise PeerError(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
         if name == Setting.MAX_FRAME_SIZE and not LARGEST <= value < 2**24:
-            raise PeerError(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
+            raise PeerError(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
         yield name, value
 
 
 def window_update(stream: int, more: int) -> bytes:
-    """The frame that lets the peer send more."""
-    return frame(WINDOW_UPDATE, 0, stream, _FOUR.pack(more))
+    return frame(WINDOW_UPDATE, 0, stream, _UINT32.pack(more))
 
 
 def reset(stream: int, code: Code) -> bytes:
-    """The frame that ends a stream."""
-    return frame(RST_STREAM, 0, stream, _FOUR.pack(code))
+    return frame(RST_STREAM, 0, stream, _UINT32.pack(code))
 
 
 def goaway(last: int, code: Code) -> bytes:
-    """The frame that ends a connection: streams after the last were not looked at."""
-    return frame(GOAWAY, 0, 0, _FOUR.pack(last) + _FOUR.pack(code))
+    """The frame that ends a connection: streams after `last` were not processed."""
+    return frame(GOAWAY, 0, 0, _UINT32.pack(last) + _UINT32.pack(code))
 
 
-def four(payload: bytes, what: str) -> int:
-    """A payload of just four bytes: the number in its last 31 bits."""
-    if len(payload) != _FOUR.size:
-        raise PeerError(Code.FRAME_SIZE_ERROR, f"{what} of a wrong length")
-    (number,) = _FOUR.unpack(payload)
+def uint31(payload: bytes, what: str) -> int:
+    """The number in a payload of four bytes, without its first bit."""
+    if len(payload) != _UINT32.size:
+        raise PeerError(Code.FRAME_SIZE_ERROR, f"{what} has a wrong length")
+    (number,) = _UINT32.unpack(payload)
     return int(number) & _LAST_31
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
-    """A payload without its padding."""
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise PeerError(Code.PROTOCOL_ERROR, "more padding than payload")
+        raise PeerError(Code.PROTOCOL_ERROR, "the padding exceeds the payload")
     return payload[1 : len(payload) - payload[0]]
 
 
-def block(payload: bytes, flags: int, stream: int) -> bytes:
-    """The piece of a header block that is in the payload of HEADERS."""
+def header_block(payload: bytes, flags: int, stream: int) -> bytes:
+    """The fragment of the header block in the payload of HEADERS."""
     payload = unpadded(payload, flags)
     if not flags & WITH_PRIORITY:
         return payload
     if len(payload) < 5:
-        raise PeerError(Code.FRAME_SIZE_ERROR, "HEADERS without the priority they announce")
+        raise PeerError(Code.FRAME_SIZE_ERROR, "HEADERS lacks its priority")
     check_priority(payload[:5], stream)
     return payload[5:]
 
 
 def check_priority(payload: bytes, stream: int) -> None:
-    """Priorities are not used, but a wrong one is still an error."""
+    """Priorities are ignored, but an invalid one is an error."""
     if len(payload) != 5:
-        raise StreamError(stream, Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
-    if four(payload[:4], "PRIORITY") == stream:
-        raise StreamError(stream, Code.PROTOCOL_ERROR, "a stream that depends on itself")
+        raise StreamError(stream, Code.FRAME_SIZE_ERROR, "PRIORITY has a wrong length")
+    if uint31(payload[:4], "PRIORITY") == stream:
+        raise StreamError(stream, Code.PROTOCOL_ERROR, "a stream depends on itself")

@@ -1,4 +1,4 @@
-"""One stream of a connection: what a call has sent, and what is still to go to it."""
+"""One stream of a connection: the data that the peer has sent, and the response that is still to be sent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from headrace.serve.grpc.http2.heads import BEGIN, OK, Head
+from headrace.serve.grpc.http2.headers import RequestHeaders
 
 WAITING = 65_536
-"""Bytes that may wait for the peer before more are made."""
+"""Bytes that may wait for the peer before `room` blocks."""
 
 
 class Sender(Protocol):
@@ -17,95 +17,104 @@ class Sender(Protocol):
 
     choked: bool
     address: str
+    response_headers: bytes
+    success_trailers: bytes
 
-    def begin_answer(self, number: int, block: bytes) -> None:
-        """The head of an answer with a body."""
+    def send_headers(self, number: int, block: bytes) -> None:
+        """Send the headers of a response with a body."""
 
-    def answer_at_once(self, stream: Http2Stream, data: bytes) -> bool:
-        """Head, body and trailers in one piece, if the windows have room."""
+    def respond_at_once(self, stream: Http2Stream, data: bytes) -> bool:
+        """Send headers, body and trailers at once; False when the windows are too small."""
 
     def pump(self, stream: Http2Stream) -> None:
-        """Send what the windows have room for; behind the last of it, the trailers."""
+        """Send what the windows allow; after the last byte, the trailers."""
 
-    def taken(self, stream: Http2Stream) -> None:
-        """What a stream sent has been used: let it send as much again."""
+    def consumed(self, stream: Http2Stream) -> None:
+        """The data of the stream was processed: let the peer send as much again."""
 
 
 class Handler(Protocol):
-    """What the streams of a connection are for."""
+    """Processes the streams of a connection."""
+
+    response_headers: bytes
+    """The header block of each response."""
+    success_trailers: bytes
+    """The trailers of a response without error."""
 
     def begin(self, stream: Http2Stream) -> None:
-        """A stream has begun: its head is there."""
+        """A stream has begun: its headers are read."""
 
     def received(self, stream: Http2Stream) -> None:
-        """There is more in `incoming`, or the peer will send no more (`ended`)."""
+        """`incoming` has more data, or the peer sends no more (`ended`)."""
 
 
 class Http2Stream:
-    """One call: what came in, and what is still to go out."""
+    """One request: its received data, and its response."""
 
     __slots__ = (
         "_drained",
         "closed",
         "connection",
         "ended",
-        "head",
+        "headers",
         "id",
         "incoming",
         "on_close",
         "pending",
         "started",
         "state",
-        "taken",
         "trailers",
+        "unacknowledged",
         "window",
     )  # fmt: skip
 
-    def __init__(self, connection: Sender, number: int, head: Head, window: int) -> None:
-        self.connection, self.id, self.head, self.window = connection, number, head, window
+    def __init__(self, connection: Sender, number: int, headers: RequestHeaders, window: int) -> None:
+        self.connection, self.id, self.headers, self.window = connection, number, headers, window
         self.incoming = bytearray()
         self.pending = bytearray()
         self.trailers: bytes | None = None
         self.started = self.ended = self.closed = False
-        self.taken = 0
+        self.unacknowledged = 0
+        """Received bytes for which the peer got no window update yet."""
         self.state: object = None
-        """The handler's own."""
+        """State of the handler."""
         self.on_close: Callable[[], object] | None = None
         self._drained: asyncio.Future[None] | None = None
 
     def send(self, data: bytes) -> None:
-        """Queue bytes for the peer; `room` tells when it has taken most of them."""
+        """Queue data for the peer; `room` waits until the peer has read most of it."""
         if self.closed:
             return
         if not self.started:
             self.started = True
-            self.connection.begin_answer(self.id, BEGIN)
+            self.connection.send_headers(self.id, self.connection.response_headers)
         self.pending += data
         self.connection.pump(self)
 
-    def finish(self, trailers: bytes, begin: bytes = BEGIN) -> None:
-        """End with these trailers, behind all that is queued. Without a body they are all there is to the answer."""
+    def finish(self, trailers: bytes, headers: bytes | None = None) -> None:
+        """End with trailers, after all queued data. Without data, headers and trailers form one block."""
         if self.closed or self.trailers is not None:
             return
-        self.trailers = trailers if self.started else begin + trailers
+        first = self.connection.response_headers if headers is None else headers
+        self.trailers = trailers if self.started else first + trailers
         self.started = True
         self.connection.pump(self)
 
-    def answer(self, data: bytes) -> None:
-        """The whole answer to a call that goes well."""
-        if not self.connection.answer_at_once(self, data):
+    def respond(self, data: bytes) -> None:
+        """Send the complete response of a successful request."""
+        if not self.connection.respond_at_once(self, data):
             self.send(data)
-            self.finish(OK)
+            self.finish(self.connection.success_trailers)
 
     async def room(self) -> bool:
-        """Wait until the peer has taken most of what was sent; False: the stream has ended."""
+        """Wait until the peer has read most of the data; False: the stream has ended."""
         while not self.closed and (len(self.pending) > WAITING or self.connection.choked):
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
         return not self.closed
 
     def close(self) -> None:
-        """The stream is over, for whatever reason."""
+        """The stream has ended, for any reason."""
         self.closed = True
         self.pending.clear()
         self.wake()
@@ -113,6 +122,6 @@ class Http2Stream:
             self.on_close()
 
     def wake(self) -> None:
-        """Let `room` look again."""
+        """Let `room` check again."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)

@@ -1,0 +1,1 @@
+"""Redis: options of a connection (`connection`), clients and their errors (`client`)."""
