@@ -74,9 +74,9 @@ def test_what_is_wrong_with_a_change(change: tuple[Any, ...], code: str, message
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"key": ["id"]}, "table 't' is not described by its columns and key"),
-        ({"columns": "id bigint"}, "table 't' is not described by its columns and key"),
-        ({"columns": {"id": "bigint"}, "keys": ["id"]}, "table 't' is not described by its columns and key"),
+        ({"key": ["id"]}, "table 't' needs columns, and optionally a key"),
+        ({"columns": "id bigint"}, "table 't' needs columns, and optionally a key"),
+        ({"columns": {"id": "bigint"}, "keys": ["id"]}, "table 't' needs columns, and optionally a key"),
         ({"columns": {"id": "bigint"}, "key": ["di"]}, "key: table 't' has no column 'di'"),
         ({"columns": {"id": "bigtin"}}, "not a list of columns"),
     ],

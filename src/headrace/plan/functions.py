@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Decoder
+from headrace.core.lazy import lazy_modules
 from headrace.formats.protobuf import ProtobufFormat
 from headrace.functions.expansion import called
 from headrace.functions.families.lookups import lookups_missing
@@ -17,6 +19,14 @@ from headrace.functions.library import library
 from headrace.functions.resources import Resources
 from headrace.functions.user import UserFunction, used_by
 from headrace.project.loader import Project
+
+if TYPE_CHECKING:
+    from headrace.core.encoding import descriptors as encoding
+    from headrace.formats.protobuf import decoder, types
+else:
+    encoding, decoder, types = lazy_modules(
+        "headrace.core.encoding.descriptors", "headrace.formats.protobuf.decoder", "headrace.formats.protobuf.types"
+    )
 
 
 def python_functions(queries: Iterable[str], own: Mapping[str, UserFunction]) -> dict[str, str]:
@@ -90,20 +100,16 @@ class ProjectMessages:
 
     def decoder(self, message: str, column: str) -> Decoder:
         """A decoder for one field of a message."""
-        from headrace.core.encoding.descriptors import find_message
-        from headrace.formats.protobuf.decoder import ProtobufDecoder
-        from headrace.formats.protobuf.types import message_schema
-
         refused: ProjectError | None = None
         for descriptors in dict.fromkeys(self.sets.values()):
             try:
-                schema = message_schema(find_message(descriptors, message))
+                schema = types.message_schema(encoding.find_message(descriptors, message))
             except ProjectError as error:
                 refused = error
                 continue
             if column not in schema.names:
                 hint = did_you_mean(column, schema.names, "fields")
                 raise ProjectError("unknown-column", f"message {message} has no field '{column}'", hint=hint)
-            return ProtobufDecoder(descriptors, message, pa.schema([schema.field(column)]))
+            return decoder.ProtobufDecoder(descriptors, message, pa.schema([schema.field(column)]))
         assert refused is not None, "there is at least one descriptor set"
         raise refused
