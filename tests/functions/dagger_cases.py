@@ -147,7 +147,7 @@ TABLES: list[tuple[str, list[list[Any]]]] = [
 
 REFUSED: list[tuple[str, str]] = [
     ("ArrayAggregate(array('a'), 'distinct.count', 'String')", "unknown type 'String'"),
-    ("ArrayAggregate(array(1), 'count', NULL)", "the type must be written out"),
+    ("ArrayAggregate(array(1), 'count', NULL)", "the type must be a string literal"),
     ("ArrayOperate(array('a'), 'distinct.sort', 'other')", "unknown operation sort"),
     ("ArrayAggregate(array('a'), 'distinct', 'other')", "one value"),
     ("ArrayAggregate(array(1), 'sum')", "takes 3 arguments"),
@@ -156,7 +156,7 @@ REFUSED: list[tuple[str, str]] = [
     ("JsonUpdate('{}', '$ .a', 1)", "invalid path"),
     ("SingleFeatureWithType('one')", "3 or more arguments"),
     ("SingleFeatureWithType('one', 'two', 'StringType', 'four')", "3 by 3"),
-    ("SingleFeatureWithType('one', 'two', NULL)", "written out"),
+    ("SingleFeatureWithType('one', 'two', NULL)", "string literal"),
     ("SingleFeatureWithType('one', 'two', 'BytType')", "unknown type 'BytType'"),
     ("FeaturesWithType('one', 'two')", "3 or more arguments"),
     ("StartOfMonth(0, 'WIB')", "unknown time zone 'WIB'"),

@@ -96,7 +96,7 @@ def test_lambda_variables_are_no_columns() -> None:
         ("ArrayAggregate(a, 'count.distinct', 'other')", "cannot follow"),
         ("ArrayAggregate(a, 'distinct', 'other')", "must give one value"),
         ("ArrayAggregate(a, 'sum', 'other')", "needs numbers"),
-        ("ArrayAggregate(a, ops, 'other')", "must be written out"),
+        ("ArrayAggregate(a, ops, 'other')", "must be a string literal"),
         ("ArrayOperate(a, 'count', 'other')", "must give an array"),
         ("ArrayOperate(a, 'limit', 'other')", "write limit(3)"),
         ("Distance(1, 2, 3)", "it takes 4 arguments, and there are 3"),

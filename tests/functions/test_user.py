@@ -192,9 +192,9 @@ def test_wrong_numbers_of_arguments_are_refused(own: dict[str, UserFunction]) ->
     [
         ("no_result", "no hint for its result"),
         ("no_hint", "no hint for 'b'"),
-        ("odd", "'set' is no type of a column"),
-        ("mixed", "do not go together"),
-        ("unsaid", "what it returns is not said"),
+        ("odd", "'set' is not a type of a column"),
+        ("mixed", "cannot be mixed"),
+        ("unsaid", "the type of its result is missing"),
     ],
 )
 def test_bad_hints_are_refused_with_file_and_line(own: dict[str, UserFunction], name: str, reason: str) -> None:

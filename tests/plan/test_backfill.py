@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.core.context import ReadContext
+from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectErrors
 from headrace.core.positions import AtOffset, Earliest, Positions, SplitScope
 from headrace.engine.inputs.backfill import BackfilledPositions
@@ -95,9 +96,9 @@ def test_another_history_needs_a_new_generation(tmp_path: Path, changed: str) ->
 
 def test_kafka_waits_while_there_is_history() -> None:
     source = KafkaSource(brokers=["127.0.0.1:1"], topic="t")
-    context = ReadContext(Path(), "", "s", max_records=10, start={"t": {"0": 5}})
+    context = ReadContext(Context(Path(), ""), "s", max_records=10, start={"t": {"0": 5}})
     assert source.reader_options(context)["maxOffsetsPerTrigger"] == "10"
-    held = source.reader_options(ReadContext(Path(), "", "s", max_records=10, start={"t": {"0": 5}}, held=True))
+    held = source.reader_options(replace(context, held=True))
     assert held["minOffsetsPerTrigger"] == str(2**62)
     assert "maxOffsetsPerTrigger" not in held
     assert held["startingOffsets"] == '{"t": {"0": 5}}'

@@ -13,6 +13,7 @@ from benchmarks.answers import Answers
 from benchmarks.answers import answers as service
 from tests.conftest import unavailable
 
+from headrace.core.context import Context
 from headrace.core.processor import ArrowProcessor, StepContext
 from headrace.core.tallies.step_tally import StepTally
 from headrace.processors._enrich import enricher
@@ -43,8 +44,12 @@ class StepDesk:
     tally: StepTally | None = None
 
     @property
-    def context(self) -> StepContext:
-        return StepContext(self.root, "state", flow="flow", step="after.0", letters=self.kept)
+    def context(self) -> Context:
+        return Context(self.root, "state")
+
+    @property
+    def at(self) -> StepContext:
+        return StepContext(self.context, flow="flow", step="after.0", letters=self.kept)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -57,7 +62,7 @@ class StepDesk:
 
     def run(self, step: ArrowProcessor, *batches: dict[str, Any] | pa.RecordBatch) -> list[dict[str, Any]]:
         given = [one if isinstance(one, pa.RecordBatch) else pa.RecordBatch.from_pydict(one) for one in batches]
-        work = step.work(given[0].schema, self.context)
+        work = step.work(given[0].schema, self.at)
         self.tally = work.tally = StepTally("flow", "after.0")  # type: ignore[attr-defined]
         schema = step.output(given[0].schema)
         rows: list[dict[str, Any]] = []
@@ -72,7 +77,7 @@ def desk(tmp_path: Path) -> Iterator[StepDesk]:
     enricher._live.clear()
     yield StepDesk(tmp_path)
     for live in enricher._live.values():
-        event_loop().run_until_complete(live.asker.service.close())
+        event_loop().run_until_complete(live.caller.service.close())
     enricher._live.clear()
 
 

@@ -40,9 +40,7 @@ class Around:
     def at(self, **more: Any) -> StepContext:
         """Where a step stands."""
         box = LetterBox(self.root / "letters", "flow", "after.0", "g1-abcdef")
-        return StepContext(
-            self.root, str(self.root / ".headrace"), "flow", "after.0", RowLetters(box), streaming=False, **more
-        )
+        return StepContext(self.context, "flow", "after.0", RowLetters(box), streaming=False, **more)
 
     def letters(self) -> list[dict[str, Any]]:
         return list(read_letters(self.root / "letters").to_pylist())

@@ -18,7 +18,7 @@ from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import compare
 from headrace.plan.explain import to_json, to_text
 from headrace.plan.planner import make_plan
-from headrace.processors._keyed.dedup_rule import SeenKeys, firsts
+from headrace.processors._keyed.dedup_rule import SeenKeys, first_rows
 from headrace.processors._steps.queries import condition, filters_of
 from headrace.processors.deduplicate import Deduplicate
 from headrace.project.loader import load
@@ -74,7 +74,7 @@ def question(work: Any, keys: list[int], rows: pa.RecordBatch) -> pa.Table:
     from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
 
     halves = {HIGH: pa.array(keys, pa.int64()), LOW: pa.array(keys, pa.int64())}
-    return pa.table({**halves, KEYLESS: [key == 0 for key in keys], **work.asked(rows)})
+    return pa.table({**halves, KEYLESS: [key == 0 for key in keys], **work.inputs(rows)})
 
 
 POINTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=40)
@@ -84,12 +84,12 @@ POINTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=40)
 @given(POINTS, POINTS, st.integers(1, 30))
 def test_what_passes_is_what_the_rule_says(rows: list[Any], before: list[Any], ttl: int) -> None:
     known = [before[place] for place in model(before, [], ttl)]
-    assert np.flatnonzero(firsts(seen(rows), seen(known), ttl)).tolist() == model(rows, known, ttl)
+    assert np.flatnonzero(first_rows(seen(rows), seen(known), ttl)).tolist() == model(rows, known, ttl)
 
 
 def test_a_repeat_does_not_prolong_and_a_later_row_begins_anew() -> None:
     rows = [(1, 0), (1, 9), (1, 10), (1, 19), (1, 20), *((2, time) for time in range(0, 200, 10))]
-    passed = firsts(seen(rows), SeenKeys.none(), 10)
+    passed = first_rows(seen(rows), SeenKeys.none(), 10)
     assert passed.tolist() == [True, False, True, False, True, *[True] * 20]
 
 
@@ -101,10 +101,10 @@ BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), mi
 def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_forgotten(
     batches: list[Any], ttl: int
 ) -> None:
-    from headrace.processors._keyed.dedup_work import FirstsWork
+    from headrace.processors._keyed.dedup_work import DedupFilter
 
     clock, handle = StepClockAt(), MemoryHandle()
-    work = FirstsWork(ttl, "at", clock)
+    work = DedupFilter(ttl, "at", clock)
     work.open(handle)  # type: ignore[arg-type]
     passed: list[tuple[int, int]] = []
     for number, batch in enumerate(batches):
@@ -114,7 +114,7 @@ def test_over_many_batches_nothing_in_time_is_judged_wrongly_and_old_keys_are_fo
         expected = [rows[place] for place in model(rows, passed, ttl)]
         times = pa.array([time for _, time in rows], pa.int64())
         given = pa.RecordBatch.from_pydict({"at": times.cast(pa.timestamp("us", "UTC"))})
-        made = times.filter(pa.array(work.judge(question(work, [key + 1 for key, _ in rows], given)).passes))
+        made = times.filter(pa.array(work.decide(question(work, [key + 1 for key, _ in rows], given)).passes))
         assert sorted(made.to_pylist()) == sorted(time for _, time in expected)
         passed += expected
     held = sum(len(part[0]) // 24 for part in handle.held["seen"].values)
@@ -144,13 +144,13 @@ def test_keys_are_looked_for_and_must_have_a_hash() -> None:
 
 
 def test_repeats_may_be_marked_and_some_rows_left_alone() -> None:
-    from headrace.processors._keyed.dedup_work import FirstsWork
+    from headrace.processors._keyed.dedup_work import DedupFilter
 
-    work = FirstsWork(10, None, StepClockAt(), (ColumnFilter("c", "is true"),), True)
+    work = DedupFilter(10, None, StepClockAt(), (ColumnFilter("c", "is true"),), True)
     work.open(MemoryHandle())  # type: ignore[arg-type]
 
     def marks(keys: list[int], considered: list[bool | None]) -> list[bool | None]:
-        told = work.judge(question(work, keys, pa.RecordBatch.from_pydict({"c": pa.array(considered, pa.bool_())})))
+        told = work.decide(question(work, keys, pa.RecordBatch.from_pydict({"c": pa.array(considered, pa.bool_())})))
         assert told.passes.all()
         assert told.marks is not None
         return list(told.marks.to_pylist())
@@ -296,4 +296,4 @@ def test_other_conditions_are_left_to_spark(when: str) -> None:
 
 
 def test_another_hash_needs_a_new_generation() -> None:
-    assert Deduplicate(key=["id"], ttl=timedelta(hours=1)).kept["hash"] == "blake2b"
+    assert Deduplicate(key=["id"], ttl=timedelta(hours=1)).state_options["hash"] == "blake2b"

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
-from headrace.processors import explode
-from headrace.processors.explode import Explode
+from headrace.processors.explode import Explode, work
 
 EXACT = ['{"a": 1.50,"b":"\\u00e9 ä😀\\n","c":12345678901234567890123}', "[1, [2]]", '"te\\"xt"', "1e3", "null", "true"]
 BAD = ["nonsense", '{"events":[1],', '{"events":{"a":1}}', '{"events":"x"}', "[1]", '{"events":[1]} x', None]
@@ -69,7 +68,7 @@ def test_rows_that_a_column_excepts_come_out_as_they_are(tmp_path: Path) -> None
 
 
 def test_many_elements_come_out_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explode, "_MOST_BYTES", 10)
+    monkeypatch.setattr(work, "_BATCH_BYTES", 10)
     step, given = Explode(path="e"), rows(['{"e":[1,2,3,4,5,6,7,8,9,10,11]}'] * 3)
     parts = list(step.work(given.schema, Around(tmp_path).at())(iter([given])))
     assert [part.num_rows for part in parts] == [11, 11, 11, 0]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tests.processors.steps import Around
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import ArrowRows
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.json_text import path_of
 from headrace.processors.explode import Explode
 from headrace.processors.fields import Fields
@@ -109,10 +109,10 @@ def test_java_reads_them_as_python_does(
     table = pa.Table.from_pydict({"value": pa.array([*ODD, *given_texts], pa.string())})
     frame = spark.createDataFrame(table)
     around = Around(Path("/"))
-    native = step.apply_behind(ArrowRows.of(frame), around.at())
-    assert not native.works, "this one is read by Java"
+    native = step.extend(PythonStage.of(frame), around.at())
+    assert native.is_empty, "this one is read by Java"
     (batch,) = table.combine_chunks().to_batches()
-    assert native.done().toArrow().to_pylist() == around.work(step, batch).to_pylist()
+    assert native.finish().toArrow().to_pylist() == around.work(step, batch).to_pylist()
 
 
 @pytest.mark.spark

@@ -73,10 +73,10 @@ SECOND = 1_000_000
 
 def work_of(names: list[str], schema: pa.Schema, handle: MemoryHandle, clock: StepClockAt, last: int, keep: int) -> Any:
     from headrace.processors.history.state import TIME
-    from headrace.processors.history.work import HistoryWork, Look
+    from headrace.processors.history.work import HistoryWork, LookBack
 
     events = pa.schema([(TIME, pa.int64()), *(schema.field(name) for name in names)])
-    work = HistoryWork(tuple(names), events, "history", Look(last * SECOND), keep * SECOND, "at", clock)
+    work = HistoryWork(tuple(names), events, "history", LookBack(last * SECOND), keep * SECOND, "at", clock)
     work.open(handle)  # type: ignore[arg-type]
     return work
 
@@ -192,16 +192,16 @@ def test_the_past_in_another_flows_table(tmp_path: Path) -> None:
     log = {"who": ["a", "b", "a", "a"], "n": [1, 2, 3, 4], "at": [START + timedelta(hours=n) for n in (1, 2, 3, 30)]}
     write_deltalake(str(tmp_path / "log"), pa.table(log))
     reading = step(mode="read", table={"lake": "log"}, time="at", columns=["n"], last="1d", limit=5).bound(around)
-    assert reading.remembers is None
+    assert reading.state_name is None
     assert str(reading.output(GIVEN).field("history").type) == "list<item: struct<n: int64>>"
-    from headrace.processors._lookup.tables import Pins
+    from headrace.processors._lookup.tables import PinnedVersions
     from headrace.processors.history.read import EventTable, ReadWork
-    from headrace.processors.history.work import Look
+    from headrace.processors.history.work import LookBack
 
     assert reading._place is not None
     table = EventTable(reading._place, pa.schema([("who", pa.string())]), "at", pa.schema([("n", pa.int64())]))
     hour = 3_600_000_000
-    work = ReadWork(table, "history", Look(24 * hour, limit=5), "at", around.at().clock, Pins(None, ""))
+    work = ReadWork(table, "history", LookBack(24 * hour, limit=5), "at", around.at().clock, PinnedVersions(None, ""))
     times = [START + timedelta(hours=n) for n in (4, 2, 100, 26)]
     rows = pa.RecordBatch.from_pydict({"who": ["a", "b", "a", None], "at": pa.array(times, pa.timestamp("us", "UTC"))})
     made = next(iter(work(iter([rows]))))

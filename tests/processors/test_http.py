@@ -188,7 +188,7 @@ def test_basic_and_bearer_login(answers: Answers, desk: StepDesk) -> None:
     secret = step(answers, username="me", password="s3cret", columns=heard, **more)
     [row] = desk.run(secret, {"id": ["a"]})
     assert row["heard"].startswith("Basic ")
-    work = secret.work(pa.schema([("id", pa.string())]), desk.context)
+    work = secret.work(pa.schema([("id", pa.string())]), desk.at)
     assert "s3cret" not in repr(secret) + secret.label + repr(work)
 
 

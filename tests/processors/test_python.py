@@ -84,9 +84,9 @@ def test_what_is_said_here_goes_before_the_class(around: Around) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("Forgets", "python-step-columns", "processors/my.py:23) gave no column 'more'"),
-        ("Mistyped", "python-step-columns", "my.py:27) gave a value of another type"),
-        ("Nothing", "python-step-columns", "gave int"),
+        ("Forgets", "python-step-columns", "processors/my.py:23) returned no column 'more'"),
+        ("Mistyped", "python-step-columns", "my.py:27) returned a value of another type"),
+        ("Nothing", "python-step-columns", "returned int"),
         ("Breaks", "python-step-failed", "my.py:33) failed: KeyError: 'boom'"),
     ],
 )

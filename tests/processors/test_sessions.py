@@ -140,7 +140,7 @@ SCHEMA = pa.schema([("who", pa.string()), ("page", pa.string()), ("at", pa.times
 
 def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **more: Any) -> Any:
     from headrace.processors.sessions.run import Rules, SessionRun
-    from headrace.processors.sessions.work import SessionWork, WholeWork
+    from headrace.processors.sessions.work import BatchSessions, SessionWork
 
     made = step(**more).bound(Around(project))
     keep = 0 if made.keep is None else made.keep // timedelta(microseconds=1)
@@ -148,7 +148,7 @@ def worker(project: Path, handle: MemoryHandle | None, clock: StepClockAt, **mor
     run = SessionRun(made._found(), {}, rules, made.output(SCHEMA))
     letters = Around(project).at().letters
     if handle is None:
-        return WholeWork(run, ("who", "page"), "at", clock, letters)
+        return BatchSessions(run, ("who", "page"), "at", clock, letters)
     work = SessionWork(run, ("who", "page"), "at", clock, letters)
     work.open(handle)  # type: ignore[arg-type]
     return work
@@ -270,13 +270,13 @@ def test_columns_and_class_are_checked_when_planned(project: Path) -> None:
     with pytest.raises(ProjectError, match="uses column 'pag'") as caught:
         step(uses=["pag"]).bound(around).output(SCHEMA)
     assert "page" in (caught.value.hint or "")
-    with pytest.raises(ProjectError, match="the class is not given"):
+    with pytest.raises(ProjectError, match="the class does not receive"):
         step(uses=["page"], order=["who"]).bound(around).output(SCHEMA)
     (project / "processors/visit.py").write_text(VISIT.replace("def finish(self)", "def ended(self)"))
     with pytest.raises(ProjectError, match="has no method 'finish'"):
         step().bound(around)
     (project / "processors/visit.py").write_text(VISIT.replace("columns =", "other ="))
-    with pytest.raises(ProjectError, match="does not say which columns"):
+    with pytest.raises(ProjectError, match="does not declare its output columns"):
         step().bound(around)
     assert step(columns="n int").bound(around).output(SCHEMA) == from_ddl("n int")
 

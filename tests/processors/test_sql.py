@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import ArrowRows, StepContext
+from headrace.core.processor import StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors.sql import SqlStep, _picked
 from headrace.sql.query import parse
 
@@ -77,11 +78,9 @@ def test_a_query_that_only_picks_columns_is_known(sql: str, picked: list[str] | 
 
 def test_picking_columns_stays_in_arrow() -> None:
     frame: Any = None
-    before = ArrowRows(frame, GIVEN, (lambda batches: batches,))
-    rows = SqlStep(sql="SELECT at, amount FROM rows").apply_behind(
-        before, cast(StepContext, SimpleNamespace(letters=None))
-    )
+    before = PythonStage(frame, GIVEN, (lambda batches: batches,))
+    rows = SqlStep(sql="SELECT at, amount FROM rows").extend(before, cast(StepContext, SimpleNamespace(letters=None)))
     assert rows.schema.names == ["at", "amount"]
     batch = pa.RecordBatch.from_pydict({"amount": [1], "rate": [0.5], "at": [0]})
-    (made,) = rows.works[-1](iter([batch]))
+    (made,) = rows.chain[-1](iter([batch]))
     assert made.to_pydict() == {"at": [0], "amount": [1]}

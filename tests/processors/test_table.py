@@ -13,7 +13,7 @@ from tests.processors.steps import Around
 from headrace.core.errors import ProjectError
 from headrace.core.processor import FlowLakeTable
 from headrace.processors._lookup.lookup import LookupSpec
-from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions, TableAt
 from headrace.processors.table import TableStep
 from headrace.testing.harness import ProjectHarness
 
@@ -94,8 +94,8 @@ def test_files_are_read_again_when_they_changed(tmp_path: Path, form: Any) -> No
 
 
 def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
-    pins = Pins(around.root / "pins", "g1-aaaaaa")
-    place = TableAt(lake="customers").place(around)
+    pins = PinnedVersions(around.root / "pins", "g1-aaaaaa")
+    place = TableAt(lake="customers").locate(around)
     wanted = LookupSpec(place, ("id",), pa.schema([("name", pa.string())]))
     assert pins.version(7, place.version) == "0"
     write_deltalake(place.path, CUSTOMERS.slice(0, 1).set_column(1, "name", pa.array(["new"])), mode="overwrite")
@@ -106,7 +106,7 @@ def test_a_batch_that_runs_again_reads_the_same_version(around: Around) -> None:
         lookup = wanted.lookup(version)
         assert lookup.values.take(lookup.find(keys))["name"].to_pylist() == names
     pins.version(100, place.version)
-    assert Pins(pins.folder, "g2-bbbbbb").version(0, place.version) == "1"
+    assert PinnedVersions(pins.folder, "g2-bbbbbb").version(0, place.version) == "1"
     assert sorted(file.name for file in (around.root / "pins").iterdir()) == ["g2-bbbbbb-0000000000"]
 
 

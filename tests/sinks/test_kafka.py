@@ -436,9 +436,9 @@ def test_records_of_rows_that_need_no_more_than_names() -> None:
     assert make is not None
     (made,) = make(iter([pa.RecordBatch.from_pylist([{"t": None, "k": "1", "v": "x"}], schema=named)]))
     assert made.column("topic").to_pylist() == ["out"]
-    assert not out.takes_work(given.set(1, pa.field("k", pa.int64()))), "only Spark says what the text of a number is"
-    assert not out.takes_work(given.append(pa.field("more", pa.string())))
-    assert not sink(format="raw", topic_column="t", key="k", key_in_value=False).takes_work(given)
+    assert not out.accepts_stage(given.set(1, pa.field("k", pa.int64()))), "only Spark knows the text of a number"
+    assert not out.accepts_stage(given.append(pa.field("more", pa.string())))
+    assert not sink(format="raw", topic_column="t", key="k", key_in_value=False).accepts_stage(given)
 
 
 @pytest.mark.spark

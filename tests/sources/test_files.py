@@ -124,7 +124,7 @@ def test_lines_need_a_format_and_columns_do_not() -> None:
 def stream(spark: Any, tmp_path: Path, files: FilesSource) -> list[Any]:
     """The rows of the files that are new since the last call, as one flow would see them."""
     rows: list[Any] = []
-    frame = files.read(spark, ReadContext(tmp_path, "state", "orders"))
+    frame = files.read(spark, ReadContext(Context(tmp_path, "state"), "orders"))
     query = (
         frame.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -140,7 +140,7 @@ def test_lines_keep_their_bytes_and_know_their_place(spark: Any, tmp_path: Path)
     with pa.output_stream(str(tmp_path / "c.txt.zst"), compression="zstd") as file:
         file.write(b"z\n")
     write(tmp_path, {"a b.txt": b"one\n\xff\xfe\n\nfour\n", "b.txt.gz": gzip.compress(b"x\r\ny")})
-    frame = source("*.txt*").read(spark, ReadContext(tmp_path, "state", "s", streaming=False))
+    frame = source("*.txt*").read(spark, ReadContext(Context(tmp_path, "state"), "s", streaming=False))
     rows = frame.selectExpr("regexp_extract(_file, '[^/]*$', 0) as file", "_block", "_row", "value").collect()
     assert {(row["file"], row["_block"], row["_row"]): bytes(row["value"]) for row in rows} == {
         ("a%20b.txt", 0, 0): b"one",
@@ -170,7 +170,7 @@ def test_a_stream_picks_up_new_files_however_old_they_claim_to_be(spark: Any, tm
 @pytest.mark.spark
 def test_every_line_of_a_split_file_has_its_own_position(spark: Any, tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"".join(b"%099d\n" % n for n in range(120_000))})
-    frame = source("a.txt").read(spark, ReadContext(tmp_path, "state", "s", streaming=False))
+    frame = source("a.txt").read(spark, ReadContext(Context(tmp_path, "state"), "s", streaming=False))
     places = frame.selectExpr("_block", "_row", "cast(cast(value as string) as bigint) as n").toArrow()
     assert len(set(places.column("_block").to_pylist())) > 1
     assert len(set(zip(*(places.column(name).to_pylist() for name in ("_block", "_row")), strict=True))) == 120_000

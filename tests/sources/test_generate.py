@@ -105,7 +105,7 @@ def test_wrong_fields_are_refused(fields: dict[str, Any], message: str) -> None:
 
 
 def read_context(tmp_path: Path, **how: Any) -> ReadContext:
-    return ReadContext(tmp_path, "state", "rides", **how)
+    return ReadContext(Context(tmp_path, "state"), "rides", **how)
 
 
 @pytest.mark.spark

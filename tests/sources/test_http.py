@@ -43,13 +43,13 @@ def at(commit: int) -> dict[str, dict[str, int]]:
     ("options", "told"),
     [
         ({"path": "v1"}, "pattern"),
-        ({"path": "/sql"}, "other questions"),
+        ({"path": "/sql"}, "which the API uses"),
         ({"path": "/v1", "fields": {"a": {}}}, "needs one of"),
         ({"path": "/v1", "fields": {"a": {"now": "ms", "uuid": True}}}, "needs one of"),
         ({"path": "/v1", "reply": {"ets": "{nov}"}}, "did you mean 'now'"),
-        ({"path": "/v1", "health": {"path": "/metrics"}}, "other questions"),
-        ({"path": "/v1", "health": {"path": "/health", "reply": "{code}"}}, "stands for nothing"),
-        ({"path": "/v1", "refusal": [{"a": "{position}"}]}, "stands for nothing"),
+        ({"path": "/v1", "health": {"path": "/metrics"}}, "which the API uses"),
+        ({"path": "/v1", "health": {"path": "/health", "reply": "{code}"}}, "is not a known word"),
+        ({"path": "/v1", "refusal": [{"a": "{position}"}]}, "is not a known word"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], told: str) -> None:
@@ -114,8 +114,8 @@ def test_an_inbox_with_less_than_was_read_is_refused(tmp_path: Path) -> None:
     from headrace.sources.http.posted import Posts, _PostedStreamReader
 
     posted(tmp_path, 1)
-    context = ReadContext(tmp_path, str(tmp_path / "state"), "telemetry")
-    reader = _PostedStreamReader(Posts(SOURCE.path, SOURCE.max_age, context, 2))
+    reading = ReadContext(Context(tmp_path, str(tmp_path / "state")), "telemetry")
+    reader = _PostedStreamReader(Posts(SOURCE.path, SOURCE.max_age, reading, 2))
     assert reader.latestOffset(at(1), reader.getDefaultReadLimit()) == at(2)
     with pytest.raises(ProjectError) as refused:
         reader.latestOffset(at(9), reader.getDefaultReadLimit())
@@ -131,7 +131,7 @@ def test_a_sample_is_read_without_spark(tmp_path: Path) -> None:
 def test_the_inbox_is_read_as_a_stream_once_and_as_it_stands(spark: Any, tmp_path: Path) -> None:
     def read() -> list[list[Any]]:
         found: list[list[Any]] = []
-        context = ReadContext(tmp_path, str(tmp_path / "state"), "telemetry", max_records=2)
+        context = ReadContext(Context(tmp_path, str(tmp_path / "state")), "telemetry", max_records=2)
         query = (
             SOURCE.read(spark, context)
             .writeStream.foreachBatch(lambda batch, _: found.append(batch.orderBy("_commit", "_number").collect()))
@@ -148,5 +148,5 @@ def test_the_inbox_is_read_as_a_stream_once_and_as_it_stands(spark: Any, tmp_pat
     assert batches == [[(1, 1, 0), (2, 1, 1), (3, 1, 2)], [(4, 2, 0)]]
     posted(tmp_path, 5)
     assert [[json.loads(row.value)["n"] for row in batch] for batch in read()] == [[5]]
-    standing = SOURCE.read(spark, ReadContext(tmp_path, str(tmp_path / "state"), "telemetry", streaming=False))
+    standing = SOURCE.read(spark, ReadContext(Context(tmp_path, str(tmp_path / "state")), "telemetry", streaming=False))
     assert sorted(json.loads(row.value)["n"] for row in standing.collect()) == [1, 2, 3, 4, 5]

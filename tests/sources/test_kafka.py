@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from pydantic import ValidationError
 
-from headrace.core.context import ReadContext
+from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
 from headrace.sources.kafka import KafkaSource, check_start
 from headrace.testing.services import Kafka
 
-LIVE = ReadContext(root=Path("/project"), state="/state", stream="orders")
-AS_IT_STANDS = ReadContext(root=Path("/project"), state="/state", stream="orders", streaming=False)
+LIVE = ReadContext(Context(Path("/project"), "/state"), stream="orders")
+AS_IT_STANDS = ReadContext(Context(Path("/project"), "/state"), stream="orders", streaming=False)
 Topic = Callable[..., str]
 
 
@@ -72,7 +72,7 @@ def test_reader_options_are_what_spark_wants() -> None:
 
 
 def test_limits_and_groups() -> None:
-    context = ReadContext(root=Path(), state="", stream="s", max_records=500)
+    context = ReadContext(Context(Path(), ""), stream="s", max_records=500)
     assert source(topic="t").reader_options(context)["maxOffsetsPerTrigger"] == "500"
     own = source(topic="t", max_records_per_trigger=7, group_prefix="team-a", fail_on_data_loss=False)
     options = own.reader_options(context)
@@ -143,8 +143,8 @@ def test_metadata_and_label_say_nothing_secret() -> None:
 @pytest.mark.service
 def test_check_names_what_is_missing(kafka: Kafka, topic: Topic) -> None:
     name = topic(partitions=2)
-    source(brokers=kafka.address, topic=name, start={name: {0: 0, 1: -2}}).check(LIVE)
-    source(brokers=kafka.address, pattern=f"{name[:-1]}.").check(LIVE)
+    source(brokers=kafka.address, topic=name, start={name: {0: 0, 1: -2}}).check(LIVE.context)
+    source(brokers=kafka.address, pattern=f"{name[:-1]}.").check(LIVE.context)
     wrong: dict[str, dict[str, Any]] = {
         "topic-missing": {"topic": f"{name}x"},
         "kafka-start": {"topic": name, "start": {name: {0: 0}}},
@@ -152,10 +152,10 @@ def test_check_names_what_is_missing(kafka: Kafka, topic: Topic) -> None:
     }
     for code, options in wrong.items():
         with pytest.raises(ProjectError) as caught:
-            source(**{"brokers": kafka.address, **options}).check(LIVE)
+            source(**{"brokers": kafka.address, **options}).check(LIVE.context)
         assert caught.value.code == code
     with pytest.raises(ProjectError, match="matches the pattern") as caught:
-        source(brokers=kafka.address, pattern="nothing-.*").check(LIVE)
+        source(brokers=kafka.address, pattern="nothing-.*").check(LIVE.context)
     assert caught.value.code == "topic-missing"
 
 
@@ -163,7 +163,7 @@ def test_check_names_what_is_missing(kafka: Kafka, topic: Topic) -> None:
 def test_a_wrong_password_is_refused_without_telling_it(kafka: Kafka, topic: Topic) -> None:
     login = {"sasl": "SCRAM-SHA-256", "username": "alice", "password": "hush-hush"}
     with pytest.raises(ProjectError) as caught:
-        source(brokers=kafka.sasl_address, topic=topic(), security=login).check(LIVE)
+        source(brokers=kafka.sasl_address, topic=topic(), security=login).check(LIVE.context)
     assert caught.value.code == "kafka-authentication"
     assert "hush" not in str(caught.value)
 
@@ -171,13 +171,13 @@ def test_a_wrong_password_is_refused_without_telling_it(kafka: Kafka, topic: Top
 @pytest.mark.service
 def test_sample_is_the_newest_records(kafka: Kafka, topic: Topic) -> None:
     name = topic(partitions=2)
-    assert source(brokers=kafka.address, topic=name).sample(LIVE, 10) == []
+    assert source(brokers=kafka.address, topic=name).sample(LIVE.context, 10) == []
     messages: list[dict[str, Any]] = [{"value": b"%d" % n, "partition": n % 2} for n in range(1000)]
     produce(kafka, name, [*messages, {"value": None, "partition": 0}])
-    sampled = source(brokers=kafka.address, topic=name).sample(LIVE, 10)
+    sampled = source(brokers=kafka.address, topic=name).sample(LIVE.context, 10)
     assert len(sampled) == 10
     assert all(int(value) >= 900 for value in sampled)
-    assert len(source(brokers=kafka.address, topic=name).sample(LIVE, 5000)) == 1000
+    assert len(source(brokers=kafka.address, topic=name).sample(LIVE.context, 5000)) == 1000
 
 
 @pytest.mark.spark

@@ -42,9 +42,9 @@ def source(**options: Any) -> KafkaSource:
 
 def test_a_start_goes_before_the_options_and_only_for_streams() -> None:
     start = {"t": {"0": 5}}
-    reading = ReadContext(CONTEXT.root, CONTEXT.state, stream="s", start=start)
+    reading = ReadContext(CONTEXT, stream="s", start=start)
     assert json.loads(source(start="latest").reader_options(reading)["startingOffsets"]) == start
-    batch = ReadContext(CONTEXT.root, CONTEXT.state, stream="s", streaming=False, start=start)
+    batch = ReadContext(CONTEXT, stream="s", streaming=False, start=start)
     assert source().reader_options(batch)["startingOffsets"] == "earliest"
 
 

@@ -31,7 +31,7 @@ def append(table: str, *ids: int) -> None:
 def stream(spark: Any, tmp_path: Path, lake: LakeSource) -> list[Any]:
     rows: list[Any] = []
     query = (
-        lake.read(spark, ReadContext(tmp_path, "state", "orders"))
+        lake.read(spark, ReadContext(Context(tmp_path, "state"), "orders"))
         .writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
@@ -81,7 +81,7 @@ def test_a_stream_has_what_is_there_and_then_what_is_appended(spark: Any, tmp_pa
     assert {row["_change_type"] for row in rows} == {"insert"}
     append(table, 3)
     assert [row["id"] for row in stream(spark, tmp_path, source())] == [3]
-    assert source().read(spark, ReadContext(tmp_path, "state", "s", streaming=False)).count() == 3
+    assert source().read(spark, ReadContext(Context(tmp_path, "state"), "s", streaming=False)).count() == 3
 
 
 @pytest.mark.spark

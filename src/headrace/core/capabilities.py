@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from headrace.core.python_stage import PythonStage
+
 
 class ReadsAllRows(Sink):
     """`write_batch` reads every row exactly once, also of a batch that is already written.
@@ -32,6 +34,18 @@ class ReadsAllRows(Sink):
     Rows that are not read are not computed, and the state that the flow keeps for them would be lost. So the engine
     itself reads the rows for a sink without this capability.
     """
+
+
+class WritesStage(ReadsAllRows):
+    """Writes from Python, and can end the Python stage of the last steps of a flow: see `core.python_stage`."""
+
+    @abstractmethod
+    def accepts_stage(self, schema: pa.Schema) -> bool:
+        """Whether it can write rows with these columns without help of Spark."""
+
+    @abstractmethod
+    def write_stage(self, stage: PythonStage, batch: Batch) -> int:
+        """Write one batch, as `write_batch` does. Returns the number of rows that left the stage."""
 
 
 class HoldsView(Sink):
@@ -307,6 +321,7 @@ class RealTimeSink(Sink):
 
 
 _SENTENCES: dict[type, str] = {
+    WritesStage: "Can write in the Python stage of the last steps, so that rows do not return to Spark.",
     HoldsView: "Holds incremental views.",
     HoldsReport: "Holds reports: the rows of each run replace those of the run before.",
     Rewindable: "Can be rewound: the rows of later batches are removed with `--replace`.",

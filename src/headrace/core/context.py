@@ -1,4 +1,4 @@
-"""What a component may know about where it runs."""
+"""The contexts that components run in: the project, a read, a batch."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from headrace.core.tallies.tally import Tally
 
 @dataclass(frozen=True)
 class Context:
-    """The project a component belongs to: where its files are and where its state goes."""
+    """The project of a component: where its files and its state are."""
 
     root: Path
     state: str
     store: ObjectStore = field(default=ObjectStore(), kw_only=True, repr=False)
-    """How object stores are reached."""
+    """The connection to object stores."""
     log: str | None = field(default=None, kw_only=True)
-    """Where the logs of endpoints are kept, if not in the state folder."""
+    """The folder of the logs of endpoints, if it is not in the state folder."""
     log_topics: LogTopics | None = field(default=None, kw_only=True, repr=False, compare=False)
-    """The topics that hold the changes of these logs, if files do not."""
+    """The Kafka topics of these logs, if they are not files."""
 
     @property
     def state_path(self) -> StatePath:
-        """The state folder, wherever it is."""
+        """The state folder, local or on an object store."""
         return state_path(self.state, self.store)
 
     @property
     def log_path(self) -> StatePath:
-        """The folder of the logs of endpoints, wherever it is."""
+        """The folder of the logs of endpoints, local or on an object store."""
         return self.state_path / "log" if self.log is None else state_path(self.log, self.store)
 
     @property
     def local(self) -> Path:
-        """The folder for what only this machine needs to know."""
+        """The folder for files that only this machine needs."""
         state = self.state_path
         return state if isinstance(state, Path) else self.root / ".headrace"
 
     @property
     def state_store(self) -> ObjectStore | None:
-        """The object store that the state is kept on; None when it is in a local folder."""
+        """The object store of the state; None if the state is in a local folder."""
         return self.store if isinstance(self.state_path, ObjectPath) else None
 
     def path(self, relative: str) -> str:
@@ -54,34 +54,39 @@ class Context:
 
 
 @dataclass(frozen=True)
-class ReadContext(Context):
-    """How a source is read: by which stream, live or as it stands now, and how much per batch."""
+class ReadContext:
+    """How a source is read: for which stream, continuously or once, and how much per batch."""
 
+    context: Context
     stream: str
     streaming: bool = True
     until_caught_up: bool = False
     max_records: int | None = None
     metadata: tuple[str, ...] | None = None
-    """The metadata columns that will be used; None for all. Others may be left out or null."""
+    """The metadata columns that the flow uses; None for all. Others may be left out or null."""
     start: Position | None = None
-    """Where a new generation begins, instead of where the source's options say. Known batches go before it."""
+    """Where a new generation begins, instead of where the source's options say. Batches in the checkpoint win."""
     held: bool = False
-    """Whether it has to wait at its start: something else is read first."""
+    """Whether it has to wait at its start, because history is read first."""
+
+    def path(self, relative: str) -> str:
+        """See `Context.path`."""
+        return self.context.path(relative)
 
 
 class Letters(Protocol):
-    """Where a task of a sink puts rows that the system behind it refuses for what they hold. Pickled while empty."""
+    """The dead letters of a task of a sink: rows that the system behind it refuses. Pickled while empty."""
 
     def add(self, reason: str, detail: str, position: dict[str, Any], value: bytes | None) -> None:
-        """Keep one row; its `position` tells it from all others of the flow."""
+        """Keep one row; its `position` is unique in the flow."""
 
     def flush(self) -> None:
-        """Make what was kept durable. Must have happened before the task ends."""
+        """Make the dead letters durable. Must happen before the task ends."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch of one flow on its way into one sink.
+    """One micro-batch of one flow for one sink.
 
     `generation` belongs in every "already written" mark: batch ids start again at 0 with a new generation.
     """
@@ -93,6 +98,6 @@ class Batch:
     output: str
     context: Context
     letters: Letters | None = field(default=None, repr=False)
-    """Takes rows that are refused; without it, they fail the batch."""
+    """Keeps refused rows; without it, they fail the batch."""
     tally: Tally = field(default_factory=Tally, repr=False, compare=False)
-    """Counts what became of rows."""
+    """Counts rows and bytes."""

@@ -1,4 +1,14 @@
-"""The contract of formats: bytes ↔ Arrow columns, in batches, in Python workers; native Spark where there is one."""
+"""The contract of formats: bytes ↔ Arrow columns, in batches, in Python workers.
+
+A format is `record_schema`, `decoder` and `encoder`. What only some can do is a capability, asked by `isinstance`:
+
+| it … | capability | kinds, e.g. |
+|---|---|---|
+| decodes by Spark expressions, as real-time flows need | `DecodesNatively` | json, raw |
+| encodes by Spark expressions | `EncodesNatively` | json |
+| infers its schema from records | `InfersSchema` | json |
+| takes its schema from a registry | `RegistryBacked` | protobuf |
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -38,7 +48,7 @@ class Decoded:
 class Decoder(ABC):
     """Decodes batches in a Python worker. Pickled to executors, so handlers are built on first use, not in __init__.
 
-    Never raises because of a record: what it cannot decode it returns as `bad`.
+    Never raises because of a record: it returns records that it cannot decode as `bad`.
     """
 
     schema: pa.Schema
@@ -57,12 +67,12 @@ class Encoder(ABC):
 
 
 class Offer(ABC):
-    """A schema that a registry has now, other than the one in force. Nothing changes until it is accepted."""
+    """A newer schema of a registry than the one in force. Nothing changes until it is accepted."""
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """Where it comes from."""
+        """The registry, for people."""
 
     @abstractmethod
     def applied(self, form: Format) -> Format:
@@ -70,11 +80,11 @@ class Offer(ABC):
 
     @abstractmethod
     def additions(self) -> list[str]:
-        """What it has more than the one in force, for people."""
+        """What it adds to the one in force, for people."""
 
     @abstractmethod
     def breaches(self, used: Collection[str] | None) -> list[str]:
-        """Why it cannot take the place of the one in force when these columns are used, None for all of them."""
+        """Why it cannot replace the one in force when these columns are used; None means all columns."""
 
     @abstractmethod
     def accept(self) -> None:
@@ -82,7 +92,7 @@ class Offer(ABC):
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
-        """Remember why it was not taken: it is not offered again, and `Format.refusal` says so."""
+        """Record why it was refused: it is not offered again, and `RegistryBacked.refusal` returns the reason."""
 
 
 class Format(Component):
@@ -92,9 +102,7 @@ class Format(Component):
     can_fail: ClassVar[bool] = True
     """Whether there are records it cannot decode."""
     verbatim: ClassVar[bool] = False
-    """Whether the value of a record is its one column, a text or bytes, as it is: then no encoder is needed."""
-    has_native_decoder: ClassVar[bool] = False
-    """Whether `native_decode` gives a column: what real-time flows need."""
+    """Whether the value of a record is its one column, a text or bytes, unchanged: then no encoder is needed."""
 
     @abstractmethod
     def record_schema(self, context: Context) -> pa.Schema | None:
@@ -102,49 +110,62 @@ class Format(Component):
 
     @abstractmethod
     def decoder(self, context: Context, schema: pa.Schema) -> Decoder:
-        """A decoder of just the columns in `schema`, a part of the full schema: what is not asked for costs nothing."""
+        """A decoder of only the columns in `schema`, a part of the full schema: unused columns cost nothing."""
 
     def encoder(self, context: Context, schema: pa.Schema) -> Encoder:
-        """An encoder of rows with these columns. A column the format has no place for is refused here."""
+        """An encoder of rows with these columns. Refuses a column that the format has no place for."""
         raise ProjectError("format-read-only", f"format '{self.kind()}' cannot write", hint="write json instead")
 
+
+@runtime_checkable
+class DecodesNatively(Protocol):
+    """Capability of a format: Spark expressions decode it, as real-time flows need (see DESIGN, latency modes)."""
+
+    def native_decode(self, value: Column, schema: pa.Schema) -> Column:
+        """A struct column of these columns. A text that cannot be read goes to `_corrupt_record`, if that is one."""
+
+
+@runtime_checkable
+class EncodesNatively(Protocol):
+    """Capability of a format: Spark expressions encode it, which takes no Python stage."""
+
+    def native_encode(self, row: Column) -> Column:
+        """A binary or string column, from a struct column."""
+
+
+@runtime_checkable
+class InfersSchema(Protocol):
+    """Capability of a format: `record_schema` may be None, and then the schema is inferred."""
+
     def infer(self, sample: Sequence[bytes]) -> pa.Schema:
-        """The schema of sampled records, for formats whose `record_schema` may be None."""
-        raise NotImplementedError(f"{self.kind()} always knows its schema")
+        """The schema of these records."""
+
+
+@runtime_checkable
+class RegistryBacked(Protocol):
+    """Capability of a format: a registry may hold its schema, and a newer one later."""
 
     @property
     def registry_key(self) -> str | None:
-        """What tells the schema of a registry from others, None when the schema is part of the project."""
-        return None
+        """Identifies the schema among those of registries; None when the schema is part of the project."""
 
     @property
     def refresh_every(self) -> timedelta | None:
-        """How often the registry is asked for a newer schema, None for never."""
-        return None
+        """How often the registry is queried for a newer schema, None for never."""
 
     def offer(self, context: Context) -> Offer | None:
-        """Ask the registry, when it is time to; what it has now if that is something new. Takes its time."""
-        return None
+        """The newest schema of the registry if it is not in force; None also while a query is not due. Blocks."""
 
     def refusal(self, context: Context) -> str | None:
         """Why the newest schema of the registry is not in force, None when it is."""
-        return None
-
-    def native_decode(self, value: Column, schema: pa.Schema) -> Column | None:
-        """A struct column decoded by Spark itself, or None. Only real-time flows use it: see DESIGN, latency modes."""
-        return None
-
-    def native_encode(self, row: Column) -> Column | None:
-        """A binary or string column encoded by Spark itself from a struct column, or None: then the encoder is used."""
-        return None
 
 
 def bisect(
     values: pa.Array, decode: Callable[[pa.Array], pa.RecordBatch], reason: Callable[[Exception], str]
 ) -> Decoded:
-    """Decode with a function that raises for the whole batch when one record is bad, by halving until it stands alone.
+    """Decode with a function that raises for the whole batch when one record is bad: halve it until that one is alone.
 
-    k bad records among n cost about k·log2(n/k) extra calls, and nothing when there are none.
+    k bad records among n cost about k·log2(n/k) extra calls; without bad records there is no extra call.
     """
     rows: list[pa.RecordBatch] = []
     bad: list[Bad] = []

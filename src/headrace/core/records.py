@@ -1,4 +1,4 @@
-"""Rows to records: the last step of sinks that write bytes, and of streams that are generated in a format."""
+"""Encodes rows to records, for sinks that write bytes and for streams that are generated in a format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.context import Context
-from headrace.core.format import Encoder, Format
+from headrace.core.format import Encoder, EncodesNatively, Format
 from headrace.core.schema import from_ddl, quoted
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def spark_schema(rows: DataFrame) -> pa.Schema:
 
 
 def _ddl(kind: DataType) -> str:
-    """A type as text. Spark's own text leaves names of fields without quotes, whatever is in them."""
+    """A type as DDL. Spark's own text does not quote the names of fields."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match kind:
@@ -36,8 +36,8 @@ def _ddl(kind: DataType) -> str:
 
 
 def nested(names: Sequence[str], within: Column | None = None) -> Column:
-    """A struct of these columns, or fields `within` a struct, in which `driver.name` becomes the field `name` of the
-    struct `driver`."""
+    """A struct of these columns, or of fields `within` a struct; `driver.name` becomes the field `name` of the struct
+    `driver`."""
     from pyspark.sql import functions as F
 
     tree: dict[str, object] = {}
@@ -56,9 +56,9 @@ def nested(names: Sequence[str], within: Column | None = None) -> Column:
 
 
 def encode_rows(rows: DataFrame, format: Format, context: Context, keep: Sequence[str] = ()) -> DataFrame:
-    """A binary `value` made of all columns but those in `keep`, which stay beside it.
+    """Encode all columns except those in `keep` into a binary column `value`.
 
-    A null struct of dotted columns is not distinguished from a struct of nulls.
+    A null struct of dotted columns and a struct of nulls are encoded alike.
     """
     from pyspark.sql import functions as F
 
@@ -66,9 +66,8 @@ def encode_rows(rows: DataFrame, format: Format, context: Context, keep: Sequenc
     kept = [F.col(f"`{name}`") for name in keep]
     if format.verbatim and [dict(rows.dtypes)[name] for name in columns] in (["string"], ["binary"]):
         return rows.select(F.col(f"`{columns[0]}`").cast("binary").alias("value"), *kept)
-    native = format.native_encode(nested(columns))
-    if native is not None:
-        return rows.select(native.cast("binary").alias("value"), *kept)
+    if isinstance(format, EncodesNatively):
+        return rows.select(format.native_encode(nested(columns)).cast("binary").alias("value"), *kept)
     shaped = rows.select(nested(columns).alias("row"), *kept)
     schema = spark_schema(shaped.select("row.*"))
     step = _EncodeStep(format.encoder(context, schema), schema.names, tuple(keep))
@@ -88,7 +87,7 @@ class _EncodeStep:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         width = len(self._columns)
         for batch in batches:
-            # by position: a kept column may bear the name of an encoded one
+            # by position: a column in `keep` may have the name of an encoded one
             rows = pa.RecordBatch.from_arrays(batch.columns[:width], names=self._columns)
             values = self._encoder.encode(rows).cast(pa.binary())
             yield pa.RecordBatch.from_arrays([values, *batch.columns[width:]], names=["value", *self._keep])

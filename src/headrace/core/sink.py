@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from headrace.core.processor import ArrowRows
-
 Delivery = Literal["exactly_once", "at_least_once", "idempotent", "best_effort"]
 
 
@@ -48,11 +46,3 @@ class Sink(Component):
     @abstractmethod
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
         """Write one batch, or nothing if it is already written."""
-
-    def takes_work(self, given: pa.Schema) -> bool:
-        """Whether it can do the last work of a flow on its own way through Python, of which these columns come."""
-        return False
-
-    def write_work(self, rows: ArrowRows, batch: Batch) -> int:
-        """Write one batch of rows on which work is still to be done; says how many came of it."""
-        raise NotImplementedError(f"{self.kind()} takes no work")

@@ -1,11 +1,24 @@
-"""The contract of sources. Reading never starts anything: `read` only describes it."""
+"""The contract of sources. Reading never starts anything: `read` only describes it.
+
+A source is `reads`, `check` and `read`. What only some can do is a capability, asked by `isinstance`:
+
+| it … | capability | kinds, e.g. |
+|---|---|---|
+| knows positions: lag, rewind, savepoints | `HasPositions` | kafka, lake, http |
+| carries a position in one number | `PacksPosition` | kafka, http |
+| can be sampled without Spark | `HasSample` | kafka, files |
+| can be linked to the sinks that write it | `HasPlaces` | kafka, files |
+| is read in a known number of parts | `HasSplits` | kafka |
+| can begin with history from elsewhere | `Backfills` | kafka |
+| can spoil records, for tests | `SpoilsRecords` | generate |
+"""
 
 from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from headrace.core.component import Component
 from headrace.core.context import Context, ReadContext
@@ -19,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackedPosition:
-    """Two numbers of a position in one, and what is the same for all records: one column is cheaper than three.
+    """A position as one number: two numbers packed, and constants that all records share.
 
-    `high` must fit into 19 bits and `low` into 44; `fixed` comes first in the position.
+    One column is cheaper than three. `high` must fit into 19 bits, `low` into 44; `fixed` comes first in the position.
     """
 
     high: str
@@ -34,7 +47,7 @@ class PackedPosition:
         return f"(shiftleft(cast({self.high} AS bigint), 44) | {self.low})"
 
     def unpack(self, packed: int) -> dict[str, object]:
-        """The position, as if its columns had been read."""
+        """The position as its columns hold it."""
         return {**dict(self.fixed), self.high: packed >> 44, self.low: packed & ((1 << 44) - 1)}
 
 
@@ -46,69 +59,32 @@ class Source(Component):
     """Columns about a record, not of it, with their Spark types, e.g. {"_offset": "bigint"}. All start with `_`."""
     position: ClassVar[tuple[str, ...]] = ()
     """The metadata columns that identify a record for ever: the address of a dead letter, the same again on replay."""
-
-    @property
-    def packed_position(self) -> PackedPosition | None:
-        """How to carry the position of a record in one number, if that can be done."""
-        return None
-
     realtime: ClassVar[bool] = False
     """Whether a real-time flow can read it."""
     simulated: ClassVar[bool] = False
-    """Whether its records make up their own time, so that none of them is too far in the future."""
+    """Whether its event times are made up, so that none of them is too far in the future."""
 
     @property
     @abstractmethod
     def yields_rows(self) -> bool:
-        """True when `read` gives columns, False when it gives bytes for a format."""
-
-    def check(self, context: Context) -> None:
-        """Ask the system behind this source whether it can be read; a ProjectError says what to mend."""
+        """True when `read` returns columns, False when it returns bytes for a format."""
 
     @property
     def reads(self) -> str:
-        """What is read, as far as positions in it depend on it: not how fast, since when or with which password.
+        """What is read, as far as positions depend on it: not how fast, since when or with which password.
 
-        A flow whose source reads something else than before cannot go on from the positions it has reached. Unless a
-        kind says better, any changed option counts.
+        A flow whose source reads something else than before cannot resume from its positions. By default any changed
+        option counts.
         """
         options = self.model_dump_json(exclude_defaults=True)
         return f"{self.label} (options {hashlib.sha256(options.encode()).hexdigest()[:12]})"
 
-    def places(self, context: Context) -> tuple[Location, ...]:
-        """Where its records may have been written by a sink: topics, folders, tables."""
-        return ()
-
-    def splits(self, context: Context) -> int | None:
-        """How many parts are read side by side, where the system behind it says so, e.g. a topic's partitions."""
-        return None
-
-    def positions(self, context: Context) -> Positions:
-        """What is known about positions in it: to measure lag, and to begin somewhere else. Connects when asked.
-
-        A source that overrides this begins at `ReadContext.start` when that is given.
-        """
-        return Positions(self.label)
-
-    def backfill_obstacle(self) -> str | None:
-        """Why a stream of this source cannot begin with history from elsewhere, None when it can.
-
-        A source that can must be able to wait (`ReadContext.held`) and to begin at `ReadContext.start`.
-        """
-        return f"needs a source that can wait and go on at an offset, such as kafka, not {self.kind()}"
-
-    @property
-    def needs_format(self) -> bool:
-        """Whether the stream must have a format: to decode bytes, or because an option says something about bytes."""
-        return not self.yields_rows
-
-    def encoded(self, records: DataFrame) -> DataFrame:
-        """Rows in the bytes of the stream's format, for a source that yields rows. A place to spoil some of them."""
-        return records
+    def check(self, context: Context) -> None:
+        """Connect to the system behind this source; a ProjectError says what to fix."""
 
     @abstractmethod
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        """The data, streaming or as it stands, depending on the context."""
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        """The data, streaming or as a batch, depending on `reading`."""
 
 
 class RecordSource(Source):
@@ -119,12 +95,7 @@ class RecordSource(Source):
 
     @property
     def yields_rows(self) -> bool:
-        """Bytes, for a format."""
         return False
-
-    def sample(self, context: Context, limit: int) -> list[bytes]:
-        """Up to `limit` records as they are now, read without Spark, for schema inference. Default: none."""
-        return []
 
 
 class RowSource(Source):
@@ -132,9 +103,80 @@ class RowSource(Source):
 
     @property
     def yields_rows(self) -> bool:
-        """Columns."""
         return True
 
     @abstractmethod
     def row_schema(self, context: Context) -> pa.Schema:
         """The columns, known without Spark. Metadata columns are not among them."""
+
+
+@runtime_checkable
+class HasPositions(Protocol):
+    """Capability of a source: positions in it can be compared, resolved and resumed.
+
+    `read` begins at `ReadContext.start` when that is set.
+    """
+
+    def positions(self, context: Context) -> Positions:
+        """Measures lag and resolves positions. Connects on first use."""
+
+
+def positions_of(source: Source, context: Context) -> Positions:
+    """The positions of a source; those of a source without the capability know nothing."""
+    return source.positions(context) if isinstance(source, HasPositions) else Positions(source.label)
+
+
+@runtime_checkable
+class PacksPosition(Protocol):
+    """Capability of a source: the position of a record fits into one number."""
+
+    @property
+    def packed_position(self) -> PackedPosition | None:
+        """How to pack it; None if these options do not allow it."""
+
+
+@runtime_checkable
+class HasSample(Protocol):
+    """Capability of a source: some of its records can be read without Spark."""
+
+    def sample(self, context: Context, limit: int) -> list[bytes]:
+        """Up to `limit` records as they are now, for schema inference."""
+
+
+@runtime_checkable
+class HasPlaces(Protocol):
+    """Capability of a source: a sink may have written its records, so flows can be chained."""
+
+    def places(self, context: Context) -> tuple[Location, ...]:
+        """The topics, folders or tables that it reads."""
+
+
+@runtime_checkable
+class HasSplits(Protocol):
+    """Capability of a source: it is read in a number of parallel parts that the system behind it determines."""
+
+    def splits(self, context: Context) -> int:
+        """The number of parts, e.g. partitions of topics."""
+
+
+@runtime_checkable
+class Backfills(Protocol):
+    """Capability of a source: a stream can begin with history from elsewhere and continue with this source.
+
+    `read` waits at its start while `ReadContext.held` is set, and begins at `ReadContext.start`.
+    """
+
+    def backfill_obstacle(self) -> str | None:
+        """Why these options do not allow it; None if they do."""
+
+
+@runtime_checkable
+class SpoilsRecords(Protocol):
+    """Capability of a source that yields rows: it damages some of them after they are encoded, for tests."""
+
+    @property
+    def needs_format(self) -> bool:
+        """Whether the stream must have a format, because only bytes can be damaged."""
+
+    def encoded(self, records: DataFrame) -> DataFrame:
+        """The records, some of them damaged."""

@@ -1,4 +1,4 @@
-"""A project's Python functions as functions over Arrow columns. They travel to the workers with what they hold."""
+"""Python functions of a project as functions over Arrow columns. Pickled to the workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _array(values: Any, kind: pa.DataType, name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class RowWise:
-    """A function of single values, called for the rows of a batch; for a None where none is allowed it gives None."""
+    """A function of single values, called for each row. A null for a parameter that is not optional gives null."""
 
     function: Callable[..., Any]
     parameters: tuple[pa.DataType, ...]
@@ -43,7 +43,6 @@ class RowWise:
     outgoing: Convert
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
-        """The results for a batch."""
         name = self.function.__name__
         rows = []
         strict = []
@@ -73,7 +72,6 @@ class Whole:
     returns: pa.DataType
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
-        """The column it gives for a batch."""
         name = self.function.__name__
         given = [_given(column, kind) for column, kind in zip(columns, self.kinds, strict=False)]
         result = self.function(*given)
@@ -93,14 +91,13 @@ class Whole:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A function that makes one value of the columns of a group; a row holds the values of a group as lists."""
+    """An aggregate: one value from the columns of a group. A row holds the values of a group as lists."""
 
     function: Callable[..., Any]
     kinds: tuple[str, ...]
     returns: pa.DataType
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
-        """The value of each group."""
         results: list[Any] = []
         for row in range(len(columns[0]) if columns else 0):
             lists = [column[row].values for column in columns]

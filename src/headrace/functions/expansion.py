@@ -1,7 +1,7 @@
-"""Calls of the library's functions written out in Spark's own words.
+"""Expands calls of library functions into plain Spark SQL.
 
-It works on the words of a text and leaves all others as they are, so that lines and the rest of a query stay the
-user's own. Functions inside the arguments of others are written out first.
+It edits tokens of the text and leaves all others unchanged, so that lines and the rest of a query stay as written.
+Calls inside the arguments of others are expanded first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from headrace.sql.query import DIALECT, Query, SqlError
 from headrace.sql.text_edits import Edit, apply_edits, original_offset
 from headrace.sql.tokens import TokenList
 
-# after these words a name and a bracket are no call
+# after these words a name and a bracket are not a call
 _NO_CALL_AFTER = ("AS", "INTO", "TABLE", "FUNCTION")
-# words that may follow a projection which has no name yet
+# words that may follow a projection without an alias
 _PROJECTION_ENDS = ("", ",", "FROM", ")", "UNION", "EXCEPT", "INTERSECT", "WHERE", "GROUP BY", "HAVING", ";", "LATERAL")
 _CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "ON", "USING", "VALUES", "SET", "SORT BY")
 
 
 def expand(query: Query, own: Mapping[str, UserFunction] | None = None) -> Query:
-    """The query with the library's functions, and aggregates of the project, in Spark's own words."""
+    """The query with library functions, and aggregates of the project, expanded into plain Spark SQL."""
     try:
         edits = list(_Expander(TokenList(query.sql, query.tokens), own or {}).edits())
     except SqlError as error:
@@ -40,14 +40,14 @@ def expand(query: Query, own: Mapping[str, UserFunction] | None = None) -> Query
 
 @dataclass(frozen=True)
 class Expanded:
-    """A statement with the library's functions written out."""
+    """A statement with library functions expanded."""
 
     text: str
     sql: str
     edits: tuple[Edit, ...] = ()
 
     def function_at(self, offset: int) -> Function | None:
-        """The function of the library from whose call came what stands at a place of `sql`."""
+        """The library function whose expansion contains a place of `sql`."""
         if offset < 0:
             return None
         name = re.match(r"\w+(?=\s*\()", self.text[original_offset(offset, self.edits) :])
@@ -55,7 +55,7 @@ class Expanded:
 
 
 def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> Expanded:
-    """Any statement with the library's functions written out; a text that cannot be read is left to Spark."""
+    """Any statement with library functions expanded; a text that cannot be parsed is left to Spark."""
     try:
         tokens = Dialect.get_or_raise(DIALECT).tokenize(text)
     except TokenError:
@@ -64,7 +64,7 @@ def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> Exp
 
 
 def called(text: str) -> set[str]:
-    """The names, in lower case, of all that is called in a text."""
+    """The names, in lower case, of all functions that a text calls."""
     try:
         words = TokenList(text, Dialect.get_or_raise(DIALECT).tokenize(text))
     except TokenError:
@@ -73,7 +73,7 @@ def called(text: str) -> set[str]:
 
 
 def _is_call(words: TokenList, index: int) -> bool:
-    """Whether a word is the name of a function that is called: not a schema's, an alias or a table's."""
+    """Whether a token is the name of a called function, not of a schema, an alias or a table."""
     if words.kind(index + 1) is not TokenType.L_PAREN or words.kind(index) is TokenType.STRING:
         return False
     if words.kind(index - 1) is TokenType.DOT or words.word(index - 1) in _NO_CALL_AFTER:
@@ -91,7 +91,7 @@ class _Expander:
     own: Mapping[str, UserFunction]
 
     def edits(self) -> Iterator[Edit]:
-        """A change for each call that is not inside another one."""
+        """One edit for each call that is not inside another one."""
         index = 0
         while index < len(self.words):
             function = self._function(index)
@@ -103,7 +103,7 @@ class _Expander:
                 yield edit
 
     def _function(self, index: int) -> Function | None:
-        """The function that is called at a word."""
+        """The function that is called at a token."""
         if not _is_call(self.words, index):
             return None
         name = self.words.tokens[index].text
@@ -113,7 +113,7 @@ class _Expander:
         return None if found is None or (found.spelled and name != found.name) else found
 
     def _rewritten(self, index: int, function: Function) -> tuple[Edit | None, int]:
-        """The change of one call, and the word after it."""
+        """The edit of one call, and the token after it."""
         close = self.words.closing(index + 1)
         last = self._suffix_end(close) if function.kind == "aggregate" else close
         text, before = self._text(index, function), self.words.source(index, last)
@@ -128,7 +128,7 @@ class _Expander:
         return self.words.replace(index, last, text), last + 1
 
     def _text(self, index: int, function: Function) -> str:
-        """A call in Spark's own words."""
+        """A call in plain Spark SQL."""
         call = self._call(index, function)
         least, most = function.arity
         if len(call.args) < least or (most is not None and len(call.args) > most):
@@ -166,14 +166,14 @@ class _Expander:
         return Argument(self._plain(first, last), value)
 
     def _plain(self, first: int, last: int) -> str:
-        """The text of some words without comments, in which all calls are written out."""
+        """The text of some tokens without comments, with all calls expanded."""
         pieces, index, end = [], first, None
         while index <= last:
             if end is not None and self.words.start(index) > end:
                 pieces.append(" ")
             function = self._function(index)
             if function is None:
-                # of 1L the tokeniser makes three words in one place
+                # the tokeniser makes three tokens of 1L, all in one place
                 if end is None or self.words.start(index) >= end:
                     pieces.append(self.words.source(index, index))
                     end = self.words.end(index)
@@ -186,7 +186,7 @@ class _Expander:
         return "".join(pieces)
 
     def _suffix_end(self, close: int) -> int:
-        """The last word of FILTER (…) and OVER (…) behind a call."""
+        """The last token of FILTER (…) and OVER (…) behind a call."""
         if self.words.word(close + 1) == "FILTER" and self.words.kind(close + 2) is TokenType.L_PAREN:
             close = self.words.closing(close + 2)
         if self.words.word(close + 1) == "OVER":
@@ -195,7 +195,7 @@ class _Expander:
         return close
 
     def _is_unnamed_projection(self, first: int, last: int) -> bool:
-        """Whether a call is all of a column of a SELECT, and has no name."""
+        """Whether a call is a whole column of a SELECT, without an alias."""
         if self.words.word(last + 1) not in _PROJECTION_ENDS or self.words.kind(last + 1) is TokenType.IDENTIFIER:
             return False
         if self.words.word(first - 1) not in ("SELECT", "DISTINCT", "ALL", ","):
@@ -209,7 +209,7 @@ class _Expander:
         return self.words.word(place) == "SELECT"
 
     def _lateral(self, index: int, close: int, text: str) -> tuple[Edit, int] | None:
-        """`, LATERAL f(x) AS v(a, b)` as LATERAL VIEW, which streams can have; nothing in other places."""
+        """`, LATERAL f(x) AS v(a, b)` as LATERAL VIEW, which streams support; None elsewhere."""
         if self.words.word(index - 1) != "LATERAL":
             return None
         first, outer = self._join(index - 1)
@@ -231,7 +231,7 @@ class _Expander:
         return self.words.replace(first, place - 1, view), place
 
     def _join(self, lateral: int) -> tuple[int | None, bool]:
-        """Where the comma or JOIN before LATERAL begins, and whether it keeps rows without a partner."""
+        """Where the comma or JOIN before LATERAL begins, and whether it is an outer join."""
         if self.words.word(lateral - 1) == ",":
             return lateral - 1, False
         if self.words.word(lateral - 1) != "JOIN":
@@ -245,14 +245,14 @@ class _Expander:
         return self.words.kind(index) in (TokenType.VAR, TokenType.IDENTIFIER)
 
     def _relation_follows(self, index: int) -> bool:
-        """Whether more is joined after it: a LATERAL VIEW comes after all of that."""
+        """Whether another relation is joined after it: a LATERAL VIEW comes after all joins."""
         word = self.words.word(index)
         another = word == "," and self.words.word(index + 1) != "LATERAL"
         return another or word in ("JOIN", "LEFT", "RIGHT", "FULL", "CROSS", "INNER", "NATURAL")
 
 
 def _name(text: str) -> str:
-    """What Spark would call the column of a call; a dot would make it a field of another one."""
+    """The column name that Spark gives a call; without dots, which would mean a field."""
     return " ".join(text.split()).replace("`", "").replace(".", "_")
 
 

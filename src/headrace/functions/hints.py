@@ -1,4 +1,4 @@
-"""Python type hints as Arrow types, and values on their way between the two."""
+"""Converts Python type hints to Arrow types, and values between the two."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SIMPLE: dict[Any, pa.DataType] = {
     Decimal: pa.decimal128(38, 18),
 }
 Convert = Callable[[Any], Any] | None
-"""What turns a value into another one; None when it stays as it is."""
+"""Converts a value; None if it stays unchanged."""
 
 
 class HintError(Exception):
-    """A hint that means no type of a column."""
+    """A hint that has no column type."""
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """The type of a column of such values."""
+    """The column type of a hint."""
     hint = _bare(hint)
     if isinstance(hint, str):
         return from_ddl(f"r {hint}").field(0).type
@@ -47,7 +47,7 @@ def arrow_type(hint: Any) -> pa.DataType:
     fields = _fields(hint)
     if fields is not None:
         return pa.struct([(name, arrow_type(kind)) for name, kind in fields.items()])
-    raise HintError(f"'{getattr(hint, '__name__', hint)}' is no type of a column")
+    raise HintError(f"'{getattr(hint, '__name__', hint)}' is not a type of a column")
 
 
 def is_optional(hint: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _bare(hint: Any) -> Any:
-    """A hint without Optional and Annotated; a type that Annotated names in Spark's words is that text."""
+    """A hint without Optional and Annotated; if Annotated names a Spark type, that text."""
     if get_origin(hint) is Annotated:
         return annotated_type(hint) or _bare(get_args(hint)[0])
     if _is_union(hint):
@@ -85,7 +85,7 @@ def _fields(hint: Any) -> dict[str, Any] | None:
 
 
 def from_arrow(hint: Any) -> Convert:
-    """What makes of a value as Arrow gives it one as the hint says."""
+    """Converts a value of Arrow to the type of the hint."""
     hint = _bare(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin is list:
@@ -102,7 +102,7 @@ def from_arrow(hint: Any) -> Convert:
 
 
 def to_arrow(hint: Any) -> Convert:
-    """What makes of a value as the hint says one that Arrow takes."""
+    """Converts a value of the hint's type for Arrow."""
     hint = _bare(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin is list:

@@ -1,4 +1,4 @@
-"""All functions of the library by name. A family is a module of `families` that has FUNCTIONS."""
+"""All functions of the library by name. A family is a module in `families` with FUNCTIONS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.functions.function import Function
 
 @cache
 def families() -> Mapping[str, tuple[str, tuple[Function, ...]]]:
-    """Every family: what it is about in one line, and its functions."""
+    """Every family: its first docstring line, and its functions."""
     found = {}
     for info in pkgutil.iter_modules(headrace.functions.families.__path__):
         module = importlib.import_module(f"headrace.functions.families.{info.name}")

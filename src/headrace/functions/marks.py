@@ -1,4 +1,4 @@
-"""What a project's own functions can say about themselves that type hints do not."""
+"""The decorator of project functions, for facts that type hints do not express."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MARK = "__headrace__"
 def function(*, returns: str | None = None, aggregate: bool = False) -> Callable[[F], F]:
     """Describe a function of the project's `functions/` folder.
 
-    `returns` is the type of its result in Spark's words, which a function over `pd.Series` or `pa.Array` needs;
-    `aggregate` says that it gets all values of a group, as lists.
+    `returns` is the Spark type of its result, which a function over `pd.Series` or `pa.Array` needs; an `aggregate`
+    receives all values of a group, as lists.
     """
 
     def mark(described: F) -> F:

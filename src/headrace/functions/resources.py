@@ -1,4 +1,4 @@
-"""What functions need of a project: where lookups are kept, and what its messages look like."""
+"""What functions need from a project: its lookup files and its protobuf messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MessageCatalog(Protocol):
     """The protobuf messages of a project."""
 
     def only(self) -> str:
-        """The message that is meant where none is named; an error when there are several."""
+        """The only message of the project; an error if there are several."""
         ...
 
     def decoder(self, message: str, column: str) -> Decoder:
@@ -23,7 +23,7 @@ class MessageCatalog(Protocol):
 
 @dataclass(frozen=True)
 class Resources:
-    """What a project has to offer; nothing outside of one."""
+    """The resources of a project; empty outside of one."""
 
     lookups: str | None = None
     """A folder or URI that holds `dart-get/` and `dart-contains/`."""

@@ -1,6 +1,6 @@
-"""Spark expressions as texts with `:name` for what is put in, so that an expansion reads like what it becomes.
+"""Templates of Spark expressions with `:name` placeholders, so that an expansion reads like its result.
 
-Names of lambda variables in templates begin with `_`, so that no column of a user is taken for one of them.
+Names of lambda variables in templates begin with `_`, so that they do not hide columns of users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIMPLE = re.compile(r"[\w.]+|'[^'\\]*'")
 
 
 def fill(template: str, /, **values: Argument | str | float) -> str:
-    """The template with these values. One that is costly and used often, or for each element, is computed once."""
+    """The template with these values. A costly value that is used often, or for each element, is computed once."""
     texts = {name: _text(value) for name, value in values.items()}
     places = [(found[1], found.start()) for found in _PLACE.finditer(template)]
     inside = template.find("->")
@@ -35,7 +35,7 @@ def fill(template: str, /, **values: Argument | str | float) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as Spark reads it."""
+    """A string literal of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

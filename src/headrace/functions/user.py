@@ -1,6 +1,6 @@
-"""The functions of a project: every function with type hints in `functions/*.py`, under its own name.
+"""The functions of a project: every function with type hints in `functions/*.py`.
 
-Names, parameters and kinds are read without running a file; it is run when SQL uses one of its functions.
+Names, parameters and kinds are parsed without running a file; it is run when SQL uses one of its functions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.errors import Origin, ProjectError
+from headrace.core.schema import ddl_type
 from headrace.functions.columns import Grouped, RowWise, Whole
 from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.hints import HintError, annotated_type, arrow_type, from_arrow, is_optional, to_arrow
@@ -30,38 +31,36 @@ _COLUMNS = ("Series", "Array")
 
 @dataclass(frozen=True)
 class UserFunction:
-    """One function of a project."""
+    """A function of a project, and where it is defined."""
 
     function: Function
     path: Path
     line: int
     digest: str
-    """Of the whole file: a function may use all of it."""
+    """A hash of the whole file: a function may use all of it."""
 
     @property
     def name(self) -> str:
-        """Its name as written."""
         return self.function.name
 
     @property
     def origin(self) -> Origin:
-        """Where it is written."""
         return Origin(f"{FOLDER}/{self.path.name}", self.line, self.name)
 
     def arrow(self) -> Arrow:
-        """The function over Arrow columns. `function-hints` says which hint is missing or no type."""
-        found = getattr(load(self), self.name)
+        """The function over Arrow columns. Raises `function-hints` for a missing or unknown hint."""
+        function = getattr(load(self), self.name)
         try:
-            hints = typing.get_type_hints(found, include_extras=True)
+            hints = typing.get_type_hints(function, include_extras=True)
         except Exception as error:
             raise self._wrong(f"has hints that cannot be read: {error}") from error
-        names = found.__code__.co_varnames[: found.__code__.co_argcount]
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
         for name in (*names, "return"):
             if name not in hints:
                 what = "has no hint for its result" if name == "return" else f"has no hint for '{name}'"
                 raise self._wrong(what)
         try:
-            return _over_columns(found, [hints[name] for name in names], hints["return"])
+            return _over_columns(function, [hints[name] for name in names], hints["return"])
         except (HintError, ProjectError) as error:
             raise self._wrong(f"cannot be used: {getattr(error, 'message', error)}") from None
 
@@ -75,15 +74,15 @@ class UserFunction:
         )
 
 
-def _over_columns(found: Any, hints: list[Any], returns: Any) -> Arrow:
-    """The function as one over Arrow columns, by what its hints say."""
-    mark = getattr(found, MARK, {"returns": None, "aggregate": False})
+def _over_columns(function: Any, hints: list[Any], returns: Any) -> Arrow:
+    """The function over Arrow columns, by its hints."""
+    mark = getattr(function, MARK, {"returns": None, "aggregate": False})
     columns = tuple(kind for kind in map(_column_kind, hints) if kind)
     if not columns:
         result = arrow_type(mark["returns"] or returns)
         return _arrow(
             RowWise(
-                found,
+                function,
                 tuple(arrow_type(hint) for hint in hints),
                 tuple(is_optional(hint) for hint in hints),
                 tuple(from_arrow(hint) for hint in hints),
@@ -92,18 +91,16 @@ def _over_columns(found: Any, hints: list[Any], returns: Any) -> Arrow:
             )
         )
     if len(columns) < len(hints):
-        raise HintError("columns (pa.Array, pd.Series) and single values do not go together")
+        raise HintError("columns (pa.Array, pd.Series) and single values cannot be mixed")
     if _column_kind(returns):
         named = mark["returns"] or annotated_type(returns)
         if named is None:
-            raise HintError("what it returns is not said: @headrace.function(returns='double')")
-        return _arrow(Whole(found, columns, arrow_type(named)))
-    return _arrow(Grouped(found, columns, arrow_type(mark["returns"] or returns)))
+            raise HintError("the type of its result is missing: @headrace.function(returns='double')")
+        return _arrow(Whole(function, columns, arrow_type(named)))
+    return _arrow(Grouped(function, columns, arrow_type(mark["returns"] or returns)))
 
 
 def _arrow(compute: RowWise | Whole | Grouped) -> Arrow:
-    from headrace.core.schema import ddl_type
-
     return Arrow(compute, ddl_type(compute.returns))
 
 
@@ -117,7 +114,7 @@ def _column_kind(hint: Any) -> str | None:
 
 
 def load(function: UserFunction) -> ModuleType:
-    """The module of a function, run once for each state of its file."""
+    """The module of a function, run once per version of its file."""
     name = f"headrace_{FOLDER}_{function.path.stem}_{function.digest[:12]}"
     known = sys.modules.get(name)
     if known is not None:
@@ -147,7 +144,7 @@ def _line_of(error: Exception, path: Path) -> int | None:
 
 
 def user_functions(root: Path) -> dict[str, UserFunction]:
-    """All functions of a project by their names in lower case."""
+    """All functions of a project by name in lower case."""
     found: dict[str, UserFunction] = {}
     for path in sorted((root / FOLDER).glob("*.py")):
         for one in _in_file(path):
@@ -156,9 +153,9 @@ def user_functions(root: Path) -> dict[str, UserFunction]:
                 by = str(taken.origin) if taken is not None else "the function library"
                 raise ProjectError(
                     "function-name-taken",
-                    f"there is a function '{one.name}' already, in {by}",
+                    f"function '{one.name}' exists already, in {by}",
                     where=one.origin,
-                    hint="SQL does not tell upper and lower case apart: give it another name, or begin it with _",
+                    hint="SQL ignores case: give it another name, or begin it with _",
                 )
             found[one.name.lower()] = one
     return found
@@ -198,12 +195,12 @@ def _described(node: ast.FunctionDef) -> Function:
 
 
 def _flat(parameter: str) -> str:
-    """Commas inside a hint would look like further parameters."""
+    """The parameter without commas, which would look like further parameters."""
     return parameter.replace(", ", " ")
 
 
 def _is_aggregate(node: ast.FunctionDef) -> bool:
-    """Columns in and a value out, or said by the decorator."""
+    """Whether it takes columns and returns a value, or its decorator says so."""
     for decorator in node.decorator_list:
         for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
             if keyword.arg == "aggregate" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
@@ -220,7 +217,7 @@ def _is_column(hint: ast.expr | None) -> bool:
 
 
 def _collected(call: FunctionCall) -> str:
-    """An aggregate gets the values of its group as arrays: also streams can have that."""
+    """The call with the values of its group as arrays, which streams support too."""
     collect = "collect_set" if call.distinct else "collect_list"
     if len(call.args) == 1:
         return f"{call.function.name}({call.aggregate(fill(f'{collect}(:v)', v=call.args[0]))})"
@@ -231,5 +228,5 @@ def _collected(call: FunctionCall) -> str:
 
 
 def used_by(names: set[str], own: Mapping[str, UserFunction]) -> dict[str, UserFunction]:
-    """Those of a project's functions that are called by these names."""
+    """The functions of a project with these names."""
     return {name: own[name] for name in sorted(names & own.keys())}

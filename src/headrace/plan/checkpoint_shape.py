@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from headrace.core.capabilities import ServesEndpoint
 from headrace.core.durations import format_duration
+from headrace.core.processor import StatefulStep
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.plan.model import (
     FlowInput,
@@ -110,9 +111,12 @@ def _sink(step: SinkStep, columns: Iterable[str]) -> dict[str, Any]:
 def _stateful_steps(steps: Iterable[ProcessorStep]) -> list[dict[str, Any]]:
     """The stateful steps, with a digest of the options their state depends on."""
     return [
-        {"operator": step.processor.kind(), "options": _digest(json.dumps(step.processor.kept, sort_keys=True))}
+        {
+            "operator": step.processor.kind(),
+            "options": _digest(json.dumps(step.processor.state_options, sort_keys=True)),
+        }
         for step in steps
-        if step.processor.remembers
+        if isinstance(step.processor, StatefulStep) and step.processor.state_name
     ]
 
 

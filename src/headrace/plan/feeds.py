@@ -9,7 +9,8 @@ from sqlglot import exp
 from headrace.core.capabilities import ReadableAsStream
 from headrace.core.context import Context
 from headrace.core.places import Location
-from headrace.core.processor import Processor
+from headrace.core.processor import KnowsValues, Processor, RunsSql
+from headrace.core.source import HasPlaces
 from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan
 from headrace.sql.query import parse
 
@@ -20,10 +21,7 @@ ColumnValues = dict[str, tuple[str, ...]]
 def flow_feeds(plan: Plan, context: Context) -> dict[str, frozenset[str]]:
     """For each flow, the flows whose sinks write where its streams read; possibly itself."""
     written = {flow.name: list(_written_locations(flow, context)) for flow in plan.flows}
-    read = {
-        flow.name: [location for stream in flow.streams() for location in stream.spec.source.places(context)]
-        for flow in plan.flows
-    }
+    read = {flow.name: list(_read_locations(flow, context)) for flow in plan.flows}
     return {flow: frozenset(_writers(written, places)) for flow, places in read.items()}
 
 
@@ -48,6 +46,12 @@ def _writers(written: Mapping[str, list[Location]], read: list[Location]) -> Ite
     for name, locations in written.items():
         if any(location.meets(read_location) for location in locations for read_location in read):
             yield name
+
+
+def _read_locations(flow: FlowPlan, context: Context) -> Iterator[Location]:
+    for stream in flow.streams():
+        if isinstance(stream.spec.source, HasPlaces):
+            yield from stream.spec.source.places(context)
 
 
 def _written_locations(flow: FlowPlan, context: Context) -> Iterator[Location]:
@@ -86,8 +90,9 @@ def _select(values: ColumnValues, sql: str) -> None:
 
 
 def _apply_step(values: ColumnValues, step: Processor) -> None:
-    values |= step.texts
-    for statement in step.statements:
+    if isinstance(step, KnowsValues):
+        values |= step.known_values
+    for statement in step.statements if isinstance(step, RunsSql) else ():
         _select(values, statement)
 
 

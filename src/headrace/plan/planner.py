@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.capabilities import lake_paths, sink_of_flow, sink_of_view
 from headrace.core.errors import ProjectError, ProjectErrors, did_you_mean, unknown_flow
-from headrace.core.processor import FlowLakeTable
+from headrace.core.processor import FlowLakeTable, RunsSql
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
@@ -239,11 +239,11 @@ class _Planner:
         return sinks
 
     def _other_texts(self, inputs: tuple[Input, ...], after: tuple[ProcessorStep, ...]) -> Iterator[str]:
-        """The SQL of inlined flows and of steps."""
         for input_ in _inlined(inputs):
             yield self.queries[input_].sql
         for step in (*(step for input_ in all_inputs(inputs) for step in steps_at(input_)), *after):
-            yield from step.processor.statements
+            if isinstance(step.processor, RunsSql):
+                yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
         if not after:
@@ -410,7 +410,6 @@ class _Planner:
             self._fail(error, flow.name, "mode")
 
     def check_settings(self, settings: Mapping[str, str], *path: str) -> None:
-        """Refuse Spark settings that would break the guarantees of flows."""
         for key, only, reason in refused_settings(settings):
             error = ProjectError("spark-setting-refused", f"{key} must be {only}: {reason}", hint="remove it")
             self.errors.append(error.at(self.project.origin(*path, key)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.processor import FlowLakeTable, Processor
+from headrace.core.processor import FlowLakeTable, Processor, StatefulStep
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction
 from headrace.plan.model import FlowInput, FlowPlan, Input, ProcessorStep, StreamInput
@@ -79,7 +79,8 @@ def inlined_inputs(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
 
 def state_descriptions(steps: Sequence[ProcessorStep]) -> list[str]:
     """Descriptions of the state of these steps."""
-    return [step.processor.remembers for step in steps if step.processor.remembers is not None]
+    names = (step.processor.state_name for step in steps if isinstance(step.processor, StatefulStep))
+    return [name for name in names if name is not None]
 
 
 def lost_event_times(
@@ -100,7 +101,7 @@ def lost_event_times(
 def step_refusals(flow: FlowPlan) -> Iterator[tuple[ProjectError, str]]:
     """Errors for steps that do not fit the flow, with the key of the flow they belong to."""
     for step in flow.steps():
-        if step.processor.remembers and flow.spec.output == "update" and flow.spec.mode != "batch":
+        if state_descriptions([step]) and flow.spec.output == "update" and flow.spec.mode != "batch":
             message = f"step {step.id} ({step.processor.kind()}) needs each row once, and output: update repeats rows"
             hint = "use output: append, or put the step into a flow that reads this one through a lake table"
             yield ProjectError("step-needs-append", message, hint=hint), "output"
@@ -112,13 +113,15 @@ def step_refusals(flow: FlowPlan) -> Iterator[tuple[ProjectError, str]]:
 
 def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
     """Conflicts of a flow with a step that takes all rows at once or has its own watermark."""
-    if step.processor.takes_all and flow.spec.mode != "batch":
-        yield f"needs a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
-    if step.processor.takes_all and flow.spec.max_records is not None:
-        yield "needs all rows of a run in one batch, and max_records divides them"
-    if not step.processor.keeps_time:
+    if not isinstance(step.processor, StatefulStep):
         return
-    others = [input_ for input_ in flow.steps() if input_.processor.keeps_time and input_ != step]
+    if step.processor.needs_one_batch and flow.spec.mode != "batch":
+        yield f"needs a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
+    if step.processor.needs_one_batch and flow.spec.max_records is not None:
+        yield "needs all rows of a run in one batch, and max_records divides them"
+    if not step.processor.has_watermark:
+        return
+    others = [other for other in flow.steps() if _has_watermark(other.processor) and other != step]
     if others:
         yield f"has its own watermark, and so has {others[0].id}"
     for input_ in flow.all_inputs():
@@ -126,3 +129,7 @@ def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
             yield f"has its own watermark, and input '{input_.name}' has an event time"
     for state in set(flow.state) - set(state_descriptions(list(flow.steps()))):
         yield f"returns rows without a watermark, and the SQL keeps state ({state})"
+
+
+def _has_watermark(step: Processor) -> bool:
+    return isinstance(step, StatefulStep) and step.has_watermark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.capabilities import RealTimeSink
+from headrace.core.format import DecodesNatively
 from headrace.plan.model import FlowPlan, LakeInput
 
 
@@ -19,7 +20,7 @@ def realtime_obstacles(flow: FlowPlan) -> list[str]:
             obstacles.append(f"stream '{stream.name}' comes from '{stream.spec.source.kind()}', not from kafka")
         if stream.spec.backfill is not None:
             obstacles.append(f"stream '{stream.name}' begins with history from {stream.spec.backfill.label}")
-        if form is not None and not form.has_native_decoder:
+        if form is not None and not isinstance(form, DecodesNatively):
             obstacles.append(
                 f"format '{form.kind()}' has no native decoder, and a Python stage emits nothing until the batch ends"
             )

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.schema import from_ddl
-from headrace.core.source import RowSource
+from headrace.core.source import RowSource, SpoilsRecords
 from headrace.project.loader import Project
 from headrace.project.model import StreamSpec
 
@@ -16,7 +16,8 @@ def declared_schema(project: Project, name: str, spec: StreamSpec) -> pa.Schema 
     try:
         if spec.format is not None:
             return spec.format.record_schema(project.context)
-        if isinstance(spec.source, RowSource) and not spec.source.needs_format:
+        spoils = isinstance(spec.source, SpoilsRecords) and spec.source.needs_format
+        if isinstance(spec.source, RowSource) and not spoils:
             return spec.source.row_schema(project.context)
     except ProjectError as error:
         part = "format" if spec.format is not None else "source"

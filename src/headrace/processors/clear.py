@@ -1,4 +1,4 @@
-"""Columns whose values are taken away."""
+"""Clears the values of columns."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Clear(Processor):
-    """Takes the values out of columns: they become null, or the empty value of their type.
+    """Clears the values of columns: they become null, or the empty value of their type.
 
-    The columns and their types stay, and so do order and number of rows. A field of a struct that is null stays null.
+    The columns, their types, the order and the number of rows stay. A field of a null struct stays null.
     """
 
     type: Literal["clear"] = "clear"
@@ -32,30 +32,27 @@ class Clear(Processor):
     )
     to: Literal["null", "empty"] = Field(
         "null",
-        description="null, or empty: no text, 0, false, no elements. A time or a struct has no empty value.",
+        description="`null`, or `empty`: an empty text or array, 0 or false. A time or a struct has no empty value.",
     )
 
     realtime: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"clear {', '.join(self.columns)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Its columns too: that they are there is checked again when the flow starts."""
+        """With its columns, which are checked again when the flow starts."""
         return None if wanted is None else wanted | heads(self.columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.columns:
-            kind = type_of(given, name, "clear")
+            kind = type_of(schema, name, "clear")
             if self.to == "empty" and not pa.types.is_null(kind):
                 _empty(kind, name)
-        return given
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Constants of the columns' types."""
         schema = spark_schema(rows)
         for name in self.columns:
             kind = type_of(schema, name, "clear")

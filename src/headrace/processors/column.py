@@ -1,4 +1,4 @@
-"""Columns copied, renamed or chosen."""
+"""Copies, renames or selects columns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _ALL = "*"
 
 
 class ColumnStep(Processor):
-    """Copies columns under other names, renames them, or leaves only some.
+    """Copies columns under other names, renames them, or selects some.
 
-    A name that is there already gets the new value where it stands. Costs nothing per row. Order and number of rows
-    stay.
+    An existing column keeps its place and gets the new value. Costs nothing per row. Order and number of rows stay.
     """
 
     type: Literal["column"] = "column"
     columns: dict[str, str] = Field(
         min_length=1,
         description="The new name and the column, or field of a struct such as `driver.name`, it is made of. "
-        '`"*": "*"` means all columns that come in.',
+        '`"*": "*"` means all input columns.',
         examples=[{"booking": "order_number", "driver_name": "driver.name"}],
     )
     keep: Literal["all", "others", "none"] = Field(
         "all",
-        description="What else comes out: `all` columns (copy), the `others`, which are not named here (rename), or "
-        "`none` (only these).",
+        description="Which other columns the step keeps: `all` (copy), the `others`, which are not named here "
+        "(rename), or `none` (select).",
     )
 
     realtime: ClassVar[bool] = True
@@ -46,11 +45,9 @@ class ColumnStep(Processor):
 
     @property
     def label(self) -> str:
-        """What becomes what."""
         return f"column {', '.join(old if old == new else f'{old} as {new}' for new, old in self.columns.items())}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """What the wanted ones are made of."""
         if wanted is None and (self.keep != "none" or _ALL in self.columns):
             return None
         made = heads(old for new, old in self.columns.items() if wanted is None or new in wanted)
@@ -58,16 +55,14 @@ class ColumnStep(Processor):
             return made
         return made | (wanted or frozenset()) - self.columns.keys()
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns in their new order."""
-        return pa.schema([(new, type_of(given, old, "column")) for new, old in self._plan(given.names).items()])
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([(new, type_of(schema, old, "column")) for new, old in self._plan(schema.names).items()])
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """One projection."""
         return rows.select(*(column(rows, old).alias(new) for new, old in self._plan(rows.columns).items()))
 
     def _plan(self, names: list[str]) -> dict[str, str]:
-        """Each column that comes out, and what it is made of."""
+        """Each output column and its input column."""
         named = {new: old for new, old in self.columns.items() if new != _ALL}
         if self.keep == "none":
             made: dict[str, str] = {}

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from headrace.core.processor import Processor, StepContext
+from headrace.core.schema import ddl_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,7 +17,7 @@ Value = bool | int | float | str | None
 
 
 class Constant(Processor):
-    """Adds columns that have the same value in every row, or gives columns that are there a fixed value.
+    """Adds columns with the same value in every row, or replaces existing columns by a fixed value.
 
     Costs nothing per row: the value is part of the query. Order and number of rows stay.
     """
@@ -30,29 +31,23 @@ class Constant(Processor):
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"constant {', '.join(self.values)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Nothing of its own."""
         return None if wanted is None else wanted - self.values.keys()
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns with their types: bigint, double, boolean or string."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name, value in self.values.items():
-            index = given.get_field_index(name)
+            index = schema.get_field_index(name)
             field = pa.field(name, _TYPES[type(value)])
-            given = given.append(field) if index < 0 else given.set(index, field)
-        return given
+            schema = schema.append(field) if index < 0 else schema.set(index, field)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Literals."""
         from pyspark.sql import functions as F
 
-        from headrace.core.schema import ddl_type
-
-        made = {name: F.lit(value).cast(ddl_type(_TYPES[type(value)])) for name, value in self.values.items()}
-        return rows.withColumns(made)
+        literals = {name: F.lit(value).cast(ddl_type(_TYPES[type(value)])) for name, value in self.values.items()}
+        return rows.withColumns(literals)
 
 
 _TYPES = {

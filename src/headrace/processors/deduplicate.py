@@ -1,4 +1,4 @@
-"""Rows whose key has not been there for some time."""
+"""The first rows of keys, without repeats."""
 
 from __future__ import annotations
 
@@ -11,41 +11,48 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.durations import Duration, format_duration
 from headrace.core.filters import ColumnFilter
-from headrace.core.processor import ArrowRows, Processor, StepContext, Surroundings
+from headrace.core.lazy import lazy_modules
+from headrace.core.processor import PlanContext, StatefulStep, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
-from headrace.processors._steps.queries import ROWS, check_columns, condition, filters_of, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, condition, filters_of, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from headrace.processors._keyed import dedup_work, keyed_filter
+else:
+    dedup_work, keyed_filter = lazy_modules(
+        "headrace.processors._keyed.dedup_work", "headrace.processors._keyed.keyed_filter"
+    )
 
 _CONSIDERED = "_considered"
 
 
-class Deduplicate(Processor):
-    """Lets the first row of a key through and drops its repeats for a time, which they do not prolong.
+class Deduplicate(StatefulStep):
+    """Passes the first row of a key and drops its repeats for a time, which repeats do not extend.
 
-    Time is the event time where the rows are those of a stream that has one, else that of the batch. A row is a repeat
-    when a row of its key that came through is less than `ttl` away; one that is `ttl` or more after it comes through
-    and begins anew. Within a batch rows are taken in the order of their event times. A row that is up to `ttl` behind
-    the watermark is judged as exactly as one in time; an even later one may come through although it is a repeat, and
-    windows after this step treat it as late. Rows whose keys are all null are no repeats of each other.
+    Time is the event time if the rows come from a stream that has one, else the time of the batch. A row is a repeat if
+    a row of its key that passed is less than `ttl` away; a row that is `ttl` or more after it passes and starts a new
+    period. Within a batch rows are processed in the order of their event times. A row up to `ttl` behind the watermark
+    is treated exactly like one in time; an even later one may pass although it is a repeat, and later windows treat it
+    as late. Rows whose keys are all null are not repeats of each other.
 
-    With `mark` repeats come through too, told by a column, and with `when` rows that do not fulfil a condition are not
-    looked at: they come through, are remembered by nobody, and their mark is null.
+    With `mark` repeats pass too, and a column tells them apart. With `when` rows that do not fulfil a condition pass
+    unchecked: they are not remembered, and their mark is null.
 
-    Delivery: what has been seen is part of the flow's checkpoint, so a batch that runs again drops the same rows. Order
-    is not kept: rows are brought together by key. Scale: 24 bytes per key and time, in RocksDB, forgotten after `ttl`
-    (twice `ttl` of event time); keys are compared by a hash of 128 bits. Only keys go through the shuffle: on a local
-    master the rows of a batch wait in Spark's folder for temporary files, elsewhere they go along. A condition made of
-    comparisons of single columns joined by AND costs least.
+    Delivery: the seen keys are part of the flow's checkpoint, so a batch that runs again drops the same rows. Order is
+    not kept: rows are shuffled by key. Scale: 24 bytes per key and period, in RocksDB, removed after `ttl` (twice `ttl`
+    with event time); keys are compared by a hash of 128 bits. Only keys go through the shuffle: on a local master the
+    rows of a batch wait in Spark's folder for temporary files, elsewhere they are shuffled too. A condition of
+    comparisons of single columns joined by AND is the cheapest.
     """
 
     type: Literal["deduplicate"] = "deduplicate"
     key: list[str] = Field(
         min_length=1,
-        description="The columns, or fields of structs such as `order.id`, that make a row the same as another.",
+        description="The columns, or fields of structs such as `order.id`, that identify a row.",
         examples=[["order_number"]],
     )
     ttl: Duration = Field(
@@ -59,8 +66,8 @@ class Deduplicate(Processor):
     )
     when: str | None = Field(
         None,
-        description="A condition, in Spark SQL: rows for which it is not true come through as they are. Default: all "
-        "rows are looked at.",
+        description="A condition, in Spark SQL: rows for which it is not true pass unchecked. Default: all rows are "
+        "checked.",
         examples=["producer IN ('portal', 'desktop')"],
     )
 
@@ -74,73 +81,64 @@ class Deduplicate(Processor):
         return value
 
     @property
-    def remembers(self) -> str:
-        """What has been seen."""
+    def state_name(self) -> str:
         return "deduplicate"
 
     @property
     def label(self) -> str:
-        """Keys and time."""
         when = "" if self.when is None else f" when {' '.join(self.when.split())}"
         mark = "" if self.mark is None else f", marked as {self.mark}"
         return f"deduplicate by {', '.join(self.key)} for {format_duration(self.ttl)}{when}{mark}"
 
-    def bound(self, project: Surroundings) -> Deduplicate:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = "" if self.when is None else project.written_out(_query(self.when))
-        return made
+    def bound(self, project: PlanContext) -> Deduplicate:
+        bound = self.model_copy()
+        bound._sql = "" if self.when is None else project.written_out(_query(self.when))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The keys and the columns of the condition too."""
         if wanted is None:
             return None
-        return wanted - {self.mark} | heads(self.key) | (words(condition(self.when)) if self.when else frozenset())
+        read = column_names(condition(self.when)) if self.when else frozenset()
+        return wanted - {self.mark} | heads(self.key) | read
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns, and the mark."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
-            check_key(type_of(given, name, "deduplicate"), name, "deduplicate")
+            check_key(type_of(schema, name, "deduplicate"), name, "deduplicate")
         if self.when is not None:
-            check_columns(parse(condition(self.when)), given)
-        return given if self.mark is None else with_type(given, self.mark, pa.bool_())
+            check_columns(parse(condition(self.when)), schema)
+        return schema if self.mark is None else with_type(schema, self.mark, pa.bool_())
 
     @property
-    def kept(self) -> Mapping[str, Any]:
-        """The options, and what keys are known by."""
-        return {**super().kept, "hash": "blake2b"}
+    def state_options(self) -> Mapping[str, Any]:
+        """The options, and the hash by which keys are compared."""
+        return {**super().state_options, "hash": "blake2b"}
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Keys in buckets, each with a list of what it has seen."""
-        return self.apply_behind(ArrowRows.of(rows), at).done()
+        return self.extend(PythonStage.of(rows), at).finish()
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """The same; a condition that is simple enough is looked at on the way through Python that there is anyway, and
-        steps after this one share the way on which rows come back."""
-        from headrace.processors._keyed.dedup_work import FirstsWork
-        from headrace.processors._keyed.keyed_filter import judged
-
-        output = self.output(rows.schema)
-        considered = self._simple(rows.schema)
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """Hashing keys, and evaluating a simple condition, ends the open stage. Fetching the rows that pass opens a new
+        one, which later steps extend."""
+        output = self.output(stage.schema)
+        considered = self._simple(stage.schema)
         if considered is None:
-            rows, considered = self._considered(rows.done()), (ColumnFilter(_CONSIDERED, "is true"),)
-        time = at.event_time if at.event_time in rows.schema.names else None
+            stage, considered = self._considered(stage.finish()), (ColumnFilter(_CONSIDERED, "is true"),)
+        time = at.event_time if at.event_time in stage.schema.names else None
         ttl = self.ttl // timedelta(microseconds=1)
-        judge = FirstsWork(ttl, time, at.clock, considered, self.mark is not None)
-        return judged(rows, self.key, judge, self.mark, output, at)
+        row_filter = dedup_work.DedupFilter(ttl, time, at.clock, considered, self.mark is not None)
+        return keyed_filter.filter_by_key(stage, self.key, row_filter, self.mark, output, at)
 
-    def _simple(self, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
-        return () if self.when is None else filters_of(condition(self.when), given)
+    def _simple(self, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
+        return () if self.when is None else filters_of(condition(self.when), schema)
 
-    def _considered(self, rows: DataFrame) -> ArrowRows:
+    def _considered(self, rows: DataFrame) -> PythonStage:
         assert self.when is not None
-        with view(rows):
-            return ArrowRows.of(rows.sparkSession.sql(self._sql or _query(self.when)))
+        with rows_table(rows):
+            return PythonStage.of(rows.sparkSession.sql(self._sql or _query(self.when)))
 
 
 def _query(when: str) -> str:

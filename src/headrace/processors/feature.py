@@ -39,12 +39,12 @@ _FEATURE = pa.struct(
 
 
 class FeatureOf(Options):
-    """One feature: which column names it, and which has its value."""
+    """One feature: the columns of its key and of its value."""
 
     key: str = Field(description="The column with the feature's key.", examples=["customer_id"])
     value: str = Field(description="The column with its value.", examples=["order_count"])
     type: Slot | None = Field(
-        None, description="The slot, to whose type the value is cast. Default: that of the column's own type."
+        None, description="The slot; the value is cast to its type. Default: the slot of the column's type."
     )
 
 
@@ -53,7 +53,7 @@ class Feature(Processor):
 
     The column is an array of structs of `key`, `value` and `name`; `value` is a struct of bytes_value, string_value,
     int32_value, int64_value, double_value, float_value, bool_value and timestamp_value, all but one of them null. A
-    value that cannot be cast to the type asked for fails the flow. Native: no Python. Order and number of rows stay.
+    value that cannot be cast to that type fails the flow. Native: no Python. Order and number of rows stay.
     """
 
     type: Literal["feature"] = "feature"
@@ -68,26 +68,22 @@ class Feature(Processor):
 
     @property
     def label(self) -> str:
-        """The column and the values."""
         return f"feature {self.column} of {', '.join(one.value for one in self.features)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Keys and values."""
         if wanted is None:
             return None
         return wanted - {self.column} | heads(name for one in self.features for name in (one.key, one.value))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One column more."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for one in self.features:
-            type_of(given, one.key, "feature")
-            kind = type_of(given, one.value, "feature")
+            type_of(schema, one.key, "feature")
+            kind = type_of(schema, one.value, "feature")
             if one.type is None and not pa.types.is_null(kind):
                 _slot(kind, one.value)
-        return with_type(given, self.column, pa.list_(_FEATURE))
+        return with_type(schema, self.column, pa.list_(_FEATURE))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Structs of casts."""
         from pyspark.sql import functions as F
 
         schema = spark_schema(rows)
@@ -108,7 +104,7 @@ class Feature(Processor):
 
 
 def _slot(kind: pa.DataType, name: str) -> Slot:
-    """The slot of a value's own type."""
+    """The slot of a type."""
     if pa.types.is_decimal(kind):
         return "double"
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):

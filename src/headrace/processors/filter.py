@@ -1,4 +1,4 @@
-"""Rows that fulfil a condition."""
+"""Drops rows that do not fulfil a condition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.processor import Processor, StepContext, Surroundings
-from headrace.processors._steps.queries import check_columns, condition, view, words
+from headrace.core.processor import PlanContext, Processor, StepContext
+from headrace.processors._steps.queries import check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Filter(Processor):
-    """Lets through the rows for which a condition is true.
+    """Passes the rows for which a condition is true.
 
     Others are dropped, also those for which it is null; `filter_invalid` keeps them as dead letters instead. Order
-    stays. A condition that cannot be computed for a row, such as a text that is no number, fails the flow: write
+    stays. A condition that cannot be computed for a row, such as a text that is not a number, fails the flow: use
     try_cast.
     """
 
@@ -39,30 +39,24 @@ class Filter(Processor):
 
     @property
     def label(self) -> str:
-        """The condition."""
         return f"filter {' '.join(self.where.split())}"
 
-    def bound(self, project: Surroundings) -> Filter:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = project.written_out(condition(self.where))
-        return made
+    def bound(self, project: PlanContext) -> Filter:
+        bound = self.model_copy()
+        bound._sql = project.written_out(condition(self.where))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the condition."""
-        return None if wanted is None else wanted | words(condition(self.where))
+        return None if wanted is None else wanted | column_names(condition(self.where))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        check_columns(parse(condition(self.where)), given)
-        return given
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_columns(parse(condition(self.where)), schema)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """A native filter."""
-        with view(rows):
+        with rows_table(rows):
             return rows.sparkSession.sql(self._sql or condition(self.where))

@@ -1,4 +1,4 @@
-"""Rows that break a rule, kept apart."""
+"""Keeps rows that break a rule as dead letters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext, StepLetters
 from headrace.core.records import spark_schema
 from headrace.core.schema import to_ddl
 from headrace.processors._steps.columns import column, heads, type_of
-from headrace.processors._steps.queries import check_columns, condition, view, words
+from headrace.processors._steps.queries import check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ _REASON = "_invalid"
 
 
 class FilterInvalid(Processor):
-    """Lets through the rows that keep some rules; others become dead letters, and the flow goes on.
+    """Passes the rows that fulfil some rules; others become dead letters, and the flow continues.
 
-    The reason of a letter is `missing-value` or `condition-not-met`. What came in is what goes on or is a dead letter,
-    also when a batch runs again. The rules are native expressions, but the rows take a way through Python, where
-    letters are written. Order stays.
+    The reason of a dead letter is `missing-value` or `condition-not-met`. Every row either passes or is a dead letter,
+    also when a batch runs again. The rules are native expressions, but a Python stage writes the dead letters. Order
+    stays.
     """
 
     type: Literal["filter_invalid"] = "filter_invalid"
@@ -63,57 +63,51 @@ class FilterInvalid(Processor):
 
     @property
     def label(self) -> str:
-        """The rules."""
         rules = [f"{name} is there" for name in self.required]
         return f"filter_invalid {' and '.join([*rules, *([' '.join(self.where.split())] if self.where else [])])}"
 
-    def bound(self, project: Surroundings) -> FilterInvalid:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = "" if self.where is None else project.written_out(_query(self.where))
-        return made
+    def bound(self, project: PlanContext) -> FilterInvalid:
+        bound = self.model_copy()
+        bound._sql = "" if self.where is None else project.written_out(_query(self.where))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the rules."""
         if wanted is None:
             return None
-        return wanted | heads(self.required) | (words(condition(self.where)) if self.where else frozenset())
+        return wanted | heads(self.required) | (column_names(condition(self.where)) if self.where else frozenset())
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.required:
-            type_of(given, name, "filter_invalid")
+            type_of(schema, name, "filter_invalid")
         if self.where is not None:
-            check_columns(parse(condition(self.where)), given)
-        return given
+            check_columns(parse(condition(self.where)), schema)
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Say of each row what is wrong with it, and sort them."""
         from pyspark.sql import functions as F
 
         schema = spark_schema(rows)
         missing = [F.when(column(rows, name).isNull(), F.lit(name)) for name in self.required]
-        judged = rows.select("*", F.concat(F.lit("missing-value:"), F.coalesce(*missing, F.lit(None))).alias(_REASON))
+        checked = rows.select("*", F.concat(F.lit("missing-value:"), F.coalesce(*missing, F.lit(None))).alias(_REASON))
         if self.where is not None:
-            with view(judged):
-                judged = rows.sparkSession.sql(self._sql or _query(self.where))
+            with rows_table(checked):
+                checked = rows.sparkSession.sql(self._sql or _query(self.where))
         step = _InvalidRowSort(at.letters, self.invalid, self.where or "")
-        return judged.mapInArrow(step, to_ddl(schema))
+        return checked.mapInArrow(step, to_ddl(schema))
 
 
 def _query(where: str) -> str:
-    told = f"CASE WHEN coalesce((\n{where}\n), false) THEN NULL ELSE 'condition-not-met:' END"
-    return f"SELECT * EXCEPT ({_REASON}), coalesce({_REASON}, {told}) AS {_REASON} FROM rows"
+    broken = f"CASE WHEN coalesce((\n{where}\n), false) THEN NULL ELSE 'condition-not-met:' END"
+    return f"SELECT * EXCEPT ({_REASON}), coalesce({_REASON}, {broken}) AS {_REASON} FROM rows"
 
 
 @dataclass
 class _InvalidRowSort:
-    """What a task does: rows with a reason are kept apart."""
+    """Keeps rows with a reason as dead letters."""
 
     letters: StepLetters
     invalid: str

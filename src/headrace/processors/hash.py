@@ -1,4 +1,4 @@
-"""Columns whose values are replaced by their hashes."""
+"""Replaces values by their hashes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Hash(Processor):
-    """Masks values by SHA-256: equal values stay equal, and nobody can read them.
+    """Masks values by SHA-256: equal values stay equal, but cannot be read.
 
     A string becomes the 64 hexadecimal digits of the hash of its UTF-8 bytes. An int stays an int: its four bytes, the
     lowest first, are hashed, and the first four bytes of the hash, the lowest first, are the result; a bigint likewise
-    with eight. null stays null. Other types are refused. There is no salt: who can guess a value can check the guess.
+    with eight. null stays null. Other types are refused. There is no salt: a guessed value can be verified.
 
     Native: no Python. Order and number of rows stay.
     """
@@ -39,23 +39,20 @@ class Hash(Processor):
 
     @property
     def label(self) -> str:
-        """The columns."""
         return f"hash {', '.join(self.columns)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Its columns too: that they are there is checked again when the flow starts."""
+        """With its columns, which are checked again when the flow starts."""
         return None if wanted is None else wanted | heads(self.columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The same columns and types."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.columns:
-            kind = type_of(given, name, "hash")
+            kind = type_of(schema, name, "hash")
             if not pa.types.is_null(kind):
                 _hashed(kind, name)
-        return given
+        return schema
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Native expressions."""
         schema = spark_schema(rows)
         for name in self.columns:
             rows = replaced(rows, name, _hashed(type_of(schema, name, "hash"), name))

@@ -1,4 +1,4 @@
-"""`type: http`: asks an HTTP service about each row."""
+"""`type: http`: queries an HTTP service for each row."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ _MOST_REDIRECTS = 5
 
 
 class Http(HttpEnricher):
-    """Adds columns with what an HTTP service answers about each row.
+    """Adds columns with the answer of an HTTP service about each row.
 
-    Each Arrow batch asks once per distinct key, `capacity` requests at a time and per task; a row of which a column in
-    the request is NULL is not asked about and gets nulls. A 2xx answer is success, and so is one of `accept`; `exclude`
-    names statuses that mean "there is nothing" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are
-    tried again `retries` times; if the service gives no sign of life meanwhile, until `give_up`, while the flow is
-    degraded. 401 and 407 fail the flow. Redirections are errors unless `redirects` is set, and never lead to another
-    server.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of one
-    Arrow batch are in memory at once.
+    Each Arrow batch sends one request per distinct key, `capacity` requests at a time and per task. A NULL in a column
+    of the request gives nulls, without a request. A 2xx answer is a success, and so is one of `accept`; `exclude` names
+    statuses that mean "not found" and give nulls. 408, 425, 429, 5xx, timeouts and broken connections are retried
+    `retries` times, and while the service does not respond until `give_up`; the flow is degraded meanwhile. 401 and 407
+    fail the flow. Redirections are errors unless `redirects` is set, and never lead to another server.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: measured 2,000 rows/s and more on 2 cores at 20 ms latency; the answers of
+    one Arrow batch are in memory at once.
     """
 
     type: Literal["http"] = "http"
     url: Address = Field(
-        description="What is asked. {column} stands for a column's value in the path or the query, {{ for a brace.",
+        description="The address. {column} stands for a column's value in the path or the query, {{ for a brace.",
         examples=["https://customers.example.com/v1/customers/{customer_id}"],
     )
     method: Literal["GET", "POST", "PUT"] = Field("GET", description="Method of the requests.")
@@ -59,18 +58,18 @@ class Http(HttpEnricher):
         examples=['{"ids": [{customer_id}], "note": "row of {country}"}'],
     )
     exclude: Statuses = Field(
-        "", description="Statuses that are no failures: the columns are null then.", examples=["400,404-499"]
+        "", description="Statuses that are not failures: the columns are null then.", examples=["400,404-499"]
     )
     accept: Statuses = Field(
         "",
-        description="Statuses besides 2xx whose answers are taken as such, for services that explain in them.",
+        description="Statuses besides 2xx whose answers are used, for services that describe errors in them.",
         examples=["400,404"],
     )
     redirects: bool = Field(False, description="Whether redirections within the same server are followed.")
     health: str | None = Field(
         None,
-        description="Path to look at (GET) when it is to be known whether the service is there; an answer below 500 "
-        "says so. Left out: any answer to HEAD / does, but for 502, 503 and 504.",
+        description="Path for health checks (GET): an answer below 500 means that the service is available. Default: "
+        "any answer to HEAD / except 502, 503 and 504 does.",
         examples=["/health"],
     )
 
@@ -93,29 +92,27 @@ class Http(HttpEnricher):
 
     @property
     def label(self) -> str:
-        """The server; what follows in the address may be secret."""
+        """Only the server: the rest of the address may be secret."""
         return f"http {self.method} {urlsplit(self.url).netloc}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns of all templates."""
+    def request_columns(self) -> Sequence[str]:
         headers = [self._header(name, value) for name, value in self.headers.items()]
         return templates.columns_of(self._path, self._query, *headers, self._body)
 
     def service(self, context: Context) -> HttpService:
-        """With all templates taken apart."""
-        asked = self.asked()
+        request_columns = self.request_columns()
         headers = {"Accept": "application/json"}
         if self.body is not None:
             headers["Content-Type"] = "application/json"
-        given = {name.lower() for name in self.headers}
+        own = {name.lower() for name in self.headers}
         return HttpService(
             label=self.label,
-            client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in given}),
+            client=self.client(context, self.method, {n: v for n, v in headers.items() if n.lower() not in own}),
             origin=origin(self.url),
-            path=templates.Text.of(self._path, asked),
-            query=templates.Text.of(self._query, asked),
-            headers=tuple(templates.Text.of(self._header(n, v), asked) for n, v in self.headers.items()),
-            body=templates.Text.of(self._body, asked) if self.body is not None else None,
+            path=templates.Text.of(self._path, request_columns),
+            query=templates.Text.of(self._query, request_columns),
+            headers=tuple(templates.Text.of(self._header(n, v), request_columns) for n, v in self.headers.items()),
+            body=templates.Text.of(self._body, request_columns) if self.body is not None else None,
             excluded=statuses_of(self.exclude),
             accepted=statuses_of(self.accept),
             redirects=_MOST_REDIRECTS if self.redirects else 0,
@@ -149,9 +146,9 @@ class Http(HttpEnricher):
 
 @dataclass
 class HttpService(ServiceClient):
-    """Asks one URL after the other."""
+    """Sends requests to one HTTP service."""
 
-    keeps_time: ClassVar[bool] = True
+    own_timeout: ClassVar[bool] = True
 
     label: str
     client: AsyncHttpClient
@@ -165,8 +162,7 @@ class HttpService(ServiceClient):
     redirects: int
     health: str | None
 
-    def question(self, values: Sequence[Any]) -> Request:
-        """The request."""
+    def request_for(self, values: Sequence[Any]) -> Request:
         path = self.path.filled(values)
         if "/./" in f"{path}/" or "/../" in f"{path}/":
             raise UnfitValueError("'.' or '..' as a part of the path makes another path")
@@ -176,11 +172,10 @@ class HttpService(ServiceClient):
             None if self.body is None else self.body.filled(values).encode(),
         )
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One request for each."""
-        return [await self._ask(question) for question in questions]
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        return [await self._call(request) for request in requests]
 
-    async def _ask(self, request: Request) -> Any:
+    async def _call(self, request: Request) -> Any:
         reply = await reply_to(self.client, request)
         for _ in range(self.redirects):
             if isinstance(reply, FailedRequest) or reply.location is None:
@@ -195,11 +190,10 @@ class HttpService(ServiceClient):
         )
 
     async def probe(self) -> None:
-        """HEAD of the root, or GET of the path for it."""
+        """HEAD of the root, or GET of the health path."""
         path = self.health or "/"
         url = self.origin + (path if path.startswith("/") else f"/{path}")
         await self.client.probe(url, head=self.health is None, timeout=PROBE_SECONDS)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self.client.close()

@@ -1,4 +1,4 @@
-"""The row as JSON."""
+"""Adds the row as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.core.encoding.descriptors import compile_protos, find_message, read_descriptor_sets
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import Processor, StepContext, Surroundings, require
+from headrace.core.processor import PlanContext, Processor, StepContext, require
 from headrace.core.schema import quoted
 from headrace.processors._steps.columns import with_type
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class JsonPayload(Processor):
     """Adds a column with the row, or some of its columns, as a JSON text.
 
-    Times are ISO texts, bytes are base64, and what is null is left out. With `message` the text is the JSON of that
+    Times are ISO texts, bytes are base64, and null values are left out. With `message` the text is the JSON of that
     protobuf message: the fields of the message that the row has, under their JSON names (`orderNumber`), 64-bit numbers
     as texts, bytes in base64, times in UTC with a Z. Native: no Python per row. Order and number of rows stay.
     """
@@ -58,24 +58,21 @@ class JsonPayload(Processor):
 
     @property
     def label(self) -> str:
-        """What it is made of."""
         of = self.message or (", ".join(self.columns) if self.columns else "all columns")
         return f"json_payload {self.column} of {of}"
 
-    def bound(self, project: Surroundings) -> JsonPayload:
-        """With the message found."""
+    def bound(self, project: PlanContext) -> JsonPayload:
         if self.message is None:
             return self
-        made = self.model_copy()
+        bound = self.model_copy()
         if self.descriptors is not None:
-            made._descriptors = read_descriptor_sets(project.context, _listed(self.descriptors))
+            bound._descriptors = read_descriptor_sets(project.context, _listed(self.descriptors))
         else:
-            made._descriptors = compile_protos(project.context, _listed(self.proto or []), [])
-        made._described()
-        return made
+            bound._descriptors = compile_protos(project.context, _listed(self.proto or []), [])
+        bound._described()
+        return bound
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the text."""
         columns = self.columns
         if columns is None and self.message is not None:
             columns = [field.name for field in self._described().fields]
@@ -83,15 +80,13 @@ class JsonPayload(Processor):
             return None
         return wanted - {self.column} | frozenset(columns)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One text more."""
-        require(given, self.columns or (), "json_payload")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        require(schema, self.columns or (), "json_payload")
         if self.message is not None:
-            self._fields(given.names)
-        return with_type(given, self.column, pa.string())
+            self._fields(schema.names)
+        return with_type(schema, self.column, pa.string())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Spark's to_json."""
         from pyspark.sql import functions as F
 
         if self.message is not None:
@@ -111,7 +106,7 @@ class JsonPayload(Processor):
         return find_message(self._descriptors, self.message)
 
     def _fields(self, names: list[str]) -> list[FieldDescriptor]:
-        """The fields of the message that the row has, or those asked for."""
+        """The fields of the message that the row has, or those in `columns`."""
         fields = {field.name: field for field in self._described().fields}
         for name in self.columns or ():
             if name not in fields:
@@ -129,7 +124,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 
 def _json_value(value: Column, field: FieldDescriptor) -> Column:
-    """A value as protobuf's JSON has it."""
+    """A value as in the JSON form of protobuf."""
     from pyspark.sql import functions as F
 
     message = field.message_type
@@ -150,7 +145,7 @@ def _json_single(value: Column, field: FieldDescriptor) -> Column:
         if message.full_name == "google.protobuf.Timestamp":
             return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
         if message.file.package == "google.protobuf":
-            return value  # wrappers are their values; structs are texts already
+            return value  # wrappers are plain values; structs are texts already
         parts = [_json_value(value.getField(one.name), one).alias(one.json_name) for one in message.fields]
         return F.when(value.isNotNull(), F.struct(*parts))
     if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):

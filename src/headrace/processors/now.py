@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Now(Processor):
     """Adds a column with the time at which the row's batch was planned.
 
-    All rows of a batch have the same time. It was written down before the batch ran, so a batch that runs again after a
-    crash gives the same time again; a rewind or a replay of dead letters is a new batch with a new time. Real-time
-    flows cannot have it: their batches last minutes. Order and number of rows stay.
+    All rows of a batch have the same time. It is recorded before the batch runs, so a batch that runs again after a
+    crash gives the same time; a rewind or a replay of dead letters is a new batch with a new time. Real-time flows
+    cannot use it: their batches last minutes. Order and number of rows stay.
     """
 
     type: Literal["now"] = "now"
@@ -28,19 +28,16 @@ class Now(Processor):
 
     @property
     def label(self) -> str:
-        """The column."""
         return f"now as {self.column}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Nothing of its own."""
         return None if wanted is None else wanted - {self.column}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """One timestamp more."""
-        return with_type(given, self.column, TIMESTAMP)
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        return with_type(schema, self.column, TIMESTAMP)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """Spark's current time, which in a stream is that of the batch."""
+        """Spark's current timestamp, which in a stream is the time of the batch."""
         from pyspark.sql import functions as F
 
         return rows.withColumn(self.column, F.current_timestamp())

@@ -1,4 +1,4 @@
-"""Where a row goes, by conditions."""
+"""Routes rows by conditions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.component import Options
-from headrace.core.processor import Batches, Processor, StepContext, StepLetters, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext, StepLetters
 from headrace.core.records import spark_schema
 from headrace.core.schema import quoted, to_ddl
 from headrace.processors._steps.columns import with_type
-from headrace.processors._steps.queries import ROWS, check_columns, condition, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, condition, rows_table
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_FOUND = "_routes"
+_ROUTES = "_routes"
 
 
 class Route(Options):
-    """One place, and which rows go there."""
+    """A value of the route column, and the condition of its rows."""
 
     to: str = Field(min_length=1, description="The value of the column, a topic for instance.")
     when: str | None = Field(
@@ -41,85 +41,80 @@ class Route(Options):
 
 
 class RouteStep(Processor):
-    """Says in a column where a row goes: one row comes out for each route whose condition is true.
+    """Adds a column with the route of a row: one output row for each route whose condition is true.
 
-    Several may be: the row then comes out several times, in the order of the routes, or once with a list of all of them
-    (`together`), which costs less on the way to a sink that writes it to each. A row for which none is true goes
-    where `otherwise` says; without that it becomes a dead letter with reason `no-route`. A condition that is null is
-    not true; one that cannot be computed for a row fails the flow: write try_cast. The sinks kafka (`topic_column`) and
-    files (`folder_column`) write a row to where the column says.
+    If several are true, the row is repeated in the order of the routes, or has a list of all of them (`together`),
+    which is cheaper for a sink that writes it to each. A row for which none is true gets the route `otherwise`; without
+    that it becomes a dead letter with reason `no-route`. A condition that is null is not true; one that cannot be
+    computed for a row fails the flow: use try_cast. The sinks kafka (`topic_column`) and files (`folder_column`) write
+    a row to the place in the column.
 
-    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Native with
-    `otherwise`; without it rows take a way through Python, where letters are written.
+    The output depends on the row alone, so a batch that runs again gives the same rows. Order stays. Native with
+    `otherwise`; without it a Python stage writes the dead letters.
     """
 
     type: Literal["route"] = "route"
-    column: str = Field("topic", min_length=1, description="The column that says where; made, or replaced.")
+    column: str = Field("topic", min_length=1, description="The column of the route; added or replaced.")
     routes: list[Route] = Field(
         min_length=1,
         description="The routes.",
         examples=[[{"to": "orders.large", "when": "amount > 100"}, {"to": "orders.all"}]],
     )
     otherwise: str | None = Field(
-        None, min_length=1, description="Where a row goes that has no route. Default: it is a dead letter."
+        None,
+        min_length=1,
+        description="The route of a row without a true condition. Default: it is a dead letter.",
     )
 
-    together: bool = Field(False, description="Give each row once, with a list of all its routes in the column.")
+    together: bool = Field(False, description="Emit each row once, with a list of all its routes in the column.")
 
     _sql: str = PrivateAttr("")
 
     @property
     def label(self) -> str:
-        """The places."""
-        return f"route by {self.column} to {', '.join(self.texts[self.column])}"
+        return f"route by {self.column} to {', '.join(self.known_values[self.column])}"
 
     @property
-    def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """The places."""
+    def known_values(self) -> Mapping[str, tuple[str, ...]]:
         places = [route.to for route in self.routes] + ([] if self.otherwise is None else [self.otherwise])
         return {self.column: tuple(dict.fromkeys(places))}
 
-    def bound(self, project: Surroundings) -> RouteStep:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._sql = project.written_out(self._query())
-        return made
+    def bound(self, project: PlanContext) -> RouteStep:
+        bound = self.model_copy()
+        bound._sql = project.written_out(self._query())
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The columns of the conditions."""
         if wanted is None:
             return None
-        conditions = [words(condition(route.when)) for route in self.routes if route.when is not None]
+        conditions = [column_names(condition(route.when)) for route in self.routes if route.when is not None]
         return (wanted - {self.column}).union(*conditions)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """A text more, or a list of texts."""
-        check_columns(parse(self._query()), given)
-        return with_type(given, self.column, pa.list_(pa.string()) if self.together else pa.string())
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_columns(parse(self._query()), schema)
+        return with_type(schema, self.column, pa.list_(pa.string()) if self.together else pa.string())
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """The places of a row as an array, then, unless they stay together, a row for each."""
         from pyspark.sql import functions as F
 
-        with view(rows):
+        with rows_table(rows):
             found = rows.sparkSession.sql(self._sql or self._query())
-        places = F.col(_FOUND)
+        places = F.col(_ROUTES)
         if self.otherwise is not None:
             places = F.when(F.size(places) == 0, F.array(F.lit(self.otherwise))).otherwise(places)
         if self.together:
-            routed = found.withColumn(_FOUND, F.when(F.size(places) > 0, places))
+            routed = found.withColumn(_ROUTES, F.when(F.size(places) > 0, places))
         else:
-            routed = found.withColumn(_FOUND, F.explode_outer(places))
+            routed = found.withColumn(_ROUTES, F.explode_outer(places))
         names = [F.col(quoted(name)) for name in rows.columns if name != self.column]
         if self.column in rows.columns:
-            names.insert(rows.columns.index(self.column), F.col(_FOUND).alias(self.column))
+            names.insert(rows.columns.index(self.column), F.col(_ROUTES).alias(self.column))
         else:
-            names.append(F.col(_FOUND).alias(self.column))
+            names.append(F.col(_ROUTES).alias(self.column))
         routed = routed.select(*names)
         if self.otherwise is not None:
             return routed
@@ -133,12 +128,12 @@ class RouteStep(Processor):
             f"{exp.Literal.string(route.to).sql('spark')} END"
             for route in self.routes
         )
-        return f"SELECT *, array_compact(array({', '.join(places)})) AS {_FOUND} FROM {ROWS}"
+        return f"SELECT *, array_compact(array({', '.join(places)})) AS {_ROUTES} FROM {ROWS}"
 
 
 @dataclass
 class _RouteSort:
-    """What a task does: rows that go nowhere are kept apart."""
+    """Keeps rows without a route as dead letters."""
 
     column: str
     letters: StepLetters

@@ -10,8 +10,9 @@ from pydantic import Field, PrivateAttr, field_validator
 from sqlglot import exp
 
 from headrace.core.errors import ProjectError
-from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
-from headrace.processors._steps.queries import ROWS, check_columns, view, words
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext
+from headrace.core.python_stage import PythonStage
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, rows_table
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import refusals, state_of
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class SqlStep(Processor):
-    """One more query, in Spark SQL; the rows that come in are the table `rows`.
+    """Runs a query in Spark SQL; its input rows are the table `rows`.
 
-    It sees each row alone: windows, groups, joins and DISTINCT belong into the flow's own SQL, and are refused here.
-    Order stays.
+    It processes each row alone: windows, groups, joins and DISTINCT belong in the SQL of the flow, and are refused
+    here. Order stays.
     """
 
     type: Literal["sql"] = "sql"
@@ -49,27 +50,24 @@ class SqlStep(Processor):
 
     @property
     def label(self) -> str:
-        """The beginning of the query."""
         text = " ".join(self.sql.split())
         return f"sql {text if len(text) <= 80 else text[:79] + '…'}"
 
-    def bound(self, project: Surroundings) -> SqlStep:
-        """With functions of the library written out."""
-        made = self.model_copy()
-        made._written_out = project.written_out(self.sql)
-        return made
+    def bound(self, project: PlanContext) -> SqlStep:
+        bound = self.model_copy()
+        bound._written_out = project.written_out(self.sql)
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._written_out,) if self._written_out else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """Every column the query may name, whatever is wanted of it."""
-        return None if _has_star(parse(self.sql)) else words(self.sql)
+        """Every column that the query may name."""
+        return None if _has_star(parse(self.sql)) else column_names(self.sql)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns of the query; of those that are just handed through the type is known."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the query; only the types of columns that it passes unchanged are known."""
         query = parse(self.sql)
         for refusal in refusals(query):
             raise refusal
@@ -77,28 +75,27 @@ class SqlStep(Processor):
         if kept:
             raise ProjectError(
                 "sql-not-streamable",
-                f"the query of a step sees each row alone, and this one has to remember ({', '.join(kept)})",
-                hint="put it into the flow's own SQL, or into a flow that reads this one",
+                f"the query of a step processes each row alone, and this one needs state ({', '.join(kept)})",
+                hint="put it into the SQL of the flow, or into a flow that reads this one",
             )
-        check_columns(query, given)
-        return pa.schema(_columns(query, given))
+        check_columns(query, schema)
+        return pa.schema(_columns(query, schema))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """The query over a view."""
-        with view(rows):
+        with rows_table(rows):
             return rows.sparkSession.sql(self._written_out or self.sql)
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """A query that only picks columns need not leave Python for it."""
-        picked = _picked(parse(self.sql), rows.schema) if rows.works else None
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """A query that only picks columns does not end the stage."""
+        picked = None if stage.is_empty else _picked(parse(self.sql), stage.schema)
         if picked is None:
-            return super().apply_behind(rows, at)
-        return rows.then(_Pick(tuple(picked)), pa.schema([rows.schema.field(name) for name in picked]), at)
+            return super().extend(stage, at)
+        return stage.then(_Pick(tuple(picked)), pa.schema([stage.schema.field(name) for name in picked]), at.letters)
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """What a task does for a query that only picks columns."""
+    """A query that only picks columns, in a task."""
 
     names: tuple[str, ...]
 
@@ -107,7 +104,7 @@ class _Pick:
             yield batch.select(self.names)
 
 
-def _picked(query: Query, given: pa.Schema) -> list[str] | None:
+def _picked(query: Query, schema: pa.Schema) -> list[str] | None:
     """The columns that a query gives as they are, if it does nothing else."""
     tree = query.tree
     if not isinstance(tree, exp.Select) or _parts(tree) != {"expressions", "from_"}:
@@ -115,7 +112,7 @@ def _picked(query: Query, given: pa.Schema) -> list[str] | None:
     if _parts(tree.args["from_"].this) - {"this", "alias"}:
         return None
     names = [one.name for one in tree.selects if isinstance(one, exp.Column) and len(one.parts) == 1]
-    simple = len(names) == len(tree.selects) == len(set(names)) and all(name in given.names for name in names)
+    simple = len(names) == len(tree.selects) == len(set(names)) and all(name in schema.names for name in names)
     return names if simple else None
 
 
@@ -127,15 +124,15 @@ def _has_star(query: Query) -> bool:
     return any(select.is_star for select in query.tree.selects)
 
 
-def _columns(query: Query, given: pa.Schema) -> list[pa.Field]:
+def _columns(query: Query, schema: pa.Schema) -> list[pa.Field]:
     found: dict[str, pa.Field] = {}
     for select in query.tree.selects:
         if select.is_star:
             left_out = {part.name.lower() for part in select.find_all(exp.Identifier)}
-            found |= {field.name: field for field in given if field.name.lower() not in left_out}
+            found |= {field.name: field for field in schema if field.name.lower() not in left_out}
             continue
         plain = select.unalias()
         name = select.alias_or_name
-        known = given.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
-        found[name] = pa.field(name, given.field(known).type if known >= 0 else pa.null())
+        known = schema.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
+        found[name] = pa.field(name, schema.field(known).type if known >= 0 else pa.null())
     return list(found.values())

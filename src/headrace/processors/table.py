@@ -1,4 +1,4 @@
-"""Columns from a table of the project."""
+"""Adds columns of a table of the project."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import ArrowProcessor, Batches, StepClock, StepContext, StepLetters, Surroundings, Work
+from headrace.core.processor import ArrowProcessor, Batches, PlanContext, StepClock, StepContext, StepLetters, Work
 from headrace.core.schema import from_ddl
 from headrace.processors._lookup.lookup import LookupSpec, check_alike
-from headrace.processors._lookup.tables import LookupTable, Pins, TableAt
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions, TableAt
 from headrace.processors._steps.columns import column_of, heads, type_of, typed_columns, with_type
 
 
 class TableStep(ArrowProcessor):
-    """Adds columns of a lake table or of files, found by a key: reference data that changes now and then.
+    """Adds columns of a lake table or of files by a key: reference data that changes now and then.
 
-    Every batch reads the newest version, so a change counts from the next batch on. Which version of a lake table a
-    batch reads is written down: a batch that runs again after a crash reads the same one, as long as the table keeps
-    it. Files have no versions: a replay reads them as they are then. A stream becomes such a table through a flow with
-    a lake sink that has a `key`. While the table is not there, nothing is found; then its columns must be written down
-    with their types.
+    Every batch reads the newest version, so a change takes effect with the next batch. The version of a lake table is
+    recorded for each batch: a batch that runs again after a crash reads the same one, as long as the table keeps it.
+    Files have no versions: a replay reads their current content. A flow with a lake sink that has a `key` makes such a
+    table of a stream. While the table does not exist, no key matches; then its columns must be declared with types.
 
-    Order stays, and so does the number of rows, unless `missing` says otherwise. A key that is null finds nothing.
-    Scale: the columns that are used are held in the memory of every Python worker; up to some million rows.
+    Order and number of rows stay, unless `missing` says otherwise. A null key does not match. Scale: every Python
+    worker keeps the used columns in memory; up to some million rows.
     """
 
     type: Literal["table"] = "table"
@@ -43,20 +42,20 @@ class TableStep(ArrowProcessor):
     )
     columns: list[str] | str | None = Field(
         None,
-        description="The columns of the table to add; with their types (`name string, tier int`) the table need not be "
-        "there yet. Default: all but the key.",
+        description="The columns of the table to add; with their types (`name string, tier int`) the table need not "
+        "exist yet. Default: all but the key.",
         examples=[["name", "tier"], "name string, tier int"],
     )
     prefix: str = Field("", description="What to put before the names of the added columns.", examples=["customer_"])
     missing: Literal["null", "drop", "dead_letter"] = Field(
         "null",
-        description="What becomes of a row for which there is none in the table: it gets nulls, is dropped, or becomes "
-        "a dead letter (`not-in-table`).",
+        description="What happens to a row without a match in the table: it gets nulls, is dropped, or becomes a dead "
+        "letter (`not-in-table`).",
     )
     latest: str | None = Field(
         None,
-        description="Where a key is there more than once, the row with the greatest value in this column counts. "
-        "Without it, that fails the flow.",
+        description="If a key occurs more than once, the row with the greatest value in this column counts. Without "
+        "it, the flow fails.",
         examples=["updated_at"],
     )
 
@@ -77,70 +76,65 @@ class TableStep(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """The table and the key."""
         return f"table {self.table.label} by {', '.join(self.key)}"
 
-    def bound(self, project: Surroundings) -> TableStep:
-        """With the table found."""
-        made = self.model_copy()
-        made._place = self.table.place(project)
-        return made
+    def bound(self, project: PlanContext) -> TableStep:
+        bound = self.model_copy()
+        bound._place = self.table.locate(project)
+        return bound
 
     def check(self, context: Context) -> None:
-        """Refuse a table that is not there, unless its columns are known all the same."""
-        place = self._found()
+        """Refuse a table that does not exist, unless its columns are declared."""
+        place = self._bound_table()
         if not isinstance(self.columns, str) and place.schema() is None:
             raise place.missing()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The key, and whatever the table does not give."""
         if wanted is None:
             return None
         made = {self.prefix + name for name in self._values().names} if self._place is not None else set()
         return wanted - made | heads(self.key)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns of the table behind those that come in."""
-        theirs = self._found().schema()
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        theirs = self._bound_table().schema()
         for mine, other in self.key.items():
-            self._check_key(type_of(given, mine, "table"), mine, theirs, other)
+            self._check_key(type_of(schema, mine, "table"), mine, theirs, other)
         for field in self._values(theirs):
-            given = with_type(given, self.prefix + field.name, field.type)
-        return given
+            schema = with_type(schema, self.prefix + field.name, field.type)
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """Look up the keys of each Arrow batch."""
-        place = self._found()
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        place = self._bound_table()
         theirs = place.schema()
         if theirs is None and not isinstance(self.columns, str):
             raise place.missing()
         wanted = LookupSpec(place, tuple(self.key.values()), self._values(theirs), self.latest)
-        return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, Pins.of(at))
+        return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, PinnedVersions.of(at))
 
-    def _found(self) -> LookupTable:
+    def _bound_table(self) -> LookupTable:
         assert self._place is not None, "a step is bound before it is used"
         return self._place
 
     def _values(self, theirs: pa.Schema | None = None) -> pa.Schema:
-        """The columns to take; of type null where that is not known yet."""
+        """The columns to add; of type null if the type is not known yet."""
         if isinstance(self.columns, str):
             return from_ddl(self.columns)
-        place = self._found()
+        place = self._bound_table()
         theirs = place.schema() if theirs is None else theirs
         known = theirs if theirs is not None else pa.schema([(name, pa.null()) for name in place.columns or ()])
         if self.columns is None:
             return pa.schema([field for field in known if field.name not in self.key.values()])
         for name in self.columns if len(known) else ():
-            self._check_there(name, known)
+            self._check_column(name, known)
         return pa.schema([known.field(name) if len(known) else pa.field(name, pa.null()) for name in self.columns])
 
     def _check_key(self, mine: pa.DataType, name: str, theirs: pa.Schema | None, other: str) -> None:
         if theirs is None:
             return
-        self._check_there(other, theirs)
+        self._check_column(other, theirs)
         check_alike(mine, theirs.field(other).type, name, self.table.label)
 
-    def _check_there(self, name: str, theirs: pa.Schema) -> None:
+    def _check_column(self, name: str, theirs: pa.Schema) -> None:
         if name not in theirs.names:
             raise ProjectError(
                 "unknown-column",
@@ -151,7 +145,7 @@ class TableStep(ArrowProcessor):
 
 @dataclass
 class _Join:
-    """What a task does: one lookup per Arrow batch, all in the version of its batch."""
+    """Looks up the keys of each Arrow batch, in the table version of its micro-batch."""
 
     wanted: LookupSpec
     keys: tuple[str, ...]
@@ -159,7 +153,7 @@ class _Join:
     missing: str
     letters: StepLetters
     clock: StepClock
-    pins: Pins
+    pins: PinnedVersions
 
     def __call__(self, batches: Batches) -> Batches:
         lookup = None

@@ -17,7 +17,7 @@ from headrace.core.format import Format
 from headrace.core.kinds import KindOf
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
-from headrace.core.source import Source
+from headrace.core.source import Backfills, Source
 from headrace.project.dashboards import DashboardSpec
 from headrace.project.ranges import parse_ranges
 from headrace.project.schedules import ScheduleSpec
@@ -183,6 +183,11 @@ class StreamSpec(Options):
     def _backfill_is_possible(self) -> StreamSpec:
         if self.backfill is None:
             return self
+        if not isinstance(self.source, Backfills):
+            kind = self.source.kind()
+            raise ValueError(
+                f"'backfill' needs a source that can wait and resume at an offset, such as kafka, not {kind}"
+            )
         obstacle = self.source.backfill_obstacle()
         if obstacle is not None:
             raise ValueError(f"'backfill' {obstacle}")

@@ -64,10 +64,10 @@ class ListSource(RecordSource):
         os.utime(scratch, (modified, modified))
         os.replace(scratch, folder / f"{self._files:06}.parquet")
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         """The records, one feed per batch."""
         schema = "value binary, _offset bigint"
-        if context.streaming:
+        if reading.streaming:
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
             return reader.parquet(self.folder)
         return spark.read.schema(schema).parquet(self.folder)

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.context import Context
-from headrace.processors._steps.project_class import find
+from headrace.processors._steps.project_class import find_class
 
 APP = Path(__file__).parents[3] / "apps/telemetry"
 
 
 def read(*texts: str, compat: str = "none") -> list[dict[str, Any]]:
-    changes = find("processors/contents.py:Changes", Context(APP, "")).make({"compat": compat})
+    changes = find_class("processors/contents.py:Changes", Context(APP, "")).make({"compat": compat})
     given = pa.RecordBatch.from_pydict({"value": [*texts], "_offset": [*range(len(texts))]})
     made: list[dict[str, Any]] = changes.process(given).to_pylist()
     assert [one["value"] for one in made] == [*texts]

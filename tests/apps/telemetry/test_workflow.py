@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
-from headrace.processors._steps.project_class import find
+from headrace.processors._steps.project_class import find_class
 from headrace.processors.sessions.run import METHODS, Rules, SessionRun
 
 APP = Path(__file__).parents[3] / "apps/telemetry"
 FIXTURES = Path(__file__).parent / "fixtures/workflow-summary"
 MINUTE = 60_000
 CONTEXT = Context(APP, "")
-KNOWN = find("processors/workflow.py:Workflow", CONTEXT, METHODS)
+KNOWN = find_class("processors/workflow.py:Workflow", CONTEXT, METHODS)
 
 Event = dict[str, Any]
 Groups = dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]]
@@ -59,7 +59,7 @@ def summaries(events: list[Event], compat: str) -> list[Event]:
 
 def told(made: list[Event], compat: str) -> list[Event]:
     facts = pa.RecordBatch.from_pylist(made, pa.schema([("facts", pa.string())]))
-    events = find("processors/summary.py:Summary", CONTEXT).make({"compat": compat}).process(facts)
+    events = find_class("processors/summary.py:Summary", CONTEXT).make({"compat": compat}).process(facts)
     assert events.column("mid").to_pylist() == [json.loads(one)["mid"] for one in events.column("value").to_pylist()]
     return [json.loads(one) for one in events.column("value").to_pylist()]
 

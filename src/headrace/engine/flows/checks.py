@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.core.errors import ProjectError, ProjectErrors
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
-from headrace.core.source import Source
+from headrace.core.source import HasSplits, Source
 from headrace.core.tables import TableSource
 from headrace.plan.model import FlowPlan, Plan, StandingInput, TableInput
 from headrace.project.loader import Project
@@ -44,7 +44,8 @@ def check_slots(project: Project, flow: FlowPlan, slots: int) -> None:
     """Refuse a real-time flow with more partitions than task slots: Spark would silently not read some of them."""
     if flow.spec.mode != "realtime":
         return
-    needed = sum(stream.spec.source.splits(project.context) or 1 for stream in flow.streams())
+    sources = (stream.spec.source for stream in flow.streams())
+    needed = sum(source.splits(project.context) if isinstance(source, HasSplits) else 1 for source in sources)
     if needed > slots:
         raise ProjectError(
             "realtime-starved",

@@ -30,12 +30,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink
+from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink, WritesStage
 from headrace.core.context import Batch, Context
 from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import spark_path
-from headrace.core.processor import ArrowRows
+from headrace.core.processor import Processor, StatefulStep
+from headrace.core.python_stage import PythonStage
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
 from headrace.core.tallies.tally import ENGINE, Tally
@@ -44,7 +45,7 @@ from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, report_runs
 from headrace.engine.flows.view_flow import ViewWriter, view_feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
-from headrace.engine.inputs.inputs import Reading, register, to_last_work
+from headrace.engine.inputs.inputs import Reading, python_stage, register
 from headrace.engine.letters.dead_letters import LetterBox, forget_batch
 from headrace.engine.positions.rewind import finish_row_removal
 from headrace.engine.positions.topics import check_topics
@@ -116,9 +117,9 @@ class FlowStarter:
                 forget_batch(folder, flow, generation.id, planned.batch_id)
 
     def _flow(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
-        rows = self._rows(flow)
-        check_rows(self.project, self._written(flow, generation), rows.schema)
-        return self._writer(flow, rows)
+        stage = self._stage(flow)
+        check_rows(self.project, self._written(flow, generation), stage.schema)
+        return self._writer(flow, stage)
 
     def _view(self, flow: FlowPlan, generation: Generation) -> DataStreamWriter:
         session = view_session(self.spark, flow)
@@ -149,7 +150,7 @@ class FlowStarter:
         if flow.tables() or flow.is_report:
             return
         try:
-            check_rows(self.project, flow, self._rows(flow).schema)
+            check_rows(self.project, flow, self._stage(flow).schema)
         except AnalysisException as refusal:
             raise self._sql_error(flow, refusal) from refusal
 
@@ -159,10 +160,10 @@ class FlowStarter:
 
     def rows(self, flow: FlowPlan) -> DataFrame:
         """The rows that the flow writes to its sinks."""
-        return self._rows(flow).done()
+        return self._stage(flow).finish()
 
-    def _rows(self, flow: FlowPlan) -> ArrowRows:
-        """The same rows, with the last Arrow steps still to be run, possibly by a sink."""
+    def _stage(self, flow: FlowPlan) -> PythonStage:
+        """The same as a Python stage, which a sink may end."""
         from pyspark.errors import AnalysisException
 
         limits = self._batch_limits(flow)
@@ -175,7 +176,7 @@ class FlowStarter:
             except AnalysisException:
                 raise narrow from None
 
-    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> ArrowRows:
+    def _query(self, flow: FlowPlan, inputs: tuple[Input, ...], limits: Mapping[str, str]) -> PythonStage:
         # temporary views and settings belong to the flow alone
         session = self.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(flow.partitions))
@@ -196,7 +197,7 @@ class FlowStarter:
         register_for(session, flow, self.project)
         for item in inputs:
             register(session, item, reading, self.state)
-        return to_last_work(session.sql(flow.sql), flow.after, reading, self.state)
+        return python_stage(session.sql(flow.sql), flow.after, reading, self.state)
 
     def _batch_limits(self, flow: FlowPlan) -> dict[str, str]:
         """Limits by the size of records. Called once per start, because it reads a sample of every stream."""
@@ -206,26 +207,26 @@ class FlowStarter:
         known = [size for size in sizes if size]
         return batch_limits(max(known)) if known and len(known) == len(sizes) else {}
 
-    def _writer(self, flow: FlowPlan, rows: ArrowRows) -> DataStreamWriter:
+    def _writer(self, flow: FlowPlan, stage: PythonStage) -> DataStreamWriter:
         if flow.spec.mode == "realtime":
             sink = flow.sinks[0].sink
             assert isinstance(sink, RealTimeSink), "the planner refuses other sinks"
             # Spark requires update mode; without state every row is new, so it equals append
-            return sink.writer(rows.done(), self.project.context).outputMode("update")
+            return sink.writer(stage.finish(), self.project.context).outputMode("update")
         generation = self.state.current(flow.name)
         written = self._written(flow, generation)
         tally, check = Tally() if self.is_candidate else ENGINE, self.state.fence.check
-        left = rows if _does_last_work(written, rows) else None
-        write = batch_writer(written, generation.id, self.project.context, check, tally, left)
-        given = _counted(rows.done()) if left is None else left.frame
-        return given.writeStream.foreachBatch(write).outputMode(flow.spec.output)
+        open_stage = stage if _ends_stage(written, stage) else None
+        write = batch_writer(written, generation.id, self.project.context, check, tally, open_stage)
+        rows = _counted(stage.finish()) if open_stage is None else stage.rows
+        return rows.writeStream.foreachBatch(write).outputMode(flow.spec.output)
 
     def _written(self, flow: FlowPlan, generation: Generation) -> FlowPlan:
         """The flow with the sinks that it really writes to."""
         return with_candidate_sinks(flow, generation.id, self.project.context) if self.is_candidate else flow
 
     def _triggered(self, writer: DataStreamWriter, flow: FlowPlan) -> DataStreamWriter:
-        if self.one_batch or any(step.processor.takes_all for step in flow.steps()):
+        if self.one_batch or any(_needs_one_batch(step.processor) for step in flow.steps()):
             # the once trigger ignores limits: the batch has all records
             return writer.trigger(once=True)
         if self.until_caught_up or flow.spec.mode == "batch" or is_pending(self.state.current(flow.name)):
@@ -252,12 +253,16 @@ def with_candidate_sinks(flow: FlowPlan, generation: str, context: Context) -> F
     )
 
 
-def _does_last_work(flow: FlowPlan, rows: ArrowRows) -> bool:
-    """Whether the sink can run the last steps itself, in the Python stage in which it writes the rows."""
-    if not rows.works or len(flow.sinks) != 1:
+def _ends_stage(flow: FlowPlan, stage: PythonStage) -> bool:
+    """Whether the sink of the flow can end the Python stage of its last steps."""
+    if stage.is_empty or len(flow.sinks) != 1:
         return False
     sink = flow.sinks[0].sink
-    return isinstance(sink, ReadsAllRows) and sink.takes_work(rows.schema)
+    return isinstance(sink, WritesStage) and sink.accepts_stage(stage.schema)
+
+
+def _needs_one_batch(step: Processor) -> bool:
+    return isinstance(step, StatefulStep) and step.needs_one_batch
 
 
 def batch_writer(
@@ -266,12 +271,12 @@ def batch_writer(
     context: Context,
     check: Callable[[], None],
     tally: Tally = ENGINE,
-    left: ArrowRows | None = None,
+    stage: PythonStage | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """The function that Spark calls for every micro-batch: it writes the same rows to each sink in turn.
 
-    With work that is `left` to the sink, only the sink knows the number of rows. `check` raises if the state now
-    belongs to another engine: a process that was suspended during a batch and resumes must not write the batch too.
+    With an open `stage`, which the only sink ends, only the sink knows the number of rows. `check` raises if the state
+    now belongs to another engine: a process that was suspended during a batch and resumes must not write the batch too.
     """
 
     # a candidate may have no sinks
@@ -288,10 +293,10 @@ def batch_writer(
                 crash_points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
                 letters = LetterBox(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
-                if left is None:
-                    step.sink.write_batch(rows, batch)
+                if stage is not None and isinstance(step.sink, WritesStage):
+                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_stage(stage.on(rows), batch)))
                 else:
-                    tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_work(left.on(rows), batch)))
+                    step.sink.write_batch(rows, batch)
             if not whole:
                 drain(rows)
             crash_points.reach("after_sinks", flow.name, batch_id)

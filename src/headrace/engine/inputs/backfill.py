@@ -22,6 +22,7 @@ from headrace.core.files.state_files import StatePath, spark_path, write_atomica
 from headrace.core.filters import ColumnFilter
 from headrace.core.positions import AtTime, Earliest, Position, Positions, Reached, Split, SplitScope, Target
 from headrace.core.schema import TIMESTAMP, from_ddl, to_ddl
+from headrace.core.source import positions_of
 from headrace.engine.inputs.event_time_filter import Gate, GateStep
 from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory
 from headrace.engine.letters.dead_letters import LetterBox
@@ -179,7 +180,7 @@ def _micros(backfill: BackfillSpec) -> int | None:
 def _seam(
     stream: StreamInput, backfill: BackfillSpec, offsets: Mapping[str, Mapping[int, int]] | None, context: Context
 ) -> Position | None:
-    positions = stream.spec.source.positions(context)
+    positions = positions_of(stream.spec.source, context)
     try:
         if backfill.until is not None:
             return positions.resolve(AtTime(backfill.until - backfill.margin), None, SplitScope())

@@ -11,12 +11,13 @@ import pyarrow as pa
 from headrace.core.context import Context, ReadContext
 from headrace.core.durations import spark_interval
 from headrace.core.files.state_files import StatePath
-from headrace.core.format import Format
+from headrace.core.format import DecodesNatively, Format
 from headrace.core.positions import Position
-from headrace.core.processor import ArrowRows
+from headrace.core.python_stage import PythonStage
 from headrace.core.records import encode_rows
 from headrace.core.rows import structured
 from headrace.core.schema import to_ddl
+from headrace.core.source import PacksPosition, SpoilsRecords
 from headrace.core.tallies.step_tally import StepTally
 from headrace.engine.inputs.backfill import StreamHistory, seam_filter, with_history
 from headrace.engine.inputs.decode import PACKED, DecodeStep
@@ -65,12 +66,9 @@ class Reading:
     def of(self, stream: str, metadata: tuple[str, ...] | None = None) -> ReadContext:
         """The context of one of its streams, of which these metadata columns are used."""
         return ReadContext(
-            metadata=metadata,
-            root=self.context.root,
-            state=self.context.state,
-            store=self.context.store,
-            log=self.context.log,
+            context=self.context,
             stream=stream,
+            metadata=metadata,
             streaming=self.streaming,
             until_caught_up=self.until_caught_up,
             max_records=self.max_records,
@@ -103,28 +101,28 @@ def processed(
     rows: DataFrame, steps: Sequence[ProcessorStep], reading: Reading, state: StateDir, event_time: str | None = None
 ) -> DataFrame:
     """Rows after some processors of the flow."""
-    return to_last_work(rows, steps, reading, state, event_time).done()
+    return python_stage(rows, steps, reading, state, event_time).finish()
 
 
-def to_last_work(
+def python_stage(
     rows: DataFrame, steps: Sequence[ProcessorStep], reading: Reading, state: StateDir, event_time: str | None = None
-) -> ArrowRows:
-    """The same, with what the last of them do in Arrow still to be done."""
+) -> PythonStage:
+    """The same as a Python stage, which is still open if the last of them runs in Python."""
     letters = reading.letters or state.dead_letters
     if not reading.streaming:
         there = Processing(reading.context, reading.flow, "adhoc", letters, streaming=False)
-        return there.run_to_last_work(rows, steps, event_time)
+        return there.extend(PythonStage.of(rows), steps, event_time)
     generation = state.current(reading.flow)
     clock = CheckpointClock(BatchClock(generation.checkpoint_folder.absolute()))
     there = Processing(reading.context, reading.flow, generation.id, letters, clock=clock)
-    return there.run_to_last_work(rows, steps, event_time)
+    return there.extend(PythonStage.of(rows), steps, event_time)
 
 
 def _timed_steps(rows: DataFrame, one: TimedInput, reading: Reading, state: StateDir) -> DataFrame:
     """Rows after the steps before the SQL, with their watermark.
 
-    It comes last: a way through Python would lose it, and Spark allows no second one. Steps that remember know the
-    times of a batch from their clock.
+    It comes last: a Python stage drops the watermark, and Spark allows no second one. Stateful steps know the times of
+    a batch from their clock.
     """
     column = one.event_time.column if one.event_time else None
     rows = processed(rows, one.before, reading, state, column)
@@ -134,13 +132,13 @@ def _timed_steps(rows: DataFrame, one: TimedInput, reading: Reading, state: Stat
 def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: StateDir) -> DataFrame:
     """A stream's rows: the columns the flow uses, with their event time."""
     source, form = one.spec.source, one.spec.format
-    context = reading.of(one.name, (*source.position, *one.metadata))
-    frame = source.read(spark, context)
+    frame = source.read(spark, reading.of(one.name, (*source.position, *one.metadata)))
     if form is None:
         rows = _gated(_with_event_time(frame, one.event_time), one, reading, state)
         return _timed_steps(rows, one, reading, state)
     if source.yields_rows:
-        frame = source.encoded(encode_rows(frame, form, context, keep=tuple(source.metadata)))
+        frame = encode_rows(frame, form, reading.context, keep=tuple(source.metadata))
+        frame = source.encoded(frame) if isinstance(source, SpoilsRecords) else frame
     native = reading.realtime or _is_verbatim(one, form, reading)
     rows = _decoded_natively(frame, one, form) if native else _decoded(frame, one, form, reading, state)
     if one.name in reading.history:
@@ -150,7 +148,7 @@ def read_stream(spark: SparkSession, one: StreamInput, reading: Reading, state: 
 
 
 def _is_verbatim(one: StreamInput, form: Format, reading: Reading) -> bool:
-    """Whether records are taken as they are: nothing to decode, no event time to look at, so no way through Python."""
+    """Whether records are taken as they are: nothing to decode, no event time to look at, so no Python stage."""
     return form.verbatim and one.event_time is None and one.name not in reading.history
 
 
@@ -164,7 +162,7 @@ def _decoded(frame: DataFrame, one: StreamInput, form: Format, reading: Reading,
         event_time=one.event_time,
         on_error=one.spec.on_error,
         letters=_letters(one, reading, state, keep_value=one.spec.on_error == "dead_letter"),
-        packed=source.packed_position,
+        packed=source.packed_position if isinstance(source, PacksPosition) else None,
         gate=_gate(one, reading, state),
         tally=StepTally.of(reading.flow, one.name) if reading.streaming else None,
     )
@@ -184,8 +182,8 @@ def _decoded_natively(frame: DataFrame, one: StreamInput, form: Format) -> DataF
     from pyspark.sql import functions as F
 
     schema = one.wanted.append(pa.field(_CORRUPT, pa.string())) if form.can_fail else one.wanted
+    assert isinstance(form, DecodesNatively), "the planner accepts only formats with a native decoder"
     row = form.native_decode(F.col("value"), schema)
-    assert row is not None, "the planner lets only formats with a native decoder through"
     decoded = frame.select(row.alias("_row"), *one.metadata)
     if form.can_fail:
         decoded = decoded.where(_is_good(one))

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.files.state_files import StatePath
-from headrace.core.processor import ArrowRows, StandingClock, StepClock, StepContext
+from headrace.core.processor import StandingClock, StepClock, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.engine.letters.dead_letters import LetterBox
 from headrace.engine.letters.step_rows import row_text
 from headrace.engine.state.batch_clock import BatchClock, running_batch
@@ -81,23 +82,18 @@ class Processing:
 
     def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
         """The rows after these steps."""
-        return self.run_to_last_work(rows, steps, event_time).done()
+        return self.extend(PythonStage.of(rows), steps, event_time).finish()
 
-    def run_to_last_work(
-        self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None
-    ) -> ArrowRows:
-        """The rows, with what the last steps do in Arrow still to be done. Neighbours share one way through Python."""
-        made = ArrowRows.of(rows)
+    def extend(self, stage: PythonStage, steps: Sequence[ProcessorStep], event_time: str | None = None) -> PythonStage:
+        """The stage after these steps. It is still open if the last of them runs in Python."""
         for step in steps:
-            made = step.processor.apply_behind(made, self._at(step, event_time))
-        return made
+            stage = step.processor.extend(stage, self._at(step, event_time))
+        return stage
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
         box = LetterBox(self.letters, self.flow, step.id, self.generation)
         return StepContext(
-            root=self.context.root,
-            state=self.context.state,
-            store=self.context.store,
+            context=self.context,
             flow=self.flow,
             step=step.id,
             letters=RowLetters(box),

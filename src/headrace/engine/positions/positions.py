@@ -19,6 +19,7 @@ from headrace.core.context import Context
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, write_atomically
 from headrace.core.positions import Position, Positions
+from headrace.core.source import positions_of
 from headrace.engine.inputs.backfill import BackfilledPositions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -42,7 +43,7 @@ def input_positions(flow: FlowPlan, context: Context) -> dict[str, Positions]:
     inputs: dict[str, Positions] = {}
     for item in flow.all_inputs():
         if isinstance(item, StreamInput):
-            known = item.spec.source.positions(context)
+            known = positions_of(item.spec.source, context)
             inputs[item.name] = known if item.spec.backfill is None else BackfilledPositions(known)
         elif isinstance(item, LakeInput):
             inputs[item.name] = LakeSource(path=item.path).positions(context)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.positions import Position
+from headrace.core.source import positions_of
 from headrace.engine.positions.positions import committed_positions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -34,7 +35,7 @@ class PositionReleaser:
     @staticmethod
     def is_needed(project: Project) -> bool:
         """Whether a stream of the project has a source that keeps records until they are released."""
-        return any(stream.source.positions(project.context).releases for stream in project.spec.streams.values())
+        return any(positions_of(stream.source, project.context).releases for stream in project.spec.streams.values())
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
         if time.monotonic() >= self._due:
@@ -47,7 +48,7 @@ class PositionReleaser:
     def release(self) -> None:
         self._flows = self._flows or list(make_plan(self.project, ()).flows)
         for name, spec in self.project.spec.streams.items():
-            known = spec.source.positions(self.project.context)
+            known = positions_of(spec.source, self.project.context)
             readers = [flow for flow in self._flows if any(stream.name == name for stream in flow.streams())]
             if known.releases and readers:
                 known.release([at for flow in readers for at in self._reached(flow, name)])
@@ -56,7 +57,7 @@ class PositionReleaser:
     def _reached(self, flow: FlowPlan, stream: str) -> Iterator[Position | None]:
         """The position of each generation that continues; None for a flow that has not started."""
         generations = self.state.generations(flow.name)
-        inputs = {stream: self.project.spec.streams[stream].source.positions(self.project.context)}
+        inputs = {stream: positions_of(self.project.spec.streams[stream].source, self.project.context)}
         active: list[Generation | None] = [generations.current(), *filter(None, [generations.candidate()])]
         for generation in active:
             yield None if generation is None else committed_positions(inputs, generation)[stream]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.source import RecordSource
+from headrace.core.source import HasSample
 from headrace.plan.model import StreamInput
 
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -32,7 +32,7 @@ def largest_record(stream: StreamInput, context: Context) -> int | None:
     with Spark's own limit.
     """
     source = stream.spec.source
-    if not isinstance(source, RecordSource):
+    if not isinstance(source, HasSample):
         return None
     try:
         return max((len(record) for record in source.sample(context, _SAMPLE)), default=None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.core.processor import RunsSql
 from headrace.functions.expansion import called
 from headrace.functions.families.messages import pick, wanted
 from headrace.functions.function import Arrow
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def register_for(session: SparkSession, flow: FlowPlan, project: Project) -> None:
     """Make known what a flow's SQL calls, also that of its steps and of flows which became part of it."""
     texts = [flow.sql, *(one.sql for one in flow.all_inputs() if isinstance(one, FlowInput))]
-    texts += [text for step in flow.steps() for text in step.processor.statements]
+    steps = (step.processor for step in flow.steps())
+    texts += [text for step in steps if isinstance(step, RunsSql) for text in step.statements]
     register(session, texts, project)
 
 

@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import write_atomically
+from headrace.core.format import InfersSchema
 from headrace.core.schema import from_ddl, to_ddl
-from headrace.core.source import RecordSource
+from headrace.core.source import HasSample, RecordSource
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import Project
 from headrace.project.model import StreamSpec
@@ -22,7 +23,7 @@ def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec)
         return known
     if spec.format is None or not isinstance(spec.source, RecordSource):
         return None
-    sample = spec.source.sample(project.context, SAMPLE)
+    sample = spec.source.sample(project.context, SAMPLE) if isinstance(spec.source, HasSample) else []
     if not sample:
         raise ProjectError(
             "schema-unknown",
@@ -30,6 +31,7 @@ def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec)
             where=project.origin("streams", name, "format"),
             hint="declare them, e.g. format: {type: json, columns: 'id bigint, at timestamp'}",
         )
+    assert isinstance(spec.format, InfersSchema), "every other format knows its schema"
     schema = spec.format.infer(sample)
     write_atomically(state.schema_file(name), to_ddl(schema).encode())
     return schema

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.format import Format, Offer
+from headrace.core.format import Offer, RegistryBacked
 from headrace.engine.positions.upgrade import change_error, detect_change
 from headrace.engine.state.schemas import kept_schema
 from headrace.engine.state.state import StateDir
@@ -82,22 +82,25 @@ class SchemaWatch:
         for error in self.look():
             notes.add(error.code, error.message)
 
-    def _stream_formats(self) -> dict[str, Format]:
-        streams = self.project.spec.streams
-        return {name: spec.format for name, spec in streams.items() if spec.format and spec.format.registry_key}
+    def _stream_formats(self) -> dict[str, RegistryBacked]:
+        formats: dict[str, RegistryBacked] = {}
+        for name, spec in self.project.spec.streams.items():
+            if isinstance(spec.format, RegistryBacked) and spec.format.registry_key:
+                formats[name] = spec.format
+        return formats
 
-    def _sink_formats(self) -> dict[str, Format]:
+    def _sink_formats(self) -> dict[str, RegistryBacked]:
         """The formats of sinks whose schema no stream shares, by flow. Their batches use the accepted schema."""
         read = {form.registry_key for form in self._stream_formats().values()}
         formats = {}
         for flow, spec in self.project.spec.flows.items():
-            for form in (part for sink in spec.sinks for _, part in sink if isinstance(part, Format)):
+            for form in (part for sink in spec.sinks for _, part in sink if isinstance(part, RegistryBacked)):
                 if form.registry_key and form.registry_key not in read:
                     formats[flow] = form
                     read.add(form.registry_key)
         return formats
 
-    def _look_for_sink(self, flow: str, form: Format) -> ProjectError | None:
+    def _look_for_sink(self, flow: str, form: RegistryBacked) -> ProjectError | None:
         try:
             offer = form.offer(self.project.context)
         except ProjectError as error:
@@ -117,7 +120,7 @@ class SchemaWatch:
         self.counts[name, "unreachable"] += 1
         return ProjectError(error.code, f"{what} continues with the stored schema: {error.message}", hint=error.hint)
 
-    def _first_streams(self) -> Iterator[tuple[str, Format]]:
+    def _first_streams(self) -> Iterator[tuple[str, RegistryBacked]]:
         """One stream for each schema, because several streams may share one."""
         seen = set()
         for name, form in self._stream_formats().items():
@@ -125,7 +128,7 @@ class SchemaWatch:
                 seen.add(form.registry_key)
                 yield name, form
 
-    def _look(self, name: str, form: Format) -> ProjectError | None:
+    def _look(self, name: str, form: RegistryBacked) -> ProjectError | None:
         formats = self._stream_formats()
         streams = [other for other in formats if formats[other].registry_key == form.registry_key]
         try:

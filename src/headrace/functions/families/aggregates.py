@@ -1,5 +1,5 @@
-"""Aggregates. They are Spark's own collect_list and collect_set at heart, so they keep state like these: all values of
-a group are in memory at once."""
+"""Aggregates. They use collect_list and collect_set of Spark, so they keep state like these: all values of a group are
+in memory at once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _percentile(call: FunctionCall) -> str:
     if percent is not None and not 0 <= percent <= 100:
         raise call.error(f"a percentile lies between 0 and 100, not at {percent:g}")
     values = call.aggregate(fill("collect_list(CAST(:v AS DOUBLE))", v=call.args[1]))
-    # one percentile belongs to a group; where it is a column, Spark needs an aggregate of it
+    # a group has one percentile; if it is a column, Spark needs an aggregate of it
     wanted = call.args[0].sql if percent is not None else call.aggregate(fill("max(:p)", p=call.args[0]))
     return fill(_PERCENTILE, a=f"array_sort({values})", p=wanted)
 
 
 def _distinct_count(call: FunctionCall) -> str:
-    # Spark counts DISTINCT values of no stream
+    # Spark does not count DISTINCT values of a stream
     return f"size({call.aggregate(fill('collect_set(:v)', v=call.args[0].typed('STRING')))})"
 
 
@@ -40,7 +40,7 @@ FUNCTIONS = (
     Function(
         "CollectArray",
         ("value T -> ARRAY<T>",),
-        "All values of a group as an array, in no certain order; NULL values are left out. "
+        "All values of a group as an array, in any order; NULL values are dropped. "
         "`CollectArray(DISTINCT value)` has each value once.",
         "CollectArray(value)",
         "[1, 2, 2]",
@@ -50,7 +50,7 @@ FUNCTIONS = (
     Function(
         "DistinctCount",
         ("value T -> INT",),
-        "How many different values a group has; NULL is not one of them.",
+        "The number of distinct values of a group; NULL does not count.",
         "DistinctCount(customer)",
         "2",
         _distinct_count,
@@ -59,9 +59,9 @@ FUNCTIONS = (
     Function(
         "PercentileAggregator",
         ("percent NUMBER, value NUMBER -> DOUBLE",),
-        "The value at p·(n+1)/100 of the n sorted values, between two values by straight line; the least value before "
-        "the first place, the largest after the last. NULL values do not count; NULL when there are none. Where the "
-        "percentile is a column, the largest of the group is taken.",
+        "The value at p·(n+1)/100 of the n sorted values, with linear interpolation between two values; the smallest "
+        "value before the first place, the largest after the last. NULL values do not count; NULL without values. If "
+        "the percentile is a column, the largest of the group counts.",
         "PercentileAggregator(90, value)",
         "7.0",
         _percentile,

@@ -38,13 +38,13 @@ _TO_VALUE = {
 }
 _WITH_NUMBER = ("limit", "skip")
 _NUMERIC = ("sum", "average", "avg")
-# of an array of numbers without elements Dagger gives 0
+# Dagger returns 0 for an empty array of numbers
 _NONE_IS_ZERO = ("average", "avg", "min", "max", "first", "findFirst", "findAny", "last")
 _ALL = {name.lower(): name for name in (*_TO_ARRAY, *_TO_VALUE)}
 
 
 def _chain(call: FunctionCall) -> tuple[str, bool]:
-    """What an array becomes, operation by operation, and whether that is a single value."""
+    """The expression of a chain of operations on an array, and whether it is a single value."""
     kind = _element_type(call)
     result = fill(f"CAST(:a AS ARRAY<{kind}>)", a=call.args[0]) if kind else call.args[0].typed("ARRAY<STRING>").sql
     single = False
@@ -63,7 +63,7 @@ def _chain(call: FunctionCall) -> tuple[str, bool]:
 
 
 def _element_type(call: FunctionCall) -> str | None:
-    """Spark's word for the type of the elements; None where they stay what they are."""
+    """The Spark type of the elements; None if it stays the same."""
     word = call.written(2, "the type").strip()
     if word.lower() not in (*_TYPES, _OTHER):
         raise call.error(f"unknown type '{word}'", "numbers are Integer, Long, Float or Double; all else is Other")
@@ -96,7 +96,7 @@ def _array_operate(call: FunctionCall) -> str:
 
 
 def _element_at(call: FunctionCall) -> str:
-    """`(array, index)`, `(array, index, path)` or as Dagger has it `(array, name, index, path[, table])`."""
+    """`(array, index)`, `(array, index, path)` or, as in Dagger, `(array, name, index, path[, table])`."""
     place = 1 if len(call.args) < 4 else 2
     if len(call.args) >= 4:
         call.written(1, "the name of the array")
@@ -115,7 +115,7 @@ def _element_at(call: FunctionCall) -> str:
 
 
 def _list_contains(call: FunctionCall) -> str:
-    # Spark takes no NULL without a type
+    # Spark does not accept an untyped NULL
     if any(one.is_null for one in call.args):
         return "false"
     return fill("coalesce(array_contains(:a, :v), false)", a=call.args[0], v=call.args[1])
@@ -128,18 +128,18 @@ def _map_get(call: FunctionCall) -> str:
 
 
 _OPERATIONS = (
-    "Operations are joined by dots: distinct, sorted, reversed, limit(n) and skip(n) give an array; count, sum, "
-    "average, min, max, first and last give one value. The type is Integer, Long, Float, Double, or Other, which "
-    "leaves the elements as they are; it must be right for the elements. NULL elements do not count. Of an array "
-    "without elements sum and count are 0; average, min, max, first and last are 0 too, as in Dagger, but NULL with "
-    "the type Other. A NULL array gives NULL. Operations and type must be written out."
+    "Operations are joined by dots: distinct, sorted, reversed, limit(n) and skip(n) return an array; count, sum, "
+    "average, min, max, first and last return one value. The type of the elements is Integer, Long, Float, Double, or "
+    "Other, which leaves them unchanged. NULL elements do not count. For an empty array sum and count are 0; average, "
+    "min, max, first and last are 0 too, as in Dagger, but NULL with the type Other. A NULL array gives NULL. "
+    "Operations and type must be literals."
 )
 
 FUNCTIONS = (
     Function(
         "ArrayAggregate",
         ("array ARRAY<T>, operations STRING, type STRING -> value",),
-        f"One value made of an array. {_OPERATIONS}",
+        f"Reduces an array to one value. {_OPERATIONS}",
         "ArrayAggregate(array(1, 2, 3), 'average', 'Integer')",
         "2.0",
         _array_aggregate,
@@ -147,7 +147,7 @@ FUNCTIONS = (
     Function(
         "ArrayOperate",
         ("array ARRAY<T>, operations STRING, type STRING -> ARRAY<T>",),
-        f"An array made of an array. {_OPERATIONS}",
+        f"Transforms an array. {_OPERATIONS}",
         "ArrayOperate(array(1.3, 2.1, 1.3), 'distinct.sorted', 'double')",
         "[1.3, 2.1]",
         _array_operate,
@@ -161,7 +161,7 @@ FUNCTIONS = (
             "rows ARRAY<STRUCT>, name STRING, index INT, path STRING, table STRING -> field",
         ),
         "The element at an index, counted from 0, or from the end with -1 for the last; NULL where there is none. With "
-        "a path, a field of that element. `name` and `table` are taken as Dagger writes them and mean nothing here.",
+        "a path, a field of that element. `name` and `table` are accepted as in Dagger and ignored.",
         "ElementAt(array('a', 'b', 'c'), -1)",
         "c",
         _element_at,
@@ -169,7 +169,7 @@ FUNCTIONS = (
     Function(
         "ListContains",
         ("list ARRAY<T>, item T -> BOOLEAN",),
-        "Whether an array has an element; false for a NULL array or item. NULL elements equal nothing.",
+        "Whether an array has an element; false for a NULL array or item. NULL elements do not match.",
         "ListContains(array('a', 'b'), 'a')",
         "true",
         _list_contains,

@@ -6,7 +6,7 @@ from headrace.core.errors import did_you_mean
 from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.template import fill
 
-# slot: Spark's type, what Dagger calls the type, and Spark's types that belong there when none is named
+# slot: its Spark type, its name in Dagger, and the Spark types that it holds by default
 _SLOTS = {
     "bytes_value": ("BINARY", "ByteType", ("binary",)),
     "string_value": ("STRING", "StringType", ("string",)),
@@ -30,12 +30,12 @@ def _feature(key: Argument, slots: list[str], value: Argument) -> str:
 
 
 def _cast(kind: str) -> str:
-    # by way of text, as only that can be written for a value of any type
+    # cast to a string first, which works for a value of any type
     return f"CAST(CAST(:v AS STRING) AS {kind})"
 
 
 def _by_own_type(key: Argument, value: Argument) -> str:
-    """The value in the slot of its own type, which Spark knows while it plans; one that has no slot is an error."""
+    """The value in the slot of its type, which Spark knows when it plans; a type without a slot is an error."""
     slots, known = [], ["typeof(:v) = 'void'"]
     for slot, (kind, _, types) in _SLOTS.items():
         listed = ", ".join(f"'{one}'" for one in types)
@@ -86,7 +86,7 @@ _ROW = (
     f"Each feature is a struct of key, value and name; the value has the slots {', '.join(_SLOTS)}, all but one NULL. "
 )
 _NAMES = ", ".join(name for _, name, _ in _SLOTS.values())
-_TYPES = f"Types are {_NAMES}, written out; a value that is not of its type fails the flow."
+_TYPES = f"Types are {_NAMES}, as literals; a value of another type fails the flow."
 
 FUNCTIONS = (
     Function(
@@ -110,7 +110,7 @@ FUNCTIONS = (
     Function(
         "FeaturesWithType",
         ("key STRING, value T, type STRING, … -> ARRAY<STRUCT>",),
-        f"The features of all rows of a group, three arguments each; those that are the same come once. {_ROW}{_TYPES}",
+        f"The features of all rows of a group, three arguments each, without duplicates. {_ROW}{_TYPES}",
         "FeaturesWithType('city', city, 'StringType')",
         "[{city, {NULL, Paris, …}, city}, …]",
         lambda call: f"array_distinct(flatten({_collected(call, _with_type(call))}))",

@@ -7,7 +7,7 @@ from headrace.functions.function import Arrow, Function, FunctionCall
 from headrace.functions.template import fill
 
 _BASE32 = "0123456789bcdefghjkmnpqrstuvwxyz"
-# the five bits of a character come in turn from the two coordinates; three of one and two of the other, as one number
+# the five bits of a character alternate between the coordinates: three bits of one and two of the other
 _INTERLEAVED = "".join(
     _BASE32[(major & 4) << 2 | (minor & 2) << 2 | (major & 2) << 1 | (minor & 1) << 1 | major & 1]
     for major in range(8)
@@ -18,7 +18,7 @@ _HALF = (
     "cos(radians(CAST(:lat1 AS DOUBLE))) * cos(radians(CAST(:lat2 AS DOUBLE))) * "
     "pow(sin(radians(CAST(:lon2 AS DOUBLE) - CAST(:lon1 AS DOUBLE)) / 2), 2)"
 )
-# rounding may bring points on opposite sides of the Earth a little beyond 1
+# rounding may make the value for opposite points slightly larger than 1
 _DISTANCE = f"2 * 6371 * atan2(sqrt({_HALF}), sqrt(abs(1 - ({_HALF}))))"
 
 
@@ -27,7 +27,7 @@ def _distance(call: FunctionCall) -> str:
 
 
 def _cells(name: str, limit: int) -> str:
-    """A coordinate as the number of its cell among 2^30; NULL when it is not on Earth."""
+    """The number of a coordinate's cell among 2^30; NULL if it is out of range."""
     return (
         f"CASE WHEN CAST(:{name} AS DOUBLE) = {limit} THEN 1073741823 WHEN abs(CAST(:{name} AS DOUBLE)) <= {limit} "
         f"THEN CAST(floor((CAST(:{name} AS DOUBLE) + {limit}) / {2 * limit} * 1073741824) AS BIGINT) END"
@@ -35,7 +35,7 @@ def _cells(name: str, limit: int) -> str:
 
 
 def _character(place: int) -> str:
-    """The character of a geohash at a place: an even one has more bits of the longitude, an odd one of the latitude."""
+    """The character of a geohash at a place: even ones have more bits of the longitude, odd ones of the latitude."""
     major, minor = ("lon", "lat") if place % 2 == 0 else ("lat", "lon")
     half = place // 2
     first, second = (27 - 5 * half, 28 - 5 * half) if place % 2 == 0 else (25 - 5 * half, 25 - 5 * half)
@@ -60,7 +60,7 @@ def _geohash(call: FunctionCall) -> str:
 def _s2_id(call: FunctionCall) -> str:
     call.whole_number(2, 0, 30, "the level")
     lat, lon, level = call.args
-    # Spark says better than a worker could what is no number
+    # Spark reports a value that is not a number better than a worker
     return f"{call.function.name}({', '.join(fill('CAST(:v AS DOUBLE)', v=one) for one in (lat, lon, level))})"
 
 
@@ -94,8 +94,7 @@ FUNCTIONS = (
     Function(
         "S2AreaInKm2",
         ("id STRING -> DOUBLE",),
-        "The area of an S2 cell in square kilometres, of the 510,072,000 the Earth has. NULL for what is no id of a "
-        "cell.",
+        "The area of an S2 cell in square kilometres; the Earth has 510,072,000. NULL for an invalid id.",
         "S2AreaInKm2('3267730965564227584')",
         "909.97058",
         None,

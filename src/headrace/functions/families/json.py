@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     import msgspec
     from jsonpath import JSONPath
 
-# what Spark's variants can follow themselves
+# paths that Spark variants support
 _SIMPLE = re.compile(r"\$(\.[A-Za-z_]\w*|\[\d+\]|\['[^'\"\\\[\]]+'\])+")
 _OUTSIDE = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\[\?(?:[^\]'\"]|'[^']*'|\"[^\"]*\")*\]")
 
 
 @dataclass(frozen=True)
 class _Path:
-    """A path, and its names and indexes when it names one place."""
+    """A path, and its names and indexes if it names one place."""
 
     query: JSONPath
     parts: tuple[str | int, ...] | None
 
     def places(self, document: Any) -> list[tuple[str | int, ...]]:
-        """What it names in a document."""
+        """The places in a document that the path names."""
         if self.parts is None:
             return [match.parts for match in self.query.finditer(document)]
         holder = _follow(document, self.parts[:-1])
@@ -42,7 +42,7 @@ class _Path:
 
 @lru_cache(maxsize=1000)
 def compiled(path: str) -> _Path:
-    """A path, or an error that says `invalid path`."""
+    """A compiled path; an error `invalid path` otherwise."""
     import jsonpath
 
     try:
@@ -72,21 +72,21 @@ def _query(call: FunctionCall) -> str | None:
     _check_path(call)
     if not _SIMPLE.fullmatch(call.text(1) or ""):
         return None
-    # JSON's null and nothing are the same here; a text "null" comes in quotes
+    # null counts as missing; a string "null" has quotes
     template = "nullif(to_json(try_variant_get(try_parse_json(:j), :p, 'variant')), 'null')"
     return fill(template, j=call.args[0], p=call.args[1])
 
 
 @cache
 def _codec() -> tuple[msgspec.json.Decoder[Any], msgspec.json.Encoder]:
-    """Numbers keep their digits."""
+    """A JSON decoder and encoder that keep the digits of numbers."""
     import msgspec
 
     return msgspec.json.Decoder(float_hook=Decimal), msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 
 def _each(change: Callable[..., Any], json: pa.Array, paths: pa.Array, *more: pa.Array) -> pa.Array:
-    """A document from each document; null from null and from what is no JSON."""
+    """Transform each document; null for null and for invalid JSON."""
     import msgspec
 
     decoder, encoder = _codec()
@@ -102,13 +102,13 @@ def _each(change: Callable[..., Any], json: pa.Array, paths: pa.Array, *more: pa
         result = change(document, where, *values)
         return None if result is None else encoder.encode(result).decode()
 
-    # a map is an object there
+    # a map becomes an object
     columns = (python_values(column, "lossy") for column in (json, paths, *more))
     return pa.array([one(*row) for row in zip(*columns, strict=True)], pa.string())
 
 
 def query(json: pa.Array, path: pa.Array) -> pa.Array:
-    """The part of each document that a path names; all of them in an array where it may name several."""
+    """The part of each document that a path names; an array if the path may name several."""
 
     def change(document: Any, where: _Path) -> Any:
         found = [_follow(document, parts) for parts in where.places(document)]
@@ -120,7 +120,7 @@ def query(json: pa.Array, path: pa.Array) -> pa.Array:
 
 
 def update(json: pa.Array, path: pa.Array, value: pa.Array) -> pa.Array:
-    """Each document with another value where a path points; a key that is not there is added to its object."""
+    """Each document with a new value at a path; a missing key is added to its object."""
 
     def change(document: Any, where: _Path, new: Any) -> Any:
         for parts in where.places(document) if where.parts is None else [where.parts]:
@@ -134,10 +134,10 @@ def update(json: pa.Array, path: pa.Array, value: pa.Array) -> pa.Array:
 
 
 def delete(json: pa.Array, path: pa.Array) -> pa.Array:
-    """Each document without what a path names."""
+    """Each document without the parts that a path names."""
 
     def change(document: Any, where: _Path) -> Any:
-        # from the end, so that what is still to go stays where it is
+        # from the end, so that earlier indexes stay valid
         for parts in sorted(where.places(document), key=_order, reverse=True):
             *way, last = _below_root(parts)
             holder = _follow(document, way)
@@ -159,7 +159,7 @@ def _order(parts: tuple[str | int, ...]) -> list[tuple[int, int, str]]:
 
 
 def _names(where: JSONPath) -> Iterator[str | int]:
-    """The names and indexes of a path that names one place."""
+    """The names and indexes of a path that names one place; None otherwise."""
     for segment in where.segments:
         selector: Any = segment.selectors[0]
         yield selector.name if hasattr(selector, "name") else selector.index
@@ -179,16 +179,16 @@ def _follow(document: Any, way: Sequence[str | int]) -> Any:
     return document
 
 
-_NULLS = "NULL for a NULL text or path and for a text that is no JSON; an invalid path is refused."
+_NULLS = "NULL for a NULL text or path and for a text that is not JSON; an invalid path is refused."
 
 FUNCTIONS = (
     Function(
         "JsonQuery",
         ("json STRING, path STRING -> STRING",),
-        "The part of a document that a path names, as JSON: a text is in quotes. A path that may name several parts "
-        "gives an array of them. NULL when there is none or it is null. "
-        f"{_NULLS} A path of plain names and indexes that is written out runs inside Spark, which sorts the keys of "
-        "objects and may write numbers in another way.",
+        "The part of a document that a path names, as JSON: a string has quotes. A path that may name several parts "
+        "gives an array of them. NULL if the part is missing or null. "
+        f"{_NULLS} A literal path of plain names and indexes runs inside Spark, which sorts the keys of objects and "
+        "may format numbers differently.",
         """JsonQuery('{"k1": null, "k2": "v2"}', '$.k2')""",
         '"v2"',
         _query,
@@ -197,8 +197,8 @@ FUNCTIONS = (
     Function(
         "JsonUpdate",
         ("json STRING, path STRING, value T -> STRING",),
-        "A document with another value at a path, at all places where it names several. A key that an object does not "
-        "have is added; where there is no such object or index, nothing changes. A NULL value is JSON's null. "
+        "A document with a new value at a path, or at all places that it names. A missing key is added to its object; "
+        "if the object or index does not exist, nothing changes. A NULL value becomes null. "
         f"{_NULLS}",
         """JsonUpdate('{"k1": 1}', '$.k2', 'v2')""",
         '{"k1":1,"k2":"v2"}',
@@ -208,7 +208,7 @@ FUNCTIONS = (
     Function(
         "JsonDelete",
         ("json STRING, path STRING -> STRING",),
-        f"A document without what a path names; the same document when that is not there. {_NULLS}",
+        f"A document without the parts that a path names; unchanged if there are none. {_NULLS}",
         """JsonDelete('{"k1": 1, "k2": 2}', '$.k2')""",
         '{"k1":1}',
         _check_path,

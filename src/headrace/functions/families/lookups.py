@@ -1,8 +1,7 @@
-"""Lists and maps that are kept as JSON files beside the stream and change now and then.
+"""Lookups in lists and maps that are JSON files and change now and then.
 
-Every worker reads a file when it first needs it and again when it is older than its refresh time, so a batch that runs
-again may meet newer files: what these functions give is not fixed for a batch. A file must fit into the memory of a
-worker.
+Every worker reads a file on first use and again when it is older than its refresh time. So a batch that runs again may
+read newer files: results are not fixed for a batch. A file must fit into the memory of a worker.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from headrace.functions.resources import Resources
 
 @dataclass
 class LookupFiles:
-    """The files of one folder, each read again when it has become too old."""
+    """The files of one folder, each read again when it is too old."""
 
     path: str
     clock: Callable[[], float] = time.monotonic
     _read: dict[str, tuple[float, Any]] = field(default_factory=dict)
 
     def get(self, name: str, refresh: float) -> Any:
-        """What a file holds. When it cannot be read again, what it held before stays in use."""
+        """The content of a file. If it cannot be read again, the earlier content stays in use."""
         known = self._read.get(name)
         if known is not None and self.clock() - known[0] < refresh:
             return known[1]
@@ -47,8 +46,8 @@ class LookupFiles:
 
 
 @cache
-def _shelf(path: str) -> LookupFiles:
-    """One for all functions of a worker process."""
+def _lookup_files(path: str) -> LookupFiles:
+    """The files that all functions of a worker process share."""
     return LookupFiles(path)
 
 
@@ -84,7 +83,7 @@ def _text(value: Any) -> str | None:
 
 
 def lookups_missing() -> ProjectError:
-    """The error of a project that does not say where its lookups are."""
+    """The error of a project that does not configure its lookups."""
     return ProjectError(
         "lookups-missing",
         "DartGet and DartContains need the folder of their files",
@@ -94,20 +93,20 @@ def lookups_missing() -> ProjectError:
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A function over lookups in one folder; it travels to the workers, the files do not."""
+    """A function over lookups in one folder. Pickled to the workers without the files."""
 
     path: str | None
     refresh: timedelta
 
-    def _shelf(self) -> LookupFiles:
+    def _files(self) -> LookupFiles:
         if self.path is None:
             raise lookups_missing()
-        return _shelf(self.path)
+        return _lookup_files(self.path)
 
     def _by_name(
         self, names: pa.Array, hours: pa.Array | None, compute: Callable[[str, float, pa.Array], pa.Array], rows: int
     ) -> pa.Array:
-        """What `compute` gives for the rows of each name, put together in their order."""
+        """The results of `compute` for the rows of each name, in the order of the rows."""
         refreshes = [None] * rows if hours is None else hours.to_pylist()
         keys = [(name, age) for name, age in zip(names.to_pylist(), refreshes, strict=True)]
         result: list[Any] = [None] * rows
@@ -131,12 +130,12 @@ class Get(_Lookup):
     def __call__(
         self, names: pa.Array, keys: pa.Array, hours: pa.Array | None = None, default: pa.Array | None = None
     ) -> pa.Array:
-        """The values of keys in maps; the default where a map has no such key."""
-        shelf = self._shelf()
+        """The values of keys in maps; the default for a missing key."""
+        files = self._files()
         without = pa.nulls(len(keys), pa.string()) if default is None else default.cast(pa.string())
 
         def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
-            held = shelf.get(f"dart-get/{_checked(name)}", refresh)
+            held = files.get(f"dart-get/{_checked(name)}", refresh)
             wanted = zip(keys.cast(pa.string()).take(rows).to_pylist(), without.take(rows).to_pylist(), strict=True)
             return pa.array([held.get(key, other) for key, other in wanted], pa.string())
 
@@ -152,11 +151,11 @@ class Contains(_Lookup):
             (one for one in more if pa.types.is_string(one.type) or pa.types.is_large_string(one.type)), None
         )
         hours = next((one for one in more if one is not patterns), None)
-        shelf = self._shelf()
+        files = self._files()
         texts = values.cast(pa.string())
 
         def compute(name: str, refresh: float, rows: pa.Array) -> pa.Array:
-            held = [value for value in shelf.get(f"dart-contains/{_checked(name)}", refresh) if value is not None]
+            held = [value for value in files.get(f"dart-contains/{_checked(name)}", refresh) if value is not None]
             wanted = texts.take(rows)
             if patterns is None:
                 found = pc.is_in(wanted, value_set=pa.array(held, pa.string()))
@@ -168,14 +167,14 @@ class Contains(_Lookup):
 
 
 def _checked(name: str) -> str:
-    """A name that stays inside the folder."""
+    """Refuse a name that leaves the folder."""
     if name.startswith("/") or ".." in name.split("/") or not name:
         raise ProjectError("function-argument", f"'{name}' is not the name of a lookup")
     return name
 
 
 def _matches(texts: pa.Array, patterns: pa.Array, members: Sequence[str]) -> pa.Array:
-    """Whether a text as a whole fits the pattern with any of the members in the place of %s."""
+    """Whether the whole text matches the pattern with any of the members for %s."""
     found = pa.array([False] * len(texts))
     for pattern in patterns.unique().to_pylist():
         if pattern is None or not members:
@@ -212,8 +211,8 @@ def _contains(resources: Resources) -> Arrow:
 
 _WHERE = (
     "The files are below `functions.lookups.path` of the project and are read again every "
-    "`functions.lookups.refresh`, or every so many hours as an argument says. A file that is not there fails the "
-    "flow; one that cannot be read again keeps what it had."
+    "`functions.lookups.refresh`, or after the number of hours in an argument. A missing file fails the flow; if a "
+    "file cannot be read again, its earlier content stays in use."
 )
 
 FUNCTIONS = (
@@ -241,7 +240,7 @@ FUNCTIONS = (
             "lookup STRING, value STRING, pattern STRING, hours INT -> BOOLEAN",
         ),
         'Whether a value is in the list of the file `dart-contains/<lookup>`, which is `{"data": […]}`; NULL for NULL. '
-        "With a pattern, whether the whole value fits the pattern with one member of the list in the place of %s. "
+        "With a pattern, whether the whole value matches the pattern with a member of the list for %s. "
         f"{_WHERE}",
         "DartContains('blocked', customer_id)",
         "true",

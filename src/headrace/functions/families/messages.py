@@ -1,5 +1,5 @@
-"""Arrays of protobuf messages as bytes: pick out fields, leave out messages. They know the messages of the project's
-protobuf formats."""
+"""Arrays of protobuf messages as bytes: select fields, filter messages. The messages are those of the protobuf formats
+of the project."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _filters(call: FunctionCall) -> None:
 
 
 def _select_fields(call: FunctionCall) -> str:
-    """A function of a name of its own, as the type of the result depends on the message and the field."""
+    """A separate function per message and field, since they determine the type of the result."""
     inner = call.args[0].call
     filtered = inner is not None and inner.function.name == "Filters"
     if len(call.args) == 2 and not filtered:
@@ -52,12 +52,12 @@ def _path(call: FunctionCall, index: int) -> str:
 
 
 def picker(message: str, path: str) -> str:
-    """The name of the function that picks this field out of messages; `wanted` reads it back."""
+    """The name of the function that selects this field of messages; `wanted` parses it."""
     return _PICK + f"{message}\n{path}".encode().hex()
 
 
 def wanted(name: str) -> tuple[str, str] | None:
-    """The message and the field that a function of this name picks."""
+    """The message and the field of a function of this name."""
     if not name.lower().startswith(_PICK):
         return None
     message, _, path = bytes.fromhex(name[len(_PICK) :]).decode().partition("\n")
@@ -72,7 +72,6 @@ class _Field:
     path: list[str]
 
     def type(self) -> pa.DataType:
-        """The type of the field."""
         kind = self.decoder.schema.field(0).type
         for name in self.path[1:]:
             if pa.types.is_timestamp(kind) and name in _TIME_PARTS:
@@ -105,7 +104,6 @@ class Pick:
     field: _Field
 
     def __call__(self, arrays: pa.Array, *_: pa.Array) -> pa.Array:
-        """The fields of all messages."""
         lengths = pc.fill_null(pc.list_value_length(arrays), 0)
         values = self.field.values(arrays.flatten())
         return pa.ListArray.from_arrays(_offsets(lengths), values, mask=pc.is_null(arrays))
@@ -113,7 +111,7 @@ class Pick:
 
 @dataclass
 class Filters:
-    """Filters over columns: the messages of each array that meet all conditions."""
+    """Filters over columns: the messages of each array that fulfil all conditions."""
 
     messages: MessageCatalog
     _fields: dict[tuple[str, str], _Field] = field(default_factory=dict)
@@ -122,7 +120,6 @@ class Filters:
         return {"messages": self.messages, "_fields": {}}
 
     def __call__(self, arrays: pa.Array, names: pa.Array, *conditions: pa.Array) -> pa.Array:
-        """The messages that are left."""
         lengths = pc.fill_null(pc.list_value_length(arrays), 0)
         flat = arrays.flatten()
         rows = pa.array(_rows(lengths), pa.int64())
@@ -146,7 +143,7 @@ class Filters:
 
 
 def field_of(messages: MessageCatalog, message: str, path: str) -> _Field:
-    """A field of a message of the project; `unknown-message` and `unknown-column` are refused."""
+    """A field of a message of the project; raises `unknown-message` and `unknown-column`."""
     parts = path.split(".")
     found = _Field(messages.decoder(message, parts[0]), parts)
     found.type()
@@ -156,7 +153,7 @@ def field_of(messages: MessageCatalog, message: str, path: str) -> _Field:
 def _time_part(times: pa.Array, name: str) -> pa.Array:
     """`event_timestamp.seconds`: a protobuf timestamp is a message of two numbers, and a timestamp here."""
     micros = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    # whole seconds before, also of times before 1970
+    # rounds down, also before 1970
     seconds = pc.floor(pc.divide(micros.cast(pa.float64(), safe=False), 1e6)).cast(pa.int64())
     if name == "seconds":
         return seconds
@@ -171,7 +168,7 @@ def _equal(found: pa.Array, value: pa.Array) -> pa.Array:
 
 
 def _rows(lengths: pa.Array) -> Any:
-    """The row that each element of flattened arrays is of."""
+    """The row of each element of flattened arrays."""
     import numpy as np
 
     counts = lengths.to_numpy(zero_copy_only=False)
@@ -196,7 +193,7 @@ def _built_filters(resources: Resources) -> Arrow:
 
 
 def pick(resources: Resources, message: str, path: str) -> Arrow:
-    """SelectFields for one field of one message; the message may be empty where the project has only one."""
+    """SelectFields for one field of one message; the message may be empty if the project has only one."""
     messages = _messages(resources)
     found = field_of(messages, message or messages.only(), path)
     return Arrow(Pick(found), f"array<{ddl_type(found.type())}>")
@@ -213,8 +210,8 @@ def _messages(resources: Resources) -> MessageCatalog:
 
 
 _WHICH = (
-    "The message is one of the project's descriptors, written out; where it is a column, as in Dagger, the project's "
-    "only message is meant. Bytes that are no such message fail the flow."
+    "The message is a literal, one of the project's descriptors; if it is a column, as in Dagger, it means the only "
+    "message of the project. Bytes that are not such a message fail the flow."
 )
 
 FUNCTIONS = (
@@ -224,7 +221,7 @@ FUNCTIONS = (
             "messages ARRAY<BINARY>, message STRING, field STRING -> ARRAY<T>",
             "Filters(…), field STRING -> ARRAY<T>",
         ),
-        f"A field of every message of an array; a field of a field is written with dots, and a timestamp has "
+        f"A field of every message of an array; nested fields are joined by dots, and a timestamp has "
         f"`seconds` and `nanos`. {_WHICH}",
         f"SelectFields(orders, {literal('shop.v1.Order')}, 'order_number')",
         "[A1, A2]",
@@ -233,7 +230,7 @@ FUNCTIONS = (
     Function(
         "Filters",
         ("messages ARRAY<BINARY>, message STRING, … -> ARRAY<BINARY>",),
-        f"The messages of an array that meet all conditions, which are written with CondEq. {_WHICH}",
+        f"The messages of an array that fulfil all conditions, which are calls of CondEq. {_WHICH}",
         f"Filters(orders, {literal('shop.v1.Order')}, CondEq('status', 'DONE'))",
         "[bytes, …]",
         _filters,

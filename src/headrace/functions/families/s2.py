@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 _LEVELS = 30
 _SIZE = 1 << _LEVELS
 _EARTH_KM2 = 510_072_000
-# how the four quarters of a square follow each other, by the orientation of the curve in it
+# the order of the four quarters of a square, by the orientation of the curve in it
 _QUARTER_TO_PLACE = np.array([[0, 1, 3, 2], [0, 3, 1, 2], [2, 3, 1, 0], [2, 1, 3, 0]])
 _PLACE_TO_QUARTER = np.argsort(_QUARTER_TO_PLACE, axis=1)
 # how the orientation changes with the place on the curve: 1 swaps the axes, 2 turns them round
@@ -30,7 +30,7 @@ def _floats(column: pa.Array) -> _Floats:
 
 
 def cell_id(lat: pa.Array, lon: pa.Array, level: pa.Array) -> pa.Array:
-    """The ids of cells as decimal texts; null where there is no such cell."""
+    """The ids of cells as decimal texts; null if the cell does not exist."""
     lats, lons, levels = _floats(lat), _floats(lon), _floats(level)
     good = (np.abs(lats) <= 90) & (np.abs(lons) <= 180) & (levels >= 0) & (levels <= _LEVELS)
     good &= levels == np.floor(levels)
@@ -71,7 +71,7 @@ def _square(u: _Floats) -> _Integers:
 
 
 def cell_area(ids: pa.Array) -> pa.Array:
-    """The areas of cells in square kilometres; null for what is no id."""
+    """The areas of cells in square kilometres; null for an invalid id."""
     numbers, good = _cell_ids(ids)
     last = numbers & (~numbers + np.uint64(1))
     level = _LEVELS - np.log2(last.astype(np.float64)).astype(np.int64) // 2
@@ -90,7 +90,7 @@ def cell_area(ids: pa.Array) -> pa.Array:
 
 
 def _cell_ids(ids: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The ids as numbers, and which of them are ids: a face below 6, and the closing 1 at an even place."""
+    """The ids as numbers, and which are valid: a face below 6, and the final 1 at an even place."""
     texts = pc.utf8_trim_whitespace(ids.cast(pa.string()))
     number = pc.match_substring_regex(texts, r"^-?\d{1,19}$")
     texts = pc.if_else(pc.fill_null(number, False), texts, "0")
@@ -103,7 +103,7 @@ def _cell_ids(ids: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.n
 def _int64(texts: pa.Array) -> pa.Array:
     try:
         return texts.cast(pa.int64())
-    except pa.ArrowInvalid:  # one of 19 digits is too large
+    except pa.ArrowInvalid:  # a number of 19 digits may be too large
         numbers = [int(text) for text in texts.to_pylist()]
         return pa.array([number if -(1 << 63) <= number < 1 << 63 else 0 for number in numbers], pa.int64())
 

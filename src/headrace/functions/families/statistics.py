@@ -25,7 +25,7 @@ _AVERAGE = (
 
 
 def _points(call: FunctionCall, window: str) -> str:
-    """The values by their minute after the start, each minute once: its last value; others are left out."""
+    """The last value of each minute after the start; others are dropped."""
     times, values, start = call.args[0].typed("ARRAY<TIMESTAMP>"), call.args[1].typed("ARRAY<DOUBLE>"), call.args[2]
     return fill(_LAST, slots=fill(_SLOTS, times=times, values=values, start=start, window=window))
 
@@ -56,15 +56,15 @@ def _moving_average(call: FunctionCall) -> str:
 
 
 _MINUTES = (
-    "Times and values belong together by their place; a value counts for its whole minute after the start, the last "
-    "one of a minute wins, and those that are NULL or outside the window are left out."
+    "Times and values are paired by position; a value counts for its whole minute after the start, the last value of a "
+    "minute wins, and values that are NULL or outside the window are dropped."
 )
 
 FUNCTIONS = (
     Function(
         "LinearTrend",
         ("times ARRAY<TIMESTAMP>, values ARRAY<DOUBLE>, start TIMESTAMP, minutes INT -> DOUBLE",),
-        f"The slope per minute of the straight line that fits best; a minute without a value is 0. {_MINUTES} NULL for "
+        f"The slope per minute of the best-fitting straight line; a minute without a value is 0. {_MINUTES} NULL for "
         "a window of one minute.",
         "LinearTrend(times, values, window.start, 5)",
         "1.0",

@@ -1,6 +1,6 @@
-"""Functions that give several rows: `FROM t LATERAL VIEW f(x) v AS a, b`, or `FROM t, LATERAL f(x) AS v(a, b)`.
+"""Functions that return several rows: `FROM t LATERAL VIEW f(x) v AS a, b`, or `FROM t, LATERAL f(x) AS v(a, b)`.
 
-A row for which they give none is not in the result, unless it is LATERAL VIEW OUTER or LEFT JOIN LATERAL.
+A row without results is dropped, unless it is LATERAL VIEW OUTER or LEFT JOIN LATERAL.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def _is_number(text: str) -> bool:
 
 
 def _let(name: str, value: str, body: str) -> str:
-    """`body`, in which `name` is a value that is computed once."""
+    """`body` with a variable `name` whose value is computed once."""
     return f"element_at(transform(array({value}), {name} -> {body}), 1)"
 
 
 def _median(values: str) -> str:
-    """The middle of a sorted array; of none NULL."""
+    """The median of a sorted array; NULL if it is empty."""
     low = "nullif(CAST((array_size(_m) + 1) div 2 AS INT), 0)"
     high = "CAST(array_size(_m) div 2 + 1 AS INT)"
     return _let("_m", values, f"(try_element_at(_m, {low}) + try_element_at(_m, {high})) / 2")
 
 
 def _deviation(values: str) -> str:
-    """The median distance of sorted values from their own median."""
+    """The median absolute deviation of sorted values."""
     distances = _let("_c", _median("_d"), "array_sort(transform(_d, _e -> abs(_e - _c)))")
     return _let("_d", values, _median(distances))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.functions.function import Function, FunctionCall
 from headrace.functions.template import fill
 
-# what follows the last part that has something in it is left out, unless nothing was split at all
+# empty parts at the end are dropped, unless nothing was split
 _PARTS = (
     "element_at(transform(array(split(:s, :d)), _p -> CASE WHEN array_size(_p) < 2 THEN _p "
     "ELSE slice(_p, 1, array_max(transform(_p, (_e, _i) -> CASE WHEN _e = '' THEN 0 ELSE _i + 1 END))) END), 1)"
@@ -30,7 +30,7 @@ FUNCTIONS = (
     Function(
         "ByteToString",
         ("bytes BINARY -> STRING",),
-        "Bytes as UTF-8 text; what is no UTF-8 becomes the replacement character.",
+        "Bytes as UTF-8 text; invalid UTF-8 becomes the replacement character.",
         "ByteToString(CAST('abc' AS BINARY))",
         "abc",
         lambda call: fill("make_valid_utf8(CAST(:b AS STRING))", b=call.args[0]),
@@ -39,9 +39,9 @@ FUNCTIONS = (
         "Split",
         ("text STRING, delimiter STRING -> ARRAY<STRING>",),
         "The parts of a text between delimiters. The delimiter is a regular expression; an empty one is a space. "
-        "Empty parts at the end are left out. A NULL text or delimiter gives an empty array. Written in another way, "
-        "as in `split`, it is Spark's own function, which differs in what it makes of an empty delimiter, of NULL and "
-        "of empty parts at the end; a flow with `dialect: dagger` means this one, however it is written.",
+        "Empty parts at the end are dropped. A NULL text or delimiter gives an empty array. In another spelling, such "
+        "as `split`, it is Spark's function, which treats an empty delimiter, NULL and empty parts at the end "
+        "differently; in a flow with `dialect: dagger` every spelling means this one.",
         "Split('a b c', ' ')",
         "[a, b, c]",
         _split,

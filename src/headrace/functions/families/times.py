@@ -1,4 +1,4 @@
-"""Times in time zones. What they give does not depend on the session's own zone."""
+"""Times in time zones. Results do not depend on the time zone of the session."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.template import fill, literal
 
 _OFFSET = re.compile(r"(UTC|GMT|UT)?[+-]\d{1,2}(:?\d{2}(:?\d{2})?)?|Z")
-# names of three letters that Java still knows
+# names of three letters that Java still supports
 _SHORT = re.compile(
     "ACT|AET|AGT|ART|AST|BST|CAT|CNT|CST|CTT|[BE]ET|EAT|ECT|EST|HST|I[ES]T|JST|M[IS]T|N[ES]T|P[LNRS]T|[SV]ST"
 )
 
 
 def check_zone(call: FunctionCall, index: int) -> None:
-    """Refuse a written time zone that nobody knows."""
+    """Refuse an unknown time zone literal."""
     zone = call.text(index)
     known = zoneinfo.available_timezones()
     if zone is None or not known or zone in known or _SHORT.fullmatch(zone) or _OFFSET.fullmatch(zone):
@@ -33,7 +33,7 @@ _MIDNIGHT = "to_utc_timestamp(timestamp_seconds(CAST(unix_date({day}) AS BIGINT)
 
 
 def _boundary(day: str) -> str:
-    """The first moment of a day that is made of the day of `:at`, both in the zone."""
+    """The start of a day that is computed from the day of `:at`, both in the zone."""
     return _MIDNIGHT.format(day=day.format(day=_DAY))
 
 
@@ -66,7 +66,7 @@ def _time_in_date(call: FunctionCall) -> str:
 
 
 _LOCAL = "from_utc_timestamp(:t, :tz)"
-# date_format writes in the zone of the session
+# date_format uses the time zone of the session
 _SHOWN = f"to_utc_timestamp({_LOCAL}, current_timezone())"
 _MINUTES = f"CAST((unix_seconds({_LOCAL}) - unix_seconds(:t)) / 60 AS INT)"
 _SIGN = f"CASE WHEN {_MINUTES} < 0 THEN '-' ELSE '+' END"
@@ -88,10 +88,10 @@ _PIECE = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|[^A-Za-z']+")
 
 
 def _piece(call: FunctionCall, text: str) -> tuple[str, bool]:
-    """A piece of a Java pattern: in Spark's letters, or as an expression of its own."""
+    """A piece of a Java pattern as letters of Spark, or as an expression."""
     letter = text[0]
     if letter == "'" or not letter.isalpha():
-        # Java's old formats know no optional sections
+        # old Java formats have no optional sections
         return text if letter == "'" else re.sub(r"[\[\]{}#]+", r"'\g<0>'", text), False
     if letter in _NATIVE:
         return text, False
@@ -111,7 +111,7 @@ def _piece(call: FunctionCall, text: str) -> tuple[str, bool]:
 
 
 def _week_based(text: str) -> str:
-    """The year or number of the week, as ISO counts weeks."""
+    """The week-based year or the week number of ISO 8601."""
     if text[0] == "w":
         return f"format_string('%0{len(text)}d', extract(WEEK FROM {_SHOWN}))"
     if len(text) == 2:
@@ -182,8 +182,8 @@ FUNCTIONS = (
             "seconds BIGINT, hour INT, minute INT -> BIGINT",
             "seconds BIGINT, hour INT, minute INT, zone STRING -> BIGINT",
         ),
-        "A time of day on the date of a time, both in Unix seconds; without a zone in UTC. Hours from 24 on are of the "
-        f"next day. A time that a clock change leaves out is as much later. {_ZONES}",
+        "A time of day on the date of a time, both in Unix seconds; without a zone in UTC. Hours from 24 on mean the "
+        f"next day. A time that a clock change skips is shifted by the change. {_ZONES}",
         "TimeInDate(1562224758, 21, 0, 'Asia/Kolkata')",
         "1562254200",
         _time_in_date,

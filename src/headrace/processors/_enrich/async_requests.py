@@ -1,4 +1,4 @@
-"""Asking a service many things at once, and again while it is away. Lives in a Python worker."""
+"""Sends many requests to a service at once, and repeats them while it is unavailable. Runs in a Python worker."""
 
 from __future__ import annotations
 
@@ -20,75 +20,74 @@ FailureClass = Literal["4xx", "404", "5xx", "timeout", "other"]
 
 PROBE_SECONDS = 2.0
 _LONGEST_BACKOFF = 5.0
-_LONGEST_ASKED_WAIT = 30.0
+_LONGEST_RETRY_AFTER = 30.0
 _PROBE_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A question that got no answer: `reason` is a stable code, `detail` is for people and has no secret in it."""
+    """A request without an answer: `reason` is a stable code, `detail` is for people and contains no secret."""
 
     reason: str
     detail: str
     failure: FailureClass = "other"
-    passes: bool = False
-    """Whether asking again may help."""
-    away: bool = False
-    """Whether the service itself was perhaps not reached."""
+    transient: bool = False
+    """Whether a repeated request may succeed."""
+    unavailable: bool = False
+    """Whether the service itself may be unavailable."""
     wait: float | None = None
-    """How long the service asks us to wait."""
+    """How long the service asks to wait, in seconds."""
 
 
 def timed_out(seconds: float) -> FailedRequest:
-    """No answer in time."""
-    return FailedRequest("timeout", f"no answer within {seconds:g} s", "timeout", passes=True, away=True)
+    return FailedRequest("timeout", f"no answer within {seconds:g} s", "timeout", transient=True, unavailable=True)
 
 
 def unreachable(why: str) -> FailedRequest:
-    """No connection, or one that broke."""
-    return FailedRequest("connection", why, passes=True, away=True)
+    """No connection, or a broken one."""
+    return FailedRequest("connection", why, transient=True, unavailable=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
-    """The answer that there is nothing: its columns become null."""
+class NoMatch:
+    """The service knows nothing about a key: its columns become null."""
 
     failure: FailureClass | None = "404"
 
 
 Answer = Any
-"""A document, Nothing or a Refusal."""
+"""A document, a NoMatch or a FailedRequest."""
 
 
 class ServiceClient(ABC):
-    """One service as a step asks it. Pickled to the workers; it connects when it is first asked."""
+    """The client of one service. Pickled to the workers; connects on first use."""
 
     label: str
     together: int = 1
-    """How many questions it takes at once."""
-    keeps_time: ClassVar[bool] = False
-    """Whether it sees to the timeout itself, cheaper than the event loop does."""
+    """How many requests `call` takes at once."""
+    own_timeout: ClassVar[bool] = False
+    """Whether it enforces the timeout itself, which is cheaper than by the event loop."""
 
     @abstractmethod
-    def question(self, values: Sequence[Any]) -> Any:
-        """What is asked for one key; an UnfitValueError says which value cannot be asked about."""
+    def request_for(self, values: Sequence[Any]) -> Any:
+        """The request for one key; an UnfitValueError names a value that no request can contain."""
 
     @abstractmethod
-    async def ask(self, questions: Sequence[Any]) -> list[Answer]:
-        """An answer to each. A ProjectError: no question can be answered until somebody has mended something."""
+    async def call(self, requests: Sequence[Any]) -> list[Answer]:
+        """An answer to each request. A ProjectError: every request will fail until someone fixes the cause."""
 
     @abstractmethod
     async def probe(self) -> None:
-        """A cheap sign of life that needs no key; any exception says that there is none."""
+        """A cheap health check without a key; raises if the service is unavailable."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How a service is asked."""
+    """Limits of requests to a service; times in seconds."""
 
     capacity: int
     timeout: float
@@ -98,63 +97,63 @@ class RequestLimits:
 
 
 @dataclass
-class Asker:
-    """Asks one service. What it knows about the service's health outlives the tasks."""
+class ServiceCaller:
+    """Sends requests to one service. Knows its health across tasks."""
 
     service: ServiceClient
     limits: RequestLimits
     _answered: float = 0.0
-    """When it last answered something, on the monotonic clock."""
+    """When it last answered, on the monotonic clock."""
     _probed: tuple[float, bool] = (-_PROBE_EVERY, False)
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def ask_all(self, questions: Sequence[Any], tally: StepTally) -> list[Answer]:
-        """An answer to each, or a refusal. Raises when the service stays away."""
-        if not questions:
+    def call_all(self, requests: Sequence[Any], tally: StepTally) -> list[Answer]:
+        """An answer to each request, or its failure. Raises when the service stays unavailable."""
+        if not requests:
             return []
-        return event_loop().run_until_complete(self._ask_all(questions, tally))
+        return event_loop().run_until_complete(self._call_all(requests, tally))
 
-    async def _ask_all(self, questions: Sequence[Any], tally: StepTally) -> list[Answer]:
-        answers: list[Answer] = [None] * len(questions)
+    async def _call_all(self, requests: Sequence[Any], tally: StepTally) -> list[Answer]:
+        answers: list[Answer] = [None] * len(requests)
         size = self.service.together
-        portions = iter([range(start, min(start + size, len(questions))) for start in range(0, len(questions), size)])
-        work = _Work(questions, answers, tally)
-        number = min(self.limits.capacity, -(-len(questions) // size))
+        portions = iter([range(start, min(start + size, len(requests))) for start in range(0, len(requests), size)])
+        work = _Work(requests, answers, tally)
+        number = min(self.limits.capacity, -(-len(requests) // size))
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(number):
                     group.create_task(self._worker(portions, work))
         except BaseExceptionGroup as failed:
-            # the first has cancelled the others
+            # the first failure has cancelled the other workers
             raise _first(failed) from None
         return answers
 
     async def _worker(self, portions: Iterator[range], work: _Work) -> None:
         for portion in portions:
-            await self._settle(portion, work, time.monotonic())
+            await self._send_until_final(portion, work, time.monotonic())
 
-    async def _settle(self, numbers: Sequence[int], work: _Work, began: float) -> None:
-        """Get answers for some questions, however often it takes.
+    async def _send_until_final(self, numbers: Sequence[int], work: _Work, began: float) -> None:
+        """Repeat some requests until each has an answer or a final failure.
 
-        What is refused while the service is known to be there is refused for good. So a question that did not reach
-        it gets another round of attempts once it is back.
+        A failure is final if the service is known to be available. So a request that may not have reached it gets
+        another round of attempts once the service is back.
         """
         attempt, known_alive, round_began = 0, False, time.monotonic()
         while True:
-            refused = await self._attempt(numbers, work)
-            if not refused:
+            failed = await self._attempt(numbers, work)
+            if not failed:
                 return
-            if len(numbers) > 1 and len(refused) == len(numbers) and _timed_out(refused):
-                # one of them may take all the time: each for itself
+            if len(numbers) > 1 and len(failed) == len(numbers) and _timed_out(failed):
+                # one of them may be slow: send each alone
                 for number in numbers:
-                    await self._settle([number], work, began)
+                    await self._send_until_final([number], work, began)
                 return
             attempt += 1
-            numbers = list(refused)
-            last = refused[numbers[-1]]
+            numbers = list(failed)
+            last = failed[numbers[-1]]
             if attempt > self.limits.retries:
                 alive = await self._alive(round_began)
-                if alive and (known_alive or not any(one.away for one in refused.values())):
+                if alive and (known_alive or not any(failure.unavailable for failure in failed.values())):
                     return
                 if not alive and time.monotonic() - began > self.limits.give_up:
                     raise service_unavailable(self.service.label, last.detail)
@@ -164,27 +163,27 @@ class Asker:
             work.tally.add("retries", len(numbers))
             await asyncio.sleep(self._pause(attempt, last.wait))
 
-    def _pause(self, attempt: int, asked: float | None) -> float:
-        if asked is not None:
-            return min(asked, _LONGEST_ASKED_WAIT)
+    def _pause(self, attempt: int, wait: float | None) -> float:
+        if wait is not None:
+            return min(wait, _LONGEST_RETRY_AFTER)
         first = self.limits.backoff
         return Backoff(first, max(_LONGEST_BACKOFF, first)).pause(attempt - 1)
 
     async def _attempt(self, numbers: Sequence[int], work: _Work) -> dict[int, FailedRequest]:
-        """Ask once; what may pass is given back, with its question's number."""
+        """Send requests once. Returns the transient failures by number."""
         began = time.monotonic()
         try:
-            async with nullcontext() if self.service.keeps_time else asyncio.timeout(self.limits.timeout):
-                found = await self.service.ask([work.questions[number] for number in numbers])
+            async with nullcontext() if self.service.own_timeout else asyncio.timeout(self.limits.timeout):
+                answers = await self.service.call([work.requests[number] for number in numbers])
         except TimeoutError:
-            found = [timed_out(self.limits.timeout)] * len(numbers)
+            answers = [timed_out(self.limits.timeout)] * len(numbers)
         work.tally.took(time.monotonic() - began)
         work.tally.add("calls")
         again: dict[int, FailedRequest] = {}
-        for number, answer in zip(numbers, found, strict=True):
+        for number, answer in zip(numbers, answers, strict=True):
             work.answers[number] = answer
             self._count(answer, work.tally)
-            if isinstance(answer, FailedRequest) and answer.passes:
+            if isinstance(answer, FailedRequest) and answer.transient:
                 again[number] = answer
         if len(again) < len(numbers):
             self._answered = time.monotonic()
@@ -194,18 +193,18 @@ class Asker:
     def _count(answer: Answer, tally: StepTally) -> None:
         if isinstance(answer, FailedRequest):
             tally.add("timeouts" if answer.failure == "timeout" else f"failures_{answer.failure}")
-        elif isinstance(answer, Nothing) and answer.failure is not None:
+        elif isinstance(answer, NoMatch) and answer.failure is not None:
             tally.add(f"failures_{answer.failure}")
         else:
             tally.add("successes")
 
     async def _alive(self, since: float) -> bool:
-        """Whether the service is there: then it is the question that it does not answer."""
+        """Whether the service is available, so that the request itself is at fault."""
         if self._answered > since:
             return True
         async with self._probing:
-            asked, alive = self._probed
-            if time.monotonic() - asked < _PROBE_EVERY:
+            probed_at, alive = self._probed
+            if time.monotonic() - probed_at < _PROBE_EVERY:
                 return alive
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
@@ -223,32 +222,32 @@ class Asker:
 
 @dataclass(frozen=True)
 class _Work:
-    questions: Sequence[Any]
+    requests: Sequence[Any]
     answers: list[Answer]
     tally: StepTally
 
 
-def _timed_out(refused: dict[int, FailedRequest]) -> bool:
-    return all(one.failure == "timeout" for one in refused.values())
+def _timed_out(failed: dict[int, FailedRequest]) -> bool:
+    return all(request.failure == "timeout" for request in failed.values())
 
 
-def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = failed
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The one of this process: connections outlive batches and tasks."""
+    """The event loop of this process: connections outlive batches and tasks."""
     return asyncio.new_event_loop()
 
 
 def check_service(service: ServiceClient) -> None:
-    """Ask for a sign of life, from a thread that has no event loop."""
+    """Probe a service, from a thread without an event loop."""
 
-    async def ask() -> None:
+    async def probe() -> None:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await service.probe()
@@ -256,6 +255,6 @@ def check_service(service: ServiceClient) -> None:
             await service.close()
 
     try:
-        asyncio.run(ask())
+        asyncio.run(probe())
     except TimeoutError:
         raise service_unavailable(service.label, f"no answer within {PROBE_SECONDS:g} s") from None

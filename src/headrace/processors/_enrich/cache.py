@@ -1,4 +1,4 @@
-"""Answers that are kept for a while, in each Python worker."""
+"""A cache of answers, in each Python worker."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Value = TypeVar("Value")
 
 
 class CacheOptions(Options):
-    """Answers are kept, so that a key that comes again soon is not asked again."""
+    """Keeps answers, so that a key that occurs again soon needs no new request."""
 
     ttl: Duration = Field(description="How long an answer is used.", examples=["10min"])
     size: int = Field(10_000, gt=0, description="How many answers each Python worker keeps; the least used go first.")
 
 
 class TtlCache(Generic[Value]):
-    """Keeps values for a while, and no more than so many. A time to live of 0 keeps nothing."""
+    """Keeps values for a time, up to a number of them. A time to live of 0 keeps nothing."""
 
     def __init__(self, seconds: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._size, self._clock = seconds, size, clock
         self._kept: OrderedDict[object, tuple[float, Value]] = OrderedDict()
 
     def get(self, key: object) -> Value | None:
-        """What is kept, unless it is too old."""
+        """The value, unless it is too old."""
         found = self._kept.get(key)
         if found is None:
             return None
@@ -41,7 +41,6 @@ class TtlCache(Generic[Value]):
         return found[1]
 
     def put(self, key: object, value: Value) -> None:
-        """Keep a value from now on."""
         if self._seconds <= 0:
             return
         self._kept[key] = (self._clock() + self._seconds, value)

@@ -1,4 +1,4 @@
-"""What steps that ask over HTTP share: options, and what the statuses of answers mean."""
+"""What steps that query over HTTP share: options, and the meaning of statuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
-from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, Nothing, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, NoMatch, timed_out, unreachable
 from headrace.processors._enrich.enricher import Enricher
 from headrace.systems.http.async_client import GATEWAY_STATUSES, AsyncHttpClient, NoReplyError, Reply, Request
 from headrace.systems.http.client import is_transient
@@ -28,7 +28,7 @@ def server_address(value: str) -> str:
     if "{" in urlsplit(check_address(value, _ADVICE)).netloc:
         raise ValueError("the server cannot come from a column: columns may stand in the path and the query")
     if "#" in value:
-        raise ValueError("an address that is asked has no part after '#'")
+        raise ValueError("the address of a request has no part after '#'")
     return value
 
 
@@ -38,7 +38,7 @@ def _status_ranges(value: str) -> str:
 
 
 def statuses_of(text: str) -> frozenset[int]:
-    """The statuses of `400,404-499`; a ValueError says what is none."""
+    """The statuses in a text such as `400,404-499`; a ValueError names what is not a status."""
     found: set[int] = set()
     for part in filter(None, (one.strip() for one in text.split(","))):
         match = _RANGE.fullmatch(part)
@@ -54,7 +54,7 @@ Statuses = Annotated[str, AfterValidator(_status_ranges)]
 
 
 class HttpEnricher(HttpLogin, Enricher):
-    """A step that asks over HTTP."""
+    """A step that queries a service over HTTP."""
 
     token: SecretStr | None = Field(
         None, description="A bearer token to log in with; take it from a secret.", examples=["${secret:TOKEN}"]
@@ -69,7 +69,6 @@ class HttpEnricher(HttpLogin, Enricher):
         return self
 
     def client(self, context: Context, method: str, headers: dict[str, str]) -> AsyncHttpClient:
-        """What sends the requests."""
         return AsyncHttpClient(
             label=self.label,
             method=method,
@@ -103,10 +102,10 @@ async def reply_to(client: AsyncHttpClient, request: Request) -> Reply | FailedR
 
 
 def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: frozenset[int] = frozenset()) -> Any:
-    """The document of a reply, Nothing or a Refusal."""
+    """The document of a reply, a NoMatch or a FailedRequest."""
     status = reply.status
     if status in excluded:
-        return Nothing(failure_class(status))
+        return NoMatch(failure_class(status))
     if 200 <= status < 300 or status in accepted:
         return _decoded(reply)
     if status in (401, 407):
@@ -123,7 +122,7 @@ def document_of(reply: Reply, label: str, excluded: frozenset[int], accepted: fr
 
 def _decoded(reply: Reply) -> Any:
     if not reply.body.strip():
-        return Nothing(None)
+        return NoMatch(None)
     try:
         return msgspec.json.decode(reply.body)
     except msgspec.DecodeError as error:
@@ -131,7 +130,7 @@ def _decoded(reply: Reply) -> Any:
 
 
 def failure_class(status: int) -> FailureClass | None:
-    """How a status is counted; None for a success."""
+    """The class under which a status is counted; None for a success."""
     if status == 404:
         return "404"
     if 400 <= status < 500:

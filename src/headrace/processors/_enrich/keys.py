@@ -1,4 +1,4 @@
-"""The distinct questions of a batch: what the columns that a request is made of hold, each combination once."""
+"""The distinct keys of a batch: each combination of values of the columns that a request contains."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Keys:
 
     values: list[Values]
     places: pa.Array
-    """For each row which key it has; null where one of its columns is."""
+    """The key of each row; null where one of its columns is null."""
 
 
 def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Keys:
-    """The keys that these columns make."""
+    """The keys in these columns."""
     if not columns:
         return Keys([()], pa.array([0] * batch.num_rows, pa.int32()))
     coded = [_coded(column_of(batch, name)) for name in columns]
@@ -42,21 +42,21 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Keys:
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """A column, or the field of a struct that a dotted name means."""
+    """A column, or a field of a struct by its dotted name."""
     if name in batch.schema.names:
         return batch.column(name)
     head, *fields = name.split(".")
     return pc.struct_field(batch.column(head), fields)
 
 
-def type_of(given: pa.Schema, name: str) -> pa.DataType | None:
-    """The type of a column or of the field that a dotted name means; None when there is no such thing."""
-    if name in given.names:
-        return given.field(name).type
+def type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """The type of a column or of a field of a struct; None if it does not exist."""
+    if name in schema.names:
+        return schema.field(name).type
     head, *fields = name.split(".")
-    if head not in given.names:
+    if head not in schema.names:
         return None
-    kind = given.field(head).type
+    kind = schema.field(head).type
     for field in fields:
         if pa.types.is_null(kind):
             return kind
@@ -67,7 +67,7 @@ def type_of(given: pa.Schema, name: str) -> pa.DataType | None:
 
 
 def _coded(column: pa.Array) -> tuple[list[Any], pa.Array]:
-    """The distinct values of a column, and for each row which it has."""
+    """The distinct values of a column, and the place of each row's value among them."""
     nested = pa.types.is_nested(column.type)
     if nested:
         column = pa.array([None if one is None else _json(one) for one in column.to_pylist()], pa.string())

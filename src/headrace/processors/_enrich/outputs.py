@@ -1,4 +1,4 @@
-"""What a step takes from an answer: columns, by JSON path or by name, as values of their types."""
+"""The columns that a step reads from an answer, by JSON path or by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Output(Options):
 
     @property
     def arrow(self) -> pa.DataType:
-        """The type in Arrow; a ProjectError says that there is none."""
+        """The Arrow type; a ProjectError if it does not exist."""
         schema = from_ddl(f"`it` {self.type}")
         if len(schema) != 1:
             raise ProjectError("bad-schema", f"'{self.type}' is not a type", hint="write e.g. bigint or array<string>")
@@ -44,7 +44,7 @@ class Output(Options):
 
 @dataclass(frozen=True)
 class JsonPath:
-    """A path, followed without a library where it only has names and numbers. Several matches make a list."""
+    """A JSON path. Paths of names and numbers need no library. Several matches make a list."""
 
     text: str
 
@@ -64,7 +64,7 @@ class JsonPath:
         return tuple(steps)
 
     def check(self) -> None:
-        """A ValueError says what is wrong with it."""
+        """A ValueError says what is wrong with the path."""
         if not self.text.startswith("$"):
             raise ValueError(f"'{self.text}' is not a JSON path: it begins with $, e.g. $.{self.text.lstrip('.')}")
         if self._steps is None:
@@ -76,7 +76,7 @@ class JsonPath:
                 raise ValueError(f"'{self.text}' is not a JSON path: {str(error).splitlines()[0]}") from None
 
     def __call__(self, document: Any) -> Any:
-        """What is there; None when nothing is."""
+        """The match; None if there is none."""
         if self._steps is None:
             return list(_compiled(self.text).findall(document)) or None
         for step in self._steps:
@@ -102,19 +102,19 @@ def _compiled(path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Named:
+class ByName:
     """A column or field by its name; `$` means all of them."""
 
     name: str
 
     def __call__(self, document: Any) -> Any:
-        """Its value; None when it is not there."""
+        """The value; None if it does not exist."""
         return document if self.name == "$" else document.get(self.name)
 
 
 @dataclass
 class Outputs:
-    """What is taken from each answer. Pickled to the tasks."""
+    """Reads the output columns from answers. Pickled to the tasks."""
 
     paths: Mapping[str, Callable[[Any], Any]]
     types: Mapping[str, pa.DataType]
@@ -122,27 +122,26 @@ class Outputs:
 
     @staticmethod
     def of(columns: Mapping[str, str | Output], paths: Paths) -> Outputs:
-        """From the options."""
         made = {name: one if isinstance(one, Output) else Output(path=one) for name, one in columns.items()}
-        find: Callable[[str], Callable[[Any], Any]] = JsonPath if paths == "json" else Named
+        find: Callable[[str], Callable[[Any], Any]] = JsonPath if paths == "json" else ByName
         return Outputs({n: find(o.path) for n, o in made.items()}, {n: o.arrow for n, o in made.items()})
 
     def check(self) -> None:
-        """A ValueError says which path is none."""
+        """A ValueError names an invalid path."""
         for path in self.paths.values():
             if isinstance(path, JsonPath):
                 path.check()
 
-    def added(self, given: pa.Schema) -> pa.Schema:
-        """The columns after the step: a column that is there already is replaced."""
+    def added(self, schema: pa.Schema) -> pa.Schema:
+        """The columns after the step: an existing column is replaced."""
         for name, kind in self.types.items():
-            index = given.get_field_index(name)
+            index = schema.get_field_index(name)
             made = pa.field(name, kind)
-            given = given.append(made) if index < 0 else given.set(index, made)
-        return given
+            schema = schema.append(made) if index < 0 else schema.set(index, made)
+        return schema
 
     def taken(self, document: Any) -> Found:
-        """The values that an answer has; an UnfitValueError says which cannot be of its type."""
+        """The values in an answer; an UnfitValueError names a value that does not fit its type."""
         if not self._converters:
             self._converters += [converter(kind) for kind in self.types.values()]
         values = []
@@ -154,12 +153,12 @@ class Outputs:
         return tuple(values)
 
     def arrays(self, found: Sequence[Found | None]) -> dict[str, pa.Array]:
-        """One array per column; nulls where nothing was found."""
+        """One array per column; null for keys without an answer."""
         return {
             name: pa.array([None if one is None else one[number] for one in found], kind)
             for number, (name, kind) in enumerate(self.types.items())
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Converters are made where they are used."""
+        """Without converters, which cannot be pickled."""
         return {"paths": dict(self.paths), "types": dict(self.types), "_converters": []}

@@ -1,4 +1,4 @@
-"""Asking OpenSearch and Elasticsearch, which speak the same HTTP here."""
+"""Queries OpenSearch and Elasticsearch, whose HTTP interfaces are the same here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from headrace.core.context import Context
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, Nothing, ServiceClient
+from headrace.processors._enrich.async_requests import PROBE_SECONDS, FailedRequest, NoMatch, ServiceClient
 from headrace.processors._enrich.http_options import Address, HttpEnricher, document_of, reply_to
 from headrace.systems.http.async_client import AsyncHttpClient, Request
 
@@ -23,7 +23,7 @@ _NO_STATUS: frozenset[int] = frozenset()
 _PASSING = frozenset({"es_rejected_execution_exception", "no_shard_available_action_exception"})
 
 
-# what no name of an index has, and what would mean several of them
+# characters that no name of an index has, or that would mean several indices
 _NO_INDEX = re.compile(r'[\\/*?"<>|\s,#:]|^[-_+.]|^$')
 
 
@@ -35,7 +35,7 @@ def _in_index(value: Any) -> str:
 
 
 class SearchEnricher(HttpEnricher):
-    """Documents by id, or what a search finds."""
+    """Documents by id, or the hits of a search."""
 
     url: Address = Field(description="Address of the cluster.", examples=["https://127.0.0.1:9200"])
     index: str = Field(
@@ -65,19 +65,16 @@ class SearchEnricher(HttpEnricher):
 
     @property
     def label(self) -> str:
-        """Index and cluster."""
         return f"{self.kind()} {self.index} at {urlsplit(self.url).netloc}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns of both templates."""
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._index, self._key)
 
     def service(self, context: Context) -> ServiceClient:
-        """For one of the two ways."""
-        asked, url = self.asked(), self.url.rstrip("/")
+        request_columns, url = self.request_columns(), self.url.rstrip("/")
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         client = self.client(context, "POST", headers)
-        index, key = templates.Text.of(self._index, asked), templates.Text.of(self._key, asked)
+        index, key = templates.Text.of(self._index, request_columns), templates.Text.of(self._key, request_columns)
         if self.search is not None:
             return SearchService(self.label, client, url, index, key)
         return DocumentService(self.label, client, url, index, key, together=self.batch_size)
@@ -99,9 +96,9 @@ class SearchEnricher(HttpEnricher):
 
 @dataclass
 class SearchService(ServiceClient):
-    """One search for each question."""
+    """Sends one search per request."""
 
-    keeps_time: ClassVar[bool] = True
+    own_timeout: ClassVar[bool] = True
 
     label: str
     client: AsyncHttpClient
@@ -110,47 +107,42 @@ class SearchService(ServiceClient):
     key: templates.Text
     together: int = 1
 
-    def question(self, values: Sequence[Any]) -> Request:
-        """The search."""
+    def request_for(self, values: Sequence[Any]) -> Request:
         return Request(f"{self.url}/{self.index.filled(values)}/_search", (), self.key.filled(values).encode())
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """What each search finds; an index that is not there has nothing."""
-        return [await self._ask(request) for request in questions]
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        """The hits of each search; an index that does not exist has none."""
+        return [await self._call(request) for request in requests]
 
-    async def _ask(self, request: Request) -> Any:
+    async def _call(self, request: Request) -> Any:
         reply = await reply_to(self.client, request)
         return reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, frozenset({404}))
 
     async def probe(self) -> None:
-        """What the cluster says about itself."""
         await self.client.probe(f"{self.url}/", head=False, timeout=PROBE_SECONDS)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self.client.close()
 
 
 @dataclass
 class DocumentService(SearchService):
-    """Many documents with one request."""
+    """Gets many documents by one request."""
 
     together: int = 50
 
-    def question(self, values: Sequence[Any]) -> Any:
-        """The address of one document."""
+    def request_for(self, values: Sequence[Any]) -> Any:
         return {"_index": self.index.filled(values), "_id": self.key.filled(values)}
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One answer for each document."""
-        request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(questions)}).encode())
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(requests)}).encode())
         reply = await reply_to(self.client, request)
         found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
-        if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(questions) > 1:
-            return [(await self.ask([question]))[0] for question in questions]
-        if isinstance(found, FailedRequest | Nothing):
-            return [found] * len(questions)
-        return self._documents(found, len(questions))
+        if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(requests) > 1:
+            return [(await self.call([request]))[0] for request in requests]
+        if isinstance(found, FailedRequest | NoMatch):
+            return [found] * len(requests)
+        return self._documents(found, len(requests))
 
     @staticmethod
     def _documents(found: Any, number: int) -> list[Any]:
@@ -165,8 +157,8 @@ def _document(found: dict[str, Any]) -> Any:
     if error is not None:
         kind = str(error.get("type") if isinstance(error, dict) else error)
         if kind == "index_not_found_exception":
-            return Nothing()
+            return NoMatch()
         detail = msgspec.json.encode(error).decode()[:200]
         passes = kind in _PASSING
         return FailedRequest(f"search-{kind.replace('_', '-')}", detail, "5xx" if passes else "4xx", passes)
-    return found.get("_source") or {} if found.get("found") else Nothing()
+    return found.get("_source") or {} if found.get("found") else NoMatch()

@@ -1,7 +1,7 @@
-"""Texts with columns in them, filled with values so that no value can be taken for anything else.
+"""Templates of texts, filled with values of columns so that a value cannot change the structure of the text.
 
 `{column}` stands for a column's value; a dotted name is a field of a struct. In a URL a value is percent-encoded, in
-JSON it is written as JSON, in a header it has no line breaks. In SQL nothing is filled in: values are bound.
+JSON it is written as JSON, in a header it has no line breaks. In SQL values are bound as parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote
 from headrace.core.encoding.json_values import UnfitValueError
 
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
-# in JSON a brace is followed by a quote or by nothing, so a bare name in braces is a hole
+# in JSON a quote or a brace follows a brace, so a bare name in braces is a placeholder
 _JSON_HOLE = re.compile(r'\\.|"|\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _URL_LITERAL = "%/?&=:+,;@!$'()*~-._[]"
@@ -28,7 +28,7 @@ Escape = Callable[[Any], str]
 
 
 class JsonText(str):
-    """A nested value, which is JSON already."""
+    """The JSON text of a nested value."""
 
     __slots__ = ()
 
@@ -46,24 +46,24 @@ Parts = tuple[str | Placeholder, ...]
 
 @dataclass(frozen=True)
 class Text:
-    """A template whose columns have become places in the values of a key."""
+    """A template that is filled with the values of a key."""
 
     parts: tuple[str | tuple[int, Escape], ...]
 
     @staticmethod
     def of(parts: Iterable[str | Placeholder], columns: Sequence[str]) -> Text:
-        """With the columns a key is made of."""
+        """With the columns of the key."""
         return Text(
             tuple(part if isinstance(part, str) else (columns.index(part.column), part.escape) for part in parts)
         )
 
     def filled(self, values: Sequence[Any]) -> str:
-        """The text for one key; an UnfitValueError says which value does not go there."""
+        """The text for one key; an UnfitValueError names a value that does not fit."""
         return "".join([part if isinstance(part, str) else part[1](values[part[0]]) for part in self.parts])
 
 
 def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda text: text) -> Parts:
-    """The literal texts and holes of a template; a ValueError says what is wrong with it."""
+    """The literal texts and placeholders of a template; a ValueError says what is wrong with it."""
     found: list[str | Placeholder] = []
     position, plain = 0, ""
     for match in _HOLE.finditer(text):
@@ -82,12 +82,12 @@ def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda t
 
 
 def url_parts(text: str, escape: Escape) -> Parts:
-    """Those of a part of a URL; what is written there stays, but for what no URL may hold."""
+    """The same for a part of a URL: characters that no URL may contain are percent-encoded."""
     return parts_of(text, escape, lambda plain: quote(plain, safe=_URL_LITERAL))
 
 
 def json_parts(text: str) -> Parts:
-    """Those of a JSON text. Between quotes a value is part of the text there, elsewhere a JSON value of its own."""
+    """The same for JSON. Between quotes a value becomes part of the string, elsewhere a JSON value."""
     found: list[str | Placeholder] = []
     position, inside = 0, False
     for match in _JSON_HOLE.finditer(text):
@@ -105,7 +105,7 @@ def json_parts(text: str) -> Parts:
 
 
 def sample(hole: Placeholder) -> str:
-    """What may stand in a place of a JSON text."""
+    """A valid value for a placeholder in JSON."""
     return "x" if hole.escape is in_json_text else "null"
 
 
@@ -132,12 +132,12 @@ def plain(value: Any) -> str:
 
 
 def in_query(value: Any) -> str:
-    """A value in the query of a URL: nothing in it ends it or begins another."""
+    """A value in the query of a URL: it cannot end the query or begin another parameter."""
     return quote(plain(value).encode(), safe="")
 
 
 def in_path(value: Any) -> str:
-    """A value in the path of a URL. Without one the path would be another."""
+    """A value in the path of a URL. It must not be empty, which would change the path."""
     text = in_query(value)
     if not text:
         raise UnfitValueError("an empty value makes another path")
@@ -153,7 +153,6 @@ def in_header(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON."""
     match value:
         case JsonText():
             return value
@@ -167,5 +166,5 @@ def as_json(value: Any) -> str:
 
 
 def in_json_text(value: Any) -> str:
-    """A value inside a JSON text."""
+    """A value inside a JSON string."""
     return json.dumps(plain(value), ensure_ascii=False)[1:-1]

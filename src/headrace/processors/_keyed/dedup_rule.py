@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# keys with more rows far apart than this, in one batch, are gone through one by one
+# keys with more passing rows than this in one batch are processed row by row
 _ROUNDS = 8
 
 
@@ -27,40 +27,36 @@ class SeenKeys:
 
     @staticmethod
     def none() -> SeenKeys:
-        """Nothing yet."""
         empty = np.zeros(0, np.int64)
         return SeenKeys(empty, empty, empty)
 
     @staticmethod
     def of(parts: list[SeenKeys]) -> SeenKeys:
-        """Several as one."""
         if not parts:
             return SeenKeys.none()
         return SeenKeys(
-            np.concatenate([one.high for one in parts]),
-            np.concatenate([one.low for one in parts]),
-            np.concatenate([one.time for one in parts]),
+            np.concatenate([part.high for part in parts]),
+            np.concatenate([part.low for part in parts]),
+            np.concatenate([part.time for part in parts]),
         )
 
     def where(self, chosen: Flags | Numbers) -> SeenKeys:
-        """Some of them."""
         return SeenKeys(self.high[chosen], self.low[chosen], self.time[chosen])
 
     def to_bytes(self) -> bytes:
-        """24 bytes each."""
+        """24 bytes per row."""
         return np.column_stack([self.high, self.low, self.time]).astype("<i8").tobytes()
 
     @staticmethod
     def from_bytes(data: bytes) -> SeenKeys:
-        """What `to_bytes` made."""
         table = np.frombuffer(data, dtype="<i8").reshape(-1, 3)
         return SeenKeys(table[:, 0], table[:, 1], table[:, 2])
 
 
-def firsts(rows: SeenKeys, known: SeenKeys, ttl: int) -> Flags:
-    """Which rows pass: those less than `ttl` away in time from no row of their key that has passed.
+def first_rows(rows: SeenKeys, known: SeenKeys, ttl: int) -> Flags:
+    """Which rows pass: those that are at least `ttl` away in time from every row of their key that has passed.
 
-    Rows are taken in the order of their times, those of one time in the order in which they stand. Those in `known`
+    Rows are processed in the order of their times; rows of the same time in the order of the array. The rows in `known`
     have passed before, whatever their time.
     """
     kept = np.zeros(len(rows), np.bool_)
@@ -76,7 +72,7 @@ def firsts(rows: SeenKeys, known: SeenKeys, ttl: int) -> Flags:
 
 
 def _numbered(rows: SeenKeys, known: SeenKeys) -> tuple[Numbers, Numbers]:
-    """Keys as small numbers, equal where both halves are."""
+    """Keys as small numbers, equal where both halves of the hash are equal."""
     both = np.empty(len(rows) + len(known), dtype=[("high", np.int64), ("low", np.int64)])
     both["high"] = np.concatenate([rows.high, known.high])
     both["low"] = np.concatenate([rows.low, known.low])
@@ -111,7 +107,7 @@ def _near(key: Numbers, time: Numbers, known_key: Numbers, known_time: Numbers, 
 
 
 def _spaced(key: Numbers, time: Numbers, ttl: int) -> Flags:
-    """The first row of each key, then each that is `ttl` or more after the last one taken. Sorted by key and time."""
+    """The first row of each key, then each that is `ttl` or more after the last passed one. Sorted by key and time."""
     taken = np.zeros(len(key), np.bool_)
     left = np.arange(len(key))
     for _ in range(_ROUNDS):
@@ -122,11 +118,11 @@ def _spaced(key: Numbers, time: Numbers, ttl: int) -> Flags:
         taken[left[starts]] = True
         last = time[left[starts]][np.cumsum(starts) - 1]
         left = left[time[left] - last >= ttl]
-    _go_through(key, time, ttl, left, taken)
+    _row_by_row(key, time, ttl, left, taken)
     return taken
 
 
-def _go_through(key: Numbers, time: Numbers, ttl: int, left: Numbers, taken: Flags) -> None:
+def _row_by_row(key: Numbers, time: Numbers, ttl: int, left: Numbers, taken: Flags) -> None:
     current, last = None, 0
     for index in left.tolist():
         if key[index] != current or time[index] - last >= ttl:

@@ -1,4 +1,4 @@
-"""What keys are known by: a hash of 128 bits, the same on every machine and in every version."""
+"""Hashes of keys: 128 bits, the same on every machine and in every version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key_hashes(rows: pa.RecordBatch, keys: Sequence[str]) -> KeyHashes:
 
 
 def _texts(columns: Sequence[pa.Array]) -> list[bytes]:
-    """The keys of each row as one text, which no other keys have."""
+    """The keys of each row as one text; different keys have different texts."""
     if len(columns) == 1:
         return [text or b"" for text in _bytes_of(columns[0])]
     parts = zip(*(_bytes_of(column) for column in columns), strict=True)

@@ -1,10 +1,10 @@
-"""Rows brought together by their keys, with what is remembered of them, as whole Arrow batches.
+"""Stateful work by key, on whole Arrow batches.
 
-Spark's Python state hands over rows one key at a time and as pandas frames, which costs a fraction of a millisecond per
-key and is not true to every type. So rows are packed into Arrow messages first, one per bucket of keys, and only
-those go through the shuffle and the stateful operator; after it they are unpacked again. A replayed batch has the same
-messages in the same order: they carry the task and the place they come from. A task is known by its first rows, since
-Spark numbers the tasks of a Kafka topic in another way when it runs a batch again.
+Spark's Python state passes rows one key at a time as pandas frames, which costs a fraction of a millisecond per key and
+loses some types. So rows are first packed into Arrow messages, one per bucket of keys; only these go through the
+shuffle and the stateful operator, and are unpacked behind it. A replayed batch has the same messages in the same order:
+each carries its task and its place in it. A task is identified by its first rows, since Spark numbers the tasks of a
+Kafka topic differently when it runs a batch again.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ if TYPE_CHECKING:
 HIGH, LOW, KEYLESS = "_key_high", "_key_low", "_keyless"
 """The two halves of the hash of a row's keys, and whether all of them are null."""
 _BUCKET = "_bucket"
-# no names with an underscore first: on the way to pandas Spark makes named tuples, which lose them
+# no names that begin with an underscore: Spark makes named tuples on the way to pandas, which drop them
 _PACKED = "bucket int, task bigint, place int, message binary"
 BUCKETS = 32
-"""Few enough that a small batch does not cost a call for each, enough that a large state is read in parts."""
-# enough to tell tasks apart, few enough to be in one Arrow batch whatever its limit is
+"""Few, so that a small batch does not call all of them; enough, so that a large state is read in parts."""
+# enough rows to tell tasks apart, few enough for one Arrow batch whatever its limit is
 _FIRST_ROWS = 256
-# without state a part costs little, and its rows are in memory together
+# without state a part costs little, and all its rows are in memory at once
 _PARTS = 4096
 
 
 class KeyedWork(Protocol):
-    """What is done with the rows of a bucket. Pickled to executors."""
+    """Processes the rows of a bucket. Pickled to executors."""
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Get hold of the state. Also called on the driver, to learn what state there is."""
+        """Open the state. Also called on the driver, which declares the state variables."""
 
     def take(self, rows: pa.Table) -> pa.Table:
-        """The rows of one bucket in one batch, in their order; gives those that come out."""
+        """Process the rows of one bucket in one batch, in their order. Returns the output rows."""
 
 
 class TimedWork(Protocol):
-    """Work that also goes on when no row of a bucket comes: because time does. Pickled to executors."""
+    """Work that also runs for a bucket without rows, when its watermark is due. Pickled to executors."""
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Get hold of the state, as in other work."""
+        """Open the state, as `KeyedWork.open` does."""
 
     def take(self, rows: pa.Table, watermark: int) -> pa.Table:
-        """The rows of one bucket, perhaps none, in a batch with this watermark; gives those that come out."""
+        """Process the rows of one bucket, perhaps none, in a batch with this watermark. Returns the output rows."""
 
     def due(self) -> int | None:
-        """The watermark at which the bucket is to be called again, later than the present one. In microseconds."""
+        """The watermark at which the bucket must be called again, later than the current one. In microseconds."""
 
 
 def keyed(rows: DataFrame, keys: Sequence[str], work: KeyedWork, output: pa.Schema) -> DataFrame:
-    """The rows after some work with state, which is divided into buckets of keys."""
+    """The rows after stateful work by bucket."""
     marked = _marked(rows, keys, BUCKETS)
     # no time mode: Spark's own would run empty batches for ever, and the work has its clock
     return _stateful(marked, _Stateful(work, _carried(marked)), "None", output)
 
 
 def keyed_by_time(rows: DataFrame, keys: Sequence[str], work: TimedWork, output: pa.Schema) -> DataFrame:
-    """The same for work that goes on with time: a column of the rows has a watermark."""
+    """The same for work with timers: a column of the rows has a watermark."""
     marked = _marked(rows, keys, BUCKETS)
     return _stateful(marked, _Timed(work, _carried(marked)), "EventTime", output)
 
@@ -83,7 +83,7 @@ def keyed_by_time(rows: DataFrame, keys: Sequence[str], work: TimedWork, output:
 def keyed_at_once(
     rows: DataFrame, keys: Sequence[str], work: Callable[[pa.Table], pa.Table], output: pa.Schema
 ) -> DataFrame:
-    """The same for work without state: all rows of a key are in this batch, and a worker gets a part of the keys."""
+    """The same without state: this batch has all rows of every key, and each worker gets a part of the keys."""
     marked = _marked(rows, keys, _PARTS)
     carried = _carried(marked)
 
@@ -111,7 +111,7 @@ def _stateful(marked: DataFrame, work: StatefulProcessor, time_mode: str, output
 
 
 def _hashes(rows: DataFrame, keys: Sequence[str]) -> tuple[Column, Column]:
-    """128 bits. Spark's hash does not see a null, so that is said beside."""
+    """128 bits. Spark's hash ignores nulls, so a separate flag tells whether all keys are null."""
     parts = [part for key in keys for part in (column(rows, key), column(rows, key).isNull())]
     return F.xxhash64(*parts), F.xxhash64(F.lit("low"), *parts)
 
@@ -135,7 +135,7 @@ def _pack(batches: Batches) -> Batches:
 
 
 def by_bucket(buckets: NDArray[np.int32]) -> tuple[NDArray[np.int32], list[NDArray[np.int64]]]:
-    """The buckets that some rows are in, and the places of the rows of each, in their order."""
+    """The buckets of some rows, and the places of the rows of each bucket, in their order."""
     order = np.argsort(buckets, kind="stable")
     ordered = buckets[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -143,7 +143,7 @@ def by_bucket(buckets: NDArray[np.int32]) -> tuple[NDArray[np.int32], list[NDArr
 
 
 def digest(batch: pa.RecordBatch) -> int:
-    """What a task is known by. The rows are taken out: where there are nulls a slice has whatever was in memory."""
+    """Identifies a task. The rows are copied: a slice has arbitrary bytes where values are null."""
     first = batch.take(pa.array(range(min(batch.num_rows, _FIRST_ROWS))))
     return int.from_bytes(hashlib.blake2b(message(first), digest_size=8).digest(), signed=True)
 
@@ -154,7 +154,7 @@ def message(rows: pa.RecordBatch) -> bytes:
 
 
 class _Stateful(StatefulProcessor):
-    """The work as Spark's stateful processor: unpacks what it is given, packs what comes out."""
+    """The work as Spark's stateful processor: unpacks its input and packs its output."""
 
     def __init__(self, work: KeyedWork, schema: pa.Schema) -> None:
         self._work = work
@@ -172,11 +172,11 @@ class _Stateful(StatefulProcessor):
         yield from _packed_again(self._work.take(_unpacked(rows, self._schema)))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Holds no resources."""
 
 
 class _Timed(StatefulProcessor):
-    """The same for work that goes on with time: a timer of Spark's for each bucket that has something due."""
+    """The same for work with timers: one Spark timer for each bucket that is due later."""
 
     def __init__(self, work: TimedWork, schema: pa.Schema) -> None:
         self._work = work
@@ -210,7 +210,7 @@ class _Timed(StatefulProcessor):
         yield from _packed_again(made)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Holds no resources."""
 
 
 def _unpacked(rows: Iterator[pd.DataFrame], schema: pa.Schema) -> pa.Table:
@@ -220,7 +220,7 @@ def _unpacked(rows: Iterator[pd.DataFrame], schema: pa.Schema) -> pa.Table:
 
 
 def in_order(rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
-    """The messages of a bucket as they came, whatever order Spark has brought them into."""
+    """The messages of a bucket in their original order, which the shuffle may have changed."""
     return pd.concat(list(rows)).sort_values(["task", "place"], kind="stable")
 
 

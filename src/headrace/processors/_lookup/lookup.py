@@ -1,4 +1,4 @@
-"""Finding the rows of a table by their keys, whole columns at a time."""
+"""Finds rows of a table by key, whole columns at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.core.errors import ProjectError
 from headrace.core.schema import ddl_type
 from headrace.processors._lookup.tables import LookupTable
 
-_KEPT = 8
+_CACHED_TABLES = 8
 
 
 def comparable(kind: pa.DataType) -> pa.DataType:
-    """The type as which keys are compared: numbers of all sizes are alike."""
+    """The type in which keys are compared: integers of all sizes are equal."""
     if pa.types.is_integer(kind):
         return pa.int64()
     return pa.string() if pa.types.is_large_string(kind) else kind
@@ -39,20 +39,20 @@ def check_alike(mine: pa.DataType, theirs: pa.DataType, name: str, table: str) -
 
 
 def index_of(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pd.Index:
-    """Keys, none of them null, as something pandas can look up."""
+    """An index of keys without nulls."""
     arrays = [column.cast(comparable(column.type)).to_pandas().to_numpy() for column in columns]
     return pd.Index(arrays[0]) if len(arrays) == 1 else pd.MultiIndex.from_arrays(arrays)
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A table by its keys, each of which is there once."""
+    """A table with an index of its unique keys."""
 
     values: pa.Table
     index: pd.Index
 
     def find(self, keys: Sequence[pa.Array]) -> pa.Array:
-        """Where the row of each key stands; null where there is none, or a part of the key is null."""
+        """The place of each key's row; null if there is none, or if a part of the key is null."""
         found = np.full(len(keys[0]), -1, np.int64)
         whole = pc.indices_nonzero(_all_valid(keys)).to_numpy()
         if len(whole) and len(self.index):
@@ -69,22 +69,22 @@ def _all_valid(keys: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True)
 class LookupSpec:
-    """What is looked up in a table: the key columns, the others, and which of several rows of a key counts."""
+    """A lookup in a table: its key columns, its value columns, and which of several rows of a key counts."""
 
     place: LookupTable
     keys: tuple[str, ...]
     values: pa.Schema
-    """The columns to take, by their names in the table."""
+    """The value columns, by their names in the table."""
     latest: str | None = None
 
     def lookup(self, version: str) -> Lookup:
-        """The table in this version, from memory if it was asked for before in this process."""
+        """The table in this version; cached in the process."""
         with _lock:
             known = _loaded.get(self)
             if known is None or known[0] != version:
                 known = (version, self._load(version))
                 _loaded[self] = known
-                while len(_loaded) > _KEPT:
+                while len(_loaded) > _CACHED_TABLES:
                     _loaded.popitem(last=False)
             _loaded.move_to_end(self)
             return known[1]
@@ -118,13 +118,13 @@ class LookupSpec:
             return rows.select(self.values.names).cast(self.values).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             message = f"the columns of table '{self.place.label}' are not of the types that were expected: {error}"
-            raise ProjectError("table-columns", message, hint="start the flow again to take over new types") from error
+            raise ProjectError("table-columns", message, hint="restart the flow to read the new types") from error
 
     def _ambiguous(self, repeated: int) -> ProjectError:
         return ProjectError(
             "table-duplicate-keys",
             f"in table '{self.place.label}' {repeated} rows have the same key ({', '.join(self.keys)}) as another",
-            hint="name the column whose greatest value counts: latest: updated_at; or a key that is there once",
+            hint="name the column whose greatest value counts: latest: updated_at; or a unique key",
         )
 
 

@@ -1,7 +1,7 @@
-"""Tables that steps look things up in: lake tables and files, read without Spark in the tasks.
+"""Lookup tables: lake tables and files, read without Spark in the tasks.
 
-A lake table is read as of one version for a whole batch. The first task of a batch that asks writes the version down;
-the others, and the batch when it runs again, take that one.
+A batch reads one version of a lake table. The first task of the batch records the version; the other tasks, and the
+batch when it runs again, read the same one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydantic import Field, model_validator
 
 from headrace.core.component import Options
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.state_files import StatePath, write_first
-from headrace.core.processor import StepContext, Surroundings
+from headrace.core.files.state_files import StatePath, write_if_absent
+from headrace.core.processor import PlanContext, StepContext
 from headrace.core.schema import from_ddl, to_ddl
 
 Kind = Literal["lake", "parquet", "csv", "json"]
-# batches that may run again are the last ones
-_PINS_KEPT = 20
+# only the last batches may run again
+_PINNED_BATCHES = 20
 
 
 class TableAt(Options):
@@ -38,7 +38,7 @@ class TableAt(Options):
         None, description="A file, or a folder with files, relative to the project.", examples=["ref/areas.csv"]
     )
     format: Literal["parquet", "csv", "json"] = Field(
-        "parquet", description="How files are laid out; csv with a line of names, json with one object per line."
+        "parquet", description="The format of the files; csv with a header line, json with one object per line."
     )
 
     @model_validator(mode="after")
@@ -49,11 +49,10 @@ class TableAt(Options):
 
     @property
     def label(self) -> str:
-        """The table in a word."""
         return self.flow or self.lake or self.files or ""
 
-    def place(self, project: Surroundings) -> LookupTable:
-        """The table, found."""
+    def locate(self, project: PlanContext) -> LookupTable:
+        """Resolve the table."""
         if self.files is not None:
             return LookupTable(self.format, project.context.path(self.files), self.label)
         if self.lake is not None:
@@ -64,40 +63,40 @@ class TableAt(Options):
 
 @dataclass(frozen=True)
 class LookupTable:
-    """A table that may be there or not yet."""
+    """A table that may not exist yet."""
 
     kind: Kind
     path: str
     label: str
     columns: tuple[str, ...] | None = None
-    """The names of its columns as far as the project says."""
+    """The names of its columns, if the project declares them."""
 
     def schema(self) -> pa.Schema | None:
-        """Its columns; None while it is not there."""
+        """Its columns; None while it does not exist."""
         if self.kind == "lake":
             table = self._lake(None)
             return None if table is None else _plain(pa.schema(table.schema().to_arrow()))
         return _plain(self._files().schema) if Path(self.path).exists() else None
 
     def version(self) -> str:
-        """What tells one state of the table from another; "" while it is not there."""
+        """Identifies the content of the table; "" while it does not exist."""
         if self.kind == "lake":
             table = self._lake(None)
             return "" if table is None else str(table.version())
         return _fingerprint(Path(self.path))
 
     def read(self, version: str, columns: Sequence[str], where: ds.Expression | None = None) -> pa.Table:
-        """Rows of a version: of a lake table as they were then, of files as they are now."""
+        """Rows of a version of a lake table; the current rows of files."""
         data = self._lake(int(version)).to_pyarrow_dataset() if self.kind == "lake" else self._files()
         found = data.to_table(columns=list(columns), filter=where)
         return found.cast(_plain(found.schema))
 
     def missing(self) -> ProjectError:
-        """What to say when the table must be there and is not."""
+        """The error for a table that does not exist but must."""
         return ProjectError(
             "table-missing",
-            f"there is no table '{self.label}' yet (looked in {self.path})",
-            hint="run the flow that writes it first, mend the path, or write down its columns with their types",
+            f"table '{self.label}' does not exist yet (expected in {self.path})",
+            hint="run the flow that writes it first, fix the path, or declare its columns with their types",
             exit_code=Exit.NOT_FOUND,
         )
 
@@ -121,7 +120,7 @@ class LookupTable:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """The schema in the types that Spark hands to tasks."""
+    """The schema in the types that Spark passes to tasks."""
     try:
         return from_ddl(to_ddl(pa.schema([_simple(field) for field in schema])))
     except KeyError as error:
@@ -129,7 +128,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 
 def _simple(field: pa.Field) -> pa.Field:
-    """Types of other Arrow writers as the ones known here."""
+    """Types of other Arrow writers as their Spark equivalents."""
     kind = field.type
     if pa.types.is_string_view(kind):
         kind = pa.string()
@@ -143,39 +142,39 @@ def _simple(field: pa.Field) -> pa.Field:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of files: their names, sizes and times."""
+    """A hash of the names, sizes and times of files."""
     files = [path] if path.is_file() else sorted(one for one in path.rglob("[!._]*") if one.is_file())
     if not files:
         return ""
-    said = [f"{one} {one.stat().st_size} {one.stat().st_mtime_ns}" for one in files]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+    lines = [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Pins:
-    """Which version of a table each batch of a flow reads."""
+class PinnedVersions:
+    """The version of a table that each batch of a flow reads."""
 
     folder: StatePath | None
     generation: str
 
     @staticmethod
-    def of(at: StepContext) -> Pins:
-        """Of one step. Rows that are in no batch, such as dead letters that are replayed, read the newest version."""
-        folder = at.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
-        return Pins(folder if at.streaming else None, at.generation)
+    def of(at: StepContext) -> PinnedVersions:
+        """Of one step. Rows outside a batch, such as replayed dead letters, read the newest version."""
+        folder = at.context.state_path.absolute() / "flows" / at.flow / "lookups" / at.step
+        return PinnedVersions(folder if at.streaming else None, at.generation)
 
     def version(self, batch: int, newest: Callable[[], str]) -> str:
-        """The version that this batch reads: the newest one when it is asked for the first time."""
+        """The version that this batch reads: the newest one at the first call."""
         if self.folder is None:
             return newest()
         pin = self.folder / f"{self.generation}-{batch:010}"
         if not pin.is_file():
-            write_first(pin, newest().encode())
+            write_if_absent(pin, newest().encode())
             self._forget(self.folder, batch)
         return pin.read_text(encoding="utf-8")
 
     def _forget(self, folder: StatePath, batch: int) -> None:
         for old in folder.glob("[!.]*"):
             generation, _, number = old.name.rpartition("-")
-            if generation != self.generation or int(number) <= batch - _PINS_KEPT:
+            if generation != self.generation or int(number) <= batch - _PINNED_BATCHES:
                 old.unlink(missing_ok=True)

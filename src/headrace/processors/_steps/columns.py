@@ -1,4 +1,4 @@
-"""Columns and fields of structs by their dotted names, in Arrow's words and in Spark's."""
+"""Columns and fields of structs by their dotted names, in Arrow and in Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def typed_columns(ddl: str) -> None:
-    """Refuse, as an option's value, a text that is no list of columns with their types."""
+    """Raise a ValueError for a text that is not a list of columns with types."""
     try:
         from_ddl(ddl)
     except ProjectError as error:
@@ -25,7 +25,7 @@ def typed_columns(ddl: str) -> None:
 
 
 def heads(paths: Iterable[str]) -> frozenset[str]:
-    """The columns that such names may mean: `driver.name` is a field of `driver`, or a column of that very name."""
+    """The columns that these names may mean: `driver.name` is a field of `driver`, or a column of that name."""
     return frozenset(name for path in paths for name in (path, path.partition(".")[0]))
 
 
@@ -37,11 +37,11 @@ def split(path: str, columns: Collection[str]) -> tuple[str, list[str]]:
     return head, fields
 
 
-def type_of(given: pa.Schema, path: str, step: str) -> pa.DataType:
-    """The type of a column or field; null where it is not known. A ProjectError when it is not there."""
-    require(given, [path], step)
-    head, fields = split(path, given.names)
-    kind = given.field(head).type
+def type_of(schema: pa.Schema, path: str, step: str) -> pa.DataType:
+    """The type of a column or field; null if it is unknown. A ProjectError if the column does not exist."""
+    require(schema, [path], step)
+    head, fields = split(path, schema.names)
+    kind = schema.field(head).type
     for field in fields:
         if pa.types.is_null(kind):
             return kind
@@ -49,48 +49,48 @@ def type_of(given: pa.Schema, path: str, step: str) -> pa.DataType:
         if field not in names:
             raise ProjectError(
                 "unknown-column",
-                f"'{step}' uses '{path}', but there is no field '{field}' in it",
+                f"'{step}' uses '{path}', which has no field '{field}'",
                 hint=did_you_mean(field, names, f"fields of '{head}'"),
             )
         kind = kind.field(field).type
     return kind
 
 
-def with_type(given: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
-    """The columns with one added, or its type changed where it stands."""
-    index = given.get_field_index(name)
+def with_type(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
+    """The schema with a column added, or with another type at its place."""
+    index = schema.get_field_index(name)
     field = pa.field(name, kind)
-    return given.append(field) if index < 0 else given.set(index, field)
+    return schema.append(field) if index < 0 else schema.set(index, field)
 
 
-def check_document(given: pa.Schema, name: str, step: str) -> None:
+def check_document(schema: pa.Schema, name: str, step: str) -> None:
     """Refuse a column that cannot hold JSON."""
-    kind = type_of(given, name, step)
+    kind = type_of(schema, name, step)
     if not (pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise ProjectError(
             "step-type",
-            f"'{step}' takes '{name}' for JSON, but it is of type {ddl_type(kind)}",
+            f"'{step}' expects JSON in '{name}', which is of type {ddl_type(kind)}",
             hint="a document is a string: read the stream with format {type: raw, as: string}",
         )
 
 
-def check_truth(given: pa.Schema, name: str, step: str) -> None:
-    """Refuse a column that does not say true or false."""
-    kind = type_of(given, name, step)
+def check_truth(schema: pa.Schema, name: str, step: str) -> None:
+    """Refuse a column that is not a boolean."""
+    kind = type_of(schema, name, step)
     if not (pa.types.is_null(kind) or pa.types.is_boolean(kind)):
         raise ProjectError(
             "step-type",
-            f"'{step}' asks whether '{name}' is true, but it is of type {ddl_type(kind)}",
-            hint="a 'sql' step before this one can make a truth value of it, e.g. kind = 'repeat' AS repeated",
+            f"'{step}' expects a boolean in '{name}', which is of type {ddl_type(kind)}",
+            hint="add a 'sql' step that compares it, e.g. kind = 'repeat' AS repeated",
         )
 
 
 def check_key(kind: pa.DataType, name: str, step: str) -> None:
-    """Refuse a key of a type that Spark has no hash for."""
+    """Refuse a key of a type that Spark cannot hash."""
     if pa.types.is_map(kind):
         raise ProjectError(
             "step-type",
-            f"'{step}' cannot take '{name}' for a key: it is of type {ddl_type(kind)}",
+            f"'{step}' cannot use '{name}' as a key: it is of type {ddl_type(kind)}",
             hint="a key is a text, a number, a time or a struct of such",
         )
 
@@ -107,7 +107,6 @@ def column_of(batch: pa.RecordBatch, path: str) -> pa.Array:
 
 
 def column(rows: DataFrame, path: str) -> Column:
-    """A column or a field of one."""
     from pyspark.sql import functions as F
 
     head, fields = split(path, rows.columns)
@@ -115,7 +114,7 @@ def column(rows: DataFrame, path: str) -> Column:
 
 
 def replaced(rows: DataFrame, path: str, make: Callable[[Column], Column]) -> DataFrame:
-    """The rows with another value in a column or field. A struct that is null stays null."""
+    """The rows with a new value in a column or field. A null struct stays null."""
     from pyspark.sql import functions as F
 
     head, fields = split(path, rows.columns)

@@ -1,4 +1,4 @@
-"""JSON texts whose parts stay as they are written."""
+"""JSON documents whose unchanged parts keep their text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-# what is no number, strings as a whole, and then one; nothing is tried twice, and it must begin outside of a string
+# skips everything but numbers, and strings as a whole, then matches a number; never backtracks, starts outside strings
 _NUMBER = re.compile(
     r'(?:[^"0-9-]++|"(?:[^"\\]++|\\.)*+")*+(-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+)', re.DOTALL
 )
@@ -25,19 +25,19 @@ Path = tuple[str, ...]
 
 
 class NotJsonError(ValueError):
-    """A text that is no JSON, or none of the kind that is wanted."""
+    """A text that is not JSON, or JSON of another kind than expected."""
 
 
 def path_of(text: str) -> Path:
-    """The names of a dotted path; `\\.` is a dot within a name. A ValueError for one that is empty."""
+    """The names of a dotted path; `\\.` is a dot within a name. A ValueError for an empty name."""
     names = tuple(name.replace("\\.", ".") for name in _SEPARATOR.split(text))
     if "" in names:
-        raise ValueError(f"'{text}' is no path: names are joined by single dots")
+        raise ValueError(f"'{text}' is not a path: names are joined by single dots")
     return names
 
 
 def utf8_texts(column: pa.Array) -> list[bytes | None]:
-    """The texts of a column, as bytes. What is not UTF-8 in one is replaced: it must not stop the others."""
+    """The texts of a column as bytes. Invalid UTF-8 is replaced, so that one text does not fail the others."""
     texts: list[bytes | None] = column.cast(pa.binary()).to_pylist()
     try:
         (column if pa.types.is_string(column.type) else column.cast(pa.string())).validate(full=True)
@@ -47,7 +47,7 @@ def utf8_texts(column: pa.Array) -> list[bytes | None]:
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """The members of an object, each as its text; of a name that is there twice the last one."""
+    """The members of an object, each as its text; the last one of duplicate names."""
     try:
         return _OBJECT.decode(text)
     except msgspec.ValidationError:
@@ -57,7 +57,7 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 
 def read_any(text: str) -> msgspec.Raw:
-    """A text that is to be part of another."""
+    """A JSON text as part of another."""
     try:
         return _ANY.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -65,17 +65,17 @@ def read_any(text: str) -> msgspec.Raw:
 
 
 def written(value: Any) -> bytes:
-    """A value, in which texts may be parts, as JSON on one line."""
+    """A value, which may contain raw JSON, as JSON on one line."""
     return on_one_line(_ENCODER.encode(value))
 
 
 def on_one_line(text: bytes) -> bytes:
-    """JSON without line breaks, which are only ever between its tokens: strings have them escaped."""
+    """JSON without line breaks, which occur only between tokens: strings escape them."""
     return text.translate(None, b"\r\n") if b"\n" in text or b"\r" in text else text
 
 
 def elements(members: dict[str, Any], path: Path) -> list[msgspec.Raw] | None:
-    """The elements of the array at a path, each as its text; None when nothing, or null, is there."""
+    """The elements of the array at a path, each as its text; None if it is missing or null."""
     for name in path[:-1]:
         if members.get(name, _NULL) == _NULL:
             return None
@@ -92,19 +92,19 @@ def elements(members: dict[str, Any], path: Path) -> list[msgspec.Raw] | None:
 
 
 def put(members: dict[str, Any], path: Path, value: Any) -> None:
-    """Set what is at a path. Objects on the way are made, also where something else stands."""
+    """Set the value at a path. Missing objects on the path are created and replace other values."""
     opened(members, path[:-1])[path[-1]] = value
 
 
 def opened(members: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The object at a path; it is made, also where something else stands."""
+    """The object at a path; created if it is missing or another value."""
     for name in path:
         members = _inside(members, name)
     return members
 
 
 def remove(members: dict[str, Any], path: Path) -> None:
-    """Take away what is at a path, if it is there."""
+    """Remove the value at a path, if it exists."""
     for name in path[:-1]:
         if name not in members or not _is_object(members[name]):
             return
@@ -126,7 +126,7 @@ def _inside(members: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_doubles(text: str) -> str:
-    """The text with every number as Java writes a double. What is no JSON stays so."""
+    """The text with every number as Java formats a double. Invalid JSON stays invalid."""
     parts: list[str] = []
     at = 0
     while found := _NUMBER.match(text, at):
@@ -136,7 +136,7 @@ def with_doubles(text: str) -> str:
 
 
 def java_double(value: float, beyond: str = "") -> str:
-    """As `Double.toString` has it; one that is beyond a double's range as given."""
+    """The text of `Double.toString`; `beyond` for a number beyond the range of a double."""
     size = abs(value)
     if 1e-3 <= size < 1e7 or not size:
         return repr(value)

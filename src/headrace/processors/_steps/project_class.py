@@ -1,6 +1,6 @@
-"""A class of the project: found and looked at without running its file, run in the tasks.
+"""A class of the project: parsed when the flow is planned, run in the tasks.
 
-Tasks get the text of the file, so that workers on other machines need not have it.
+Tasks receive the text of the file, so workers on other machines do not need the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PROCESS = {"process": "def process(self, batch: pa.RecordBatch) -> pa.RecordBat
 
 @dataclass(frozen=True)
 class ProjectClass:
-    """One class with the methods that a step calls."""
+    """A class with the methods that a step calls."""
 
     file: str
-    """As written in the project file, or the installed module."""
+    """The path in the project file, or the installed module."""
     path: str
     name: str
     text: str
@@ -39,20 +39,20 @@ class ProjectClass:
     keep: bool | None
 
     def make(self, options: dict[str, Any]) -> Any:
-        """An instance, in the process that asks."""
-        found = getattr(self._module(), self.name)
+        """Run the file, once per process, and instantiate the class."""
+        cls = getattr(self._module(), self.name)
         try:
-            return found(**options)
+            return cls(**options)
         except TypeError as error:
-            raise self.error("python-step", f"cannot be made with these options: {error}") from error
+            raise self.error("python-step", f"cannot be instantiated with these options: {error}") from error
 
     def error(self, code: str, what: str, line: int | None = None, hint: str = "") -> ProjectError:
-        """What is wrong with the class; the place is in the text too, as it comes from a task."""
+        """An error of the class. The message contains the place, since only texts leave a task."""
         where = Origin(self.file, line or self.line, self.name)
         return ProjectError(code, f"{self.name} ({self.file}:{line or self.line}) {what}", where=where, hint=hint)
 
     def failed(self, error: Exception) -> ProjectError:
-        """What the class's own code raised, with the line."""
+        """The error for an exception in the class, with its line."""
         line, trace = None, error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == self.path:
@@ -79,10 +79,10 @@ class ProjectClass:
         return module
 
 
-def find(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS) -> ProjectClass:
-    """The class behind `processors/my.py:MyProcessor` or `package.module:MyProcessor`.
+def find_class(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS) -> ProjectClass:
+    """The class of `processors/my.py:MyProcessor` or `package.module:MyProcessor`.
 
-    `methods` says how those that it must have are written.
+    `methods` has the signatures of the methods that it must have.
     """
     file, _, name = reference.rpartition(":")
     path = _path(file, context)
@@ -95,7 +95,7 @@ def find(reference: str, context: Context, methods: Mapping[str, str] = _PROCESS
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     if name not in classes:
         hint = did_you_mean(name, classes, f"classes in {file}")
-        raise ProjectError("python-step", f"there is no class '{name}' in {file}", where=Origin(file), hint=hint)
+        raise ProjectError("python-step", f"class '{name}' does not exist in {file}", where=Origin(file), hint=hint)
     return _described(file, path, text, classes[name], methods)
 
 
@@ -103,7 +103,9 @@ def _path(file: str, context: Context) -> Path:
     if file.endswith(".py"):
         path = Path(context.path(file))
         if not path.is_file():
-            raise ProjectError("missing-file", f"there is no file '{file}'", hint="paths start at the project's folder")
+            raise ProjectError(
+                "missing-file", f"file '{file}' does not exist", hint="paths start at the project folder"
+            )
         return path
     try:
         spec = importlib.util.find_spec(file)
@@ -111,7 +113,7 @@ def _path(file: str, context: Context) -> Path:
         spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         hint = "name a file of the project, e.g. processors/my.py:MyProcessor, or install the module"
-        raise ProjectError("python-step", f"there is no module '{file}'", hint=hint)
+        raise ProjectError("python-step", f"module '{file}' does not exist", hint=hint)
     return Path(spec.origin)
 
 
@@ -141,12 +143,12 @@ def _check_method(file: str, node: ast.ClassDef, name: str, method: ast.Function
         message = f"class '{node.name}' ({file}:{node.lineno}) has no method '{name}'"
         raise ProjectError("python-step", message, where=Origin(file, node.lineno, node.name), hint=written)
     if len(method.args.args) != 1 + written.count(": "):
-        message = f"'{name}' of class '{node.name}' ({file}:{method.lineno}) has other arguments than it must take"
+        message = f"'{name}' of class '{node.name}' ({file}:{method.lineno}) has other parameters than expected"
         raise ProjectError("python-step", message, where=Origin(file, method.lineno, node.name), hint=written)
 
 
 def _constants(node: ast.ClassDef) -> dict[str, Any]:
-    """The attributes of a class that are written out."""
+    """The attributes of a class that are literals."""
     found: dict[str, Any] = {}
     for part in node.body:
         target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)

@@ -22,8 +22,8 @@ ROWS = "rows"
 
 
 def condition(text: str) -> str:
-    """The query that a condition stands for; a ValueError says what is wrong with it."""
-    # a line of its own: the condition may end with a comment
+    """The query of a condition; a ValueError says what is wrong with it."""
+    # on its own line: the condition may end with a comment
     query = f"SELECT * FROM {ROWS} WHERE (\n{text}\n)"
     try:
         parsed = parse(query)
@@ -34,19 +34,19 @@ def condition(text: str) -> str:
     return query
 
 
-def filters_of(query: str, given: pa.Schema) -> tuple[ColumnFilter, ...] | None:
-    """What a condition means for the rows of an Arrow batch; None if only Spark can say it."""
+def filters_of(query: str, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None:
+    """The condition as filters of an Arrow batch; None if only Spark can evaluate it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
-    found = [_filter(part, given) for part in parts]
+    found = [_filter(part, schema) for part in parts]
     return None if None in found else tuple(one for one in found if one is not None)
 
 
-def _filter(part: exp.Expr, given: pa.Schema) -> ColumnFilter | None:
+def _filter(part: exp.Expr, schema: pa.Schema) -> ColumnFilter | None:
     columns = list(part.find_all(exp.Column))
-    if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in given.names:
+    if len(columns) != 1 or len(columns[0].parts) != 1 or columns[0].name not in schema.names:
         return None
-    field = given.field(columns[0].name)
+    field = schema.field(columns[0].name)
     match part:
         case exp.Column() if pa.types.is_boolean(field.type):
             return ColumnFilter(field.name, "is true")
@@ -55,25 +55,25 @@ def _filter(part: exp.Expr, given: pa.Schema) -> ColumnFilter | None:
     return ColumnFilter.from_sql(part, field)
 
 
-def words(text: str) -> frozenset[str]:
+def column_names(text: str) -> frozenset[str]:
     """Every word that may name a column."""
     return parse(text).words
 
 
-def used(query: Query, given: pa.Schema) -> tuple[str, ...] | None:
+def used(query: Query, schema: pa.Schema) -> tuple[str, ...] | None:
     """The columns a query uses; None for all."""
-    return input_reads(query, {ROWS: given})[ROWS].columns
+    return input_reads(query, {ROWS: schema})[ROWS].columns
 
 
-def check_columns(query: Query, given: pa.Schema) -> None:
-    """Refuse a query that uses a column which does not come in."""
-    for error in unknown_columns(query, {ROWS: given}):
+def check_columns(query: Query, schema: pa.Schema) -> None:
+    """Refuse a query that uses an unknown column."""
+    for error in unknown_columns(query, {ROWS: schema}):
         raise error
 
 
 @contextmanager
-def view(rows: DataFrame) -> Iterator[None]:
-    """The rows are the table `rows` inside; an input of that name is the table again after."""
+def rows_table(rows: DataFrame) -> Iterator[None]:
+    """Makes the rows the table `rows` inside the block; an input of that name is restored after it."""
     catalog = rows.sparkSession.catalog
     before = rows.sparkSession.table(ROWS) if catalog.tableExists(ROWS) else None
     rows.createOrReplaceTempView(ROWS)

@@ -1,4 +1,4 @@
-"""Fields of a document, as columns."""
+"""Reads fields of documents into columns."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from headrace.core.processor import ArrowProcessor, ArrowRows, Batches, StepContext, Work
+from headrace.core.processor import ArrowProcessor, Batches, StepContext, Work
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_document, with_type
 from headrace.processors._steps.json_text import path_of, utf8_texts
 from headrace.processors.fields.json import reader
 from headrace.processors.fields.native import native_reader
 
-# a column of this name that came in would be lost
+# an input column of this name would be lost
 _FOUND = "_headrace_fields"
 
 
 class Fields(ArrowProcessor):
     r"""Reads fields of a JSON document into columns, as texts.
 
-    A path is names joined by dots, `context.pdata.id`; `\.` is a dot within a name. A text is read as it is meant,
-    anything else stands as in the document: `12`, `true`, `{"a":1}`; what is missing or null gives null, and so does
-    every field of a row whose document is no JSON object.
+    A path is names joined by dots, `context.pdata.id`; `\.` is a dot within a name. A string is unescaped, any other
+    value keeps its JSON text: `12`, `true`, `{"a":1}`. A missing or null field gives null, and so does every field of a
+    row whose document is not a JSON object.
 
-    What comes out depends on the row alone, so a batch that runs again gives the same. Order stays. Scale: only what is
-    named is read, the rest passed over, which takes a fraction of what `from_json` does. Where rows are on their way
-    through Python for a step like `explode`, they are read there, else by Java; on a cluster always in Python.
+    The output depends on the row alone, so a batch that runs again gives the same rows. Order stays. Scale: only named
+    fields are parsed, the rest is skipped, which takes a fraction of the time of `from_json`. Behind a step that runs
+    in Python, such as `explode`, fields are read in its Python stage, else by Java; on a cluster always in Python.
     """
 
     type: Literal["fields"] = "fields"
@@ -47,48 +48,44 @@ class Fields(ArrowProcessor):
 
     @property
     def label(self) -> str:
-        """What is read."""
         return f"fields of {self.column}: {', '.join(self.fields)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The document."""
         return None if wanted is None else wanted - set(self.fields) | {self.column}
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The texts."""
-        check_document(given, self.column, "fields")
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "fields")
         for name in self.fields:
-            given = with_type(given, name, pa.string())
-        return given
+            schema = with_type(schema, name, pa.string())
+        return schema
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """One document after the other."""
-        return _Read(self, self.output(given))
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        return _Read(self, self.output(schema))
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """Where nothing is to be done in Arrow first, Java reads them if it can."""
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """Where no stage is open, the Java helper reads the fields natively if it is available."""
         paths = [path_of(path) for path in self.fields.values()]
-        read = None if rows.works else native_reader(rows.frame.sparkSession, paths)
+        read = native_reader(stage.rows.sparkSession, paths) if stage.is_empty else None
         if read is None:
-            return super().apply_behind(rows, at)
+            return super().extend(stage, at)
         from pyspark.sql.functions import call_function, col
 
-        output = self.output(rows.schema)
+        output = self.output(stage.schema)
         document = col(f"`{self.column}`").cast("binary")
         made = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
         columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
-        return ArrowRows.of(rows.frame.withColumn(_FOUND, call_function(read, document)).select(*columns))
+        return PythonStage.of(stage.rows.withColumn(_FOUND, call_function(read, document)).select(*columns))
 
 
 @dataclass
 class _Read:
-    """What a task does."""
+    """Reads the fields of the documents of a task."""
 
     step: Fields
     output: pa.Schema
 
     def __call__(self, batches: Batches) -> Batches:
-        # made here: it is not to be pickled
+        # created here: it cannot be pickled
         read = reader([path_of(path) for path in self.step.fields.values()])
         nothing = [None] * len(self.step.fields)
         for batch in batches:

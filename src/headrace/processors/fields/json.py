@@ -1,4 +1,4 @@
-"""Fields of JSON objects as texts, read without making objects of the rest."""
+"""Reads fields of JSON objects as texts, without parsing the rest."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NOTHING = msgspec.Raw(b"null")
 
 @dataclass
 class _Node:
-    """What is wanted inside an object: fields, and objects with such."""
+    """The fields to read of an object, and the objects in it that have such fields."""
 
     leaves: dict[str, int] = field(default_factory=dict)
     inner: dict[str, _Node] = field(default_factory=dict)
 
     def shape(self) -> type[msgspec.Struct]:
-        """Of what is named alone: the rest is passed over."""
+        """A type with only these fields: msgspec skips the rest."""
         below = [node.shape() for node in self.inner.values()]
         kinds: list[tuple[Any, Any]] = [(msgspec.Raw, _NOTHING)] * len(self.leaves) + [(one, one()) for one in below]
         members = [(f"m{number}", *kind) for number, kind in enumerate(kinds)]
@@ -33,7 +33,7 @@ class _Node:
         return msgspec.defstruct("Wanted", members, rename=names, frozen=True, gc=False)
 
     def places(self) -> list[tuple[tuple[str, ...], int]]:
-        """How each field is reached from the shape, and its place among what is wanted."""
+        """The attribute path of each field in the shape, and its place among the paths."""
         own = [((f"m{number}",), place) for number, place in enumerate(self.leaves.values())]
         return own + [
             ((f"m{number}", *names), place)
@@ -43,13 +43,13 @@ class _Node:
 
 
 def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
-    """What gives the fields of a document in the order of their paths; None for what is no object.
+    """A function that reads the fields of a document in the order of their paths; None if it is not an object.
 
-    A text is given as it reads, anything else as it stands in JSON; null is as if it were not there. Of a name that is
-    there twice the last one counts.
+    A string is unescaped, any other value keeps its JSON text; null counts as missing. The last one of duplicate names
+    counts.
     """
     root = _Node()
-    # a field that is asked for both as a whole and for its parts is read in two steps
+    # a field that is read both as a whole and in parts takes two steps
     whole = {path for path in paths for other in paths if path != other and other[: len(path)] == path}
     direct = [(place, path) for place, path in enumerate(paths) if not any(path[:n] in whole for n in range(len(path)))]
     for place, path in direct:
@@ -69,7 +69,7 @@ def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
             for get, place in reached:
                 found[place] = _text(bytes(get(wanted)))
         except (msgspec.ValidationError, RecursionError):
-            # something on the way to a field is no object, which does not concern the other fields
+            # a value on one path is not an object, which does not affect the other fields
             rest = list(enumerate(paths))
         except msgspec.DecodeError:
             return None
@@ -99,5 +99,5 @@ def _text(raw: bytes) -> bytes | None:
         return None
     if raw[0] != _QUOTE:
         return on_one_line(raw)
-    # most have nothing to resolve
+    # most strings have no escapes
     return raw[1:-1] if b"\\" not in raw else msgspec.json.decode(raw, type=str).encode(errors="replace")

@@ -1,6 +1,6 @@
-"""Fields of JSON objects, read by Java where rows are there anyway.
+"""Reads fields of JSON objects in the JVM.
 
-The class is one of those that `headrace jars` compiles. Where it is not, or not on all executors, Python reads them.
+`headrace jars` compiles the class. If it is not available on all executors, Python reads the fields.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def native_reader(spark: SparkSession, paths: Sequence[Path]) -> str | None:
-    """The name of a SQL function that gives the fields of a document, as bytes, in the order of their paths."""
+    """The name of a SQL function that returns the fields of a document, as bytes, in the order of their paths."""
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
     from pyspark.sql.types import ArrayType, BinaryType
 
     jvm: Any = spark.sparkContext._jvm
-    made = jvm.headrace.JsonFields
-    if not isinstance(made, JavaClass) or not str(spark.sparkContext.master).startswith("local"):
+    fields_class = jvm.headrace.JsonFields
+    if not isinstance(fields_class, JavaClass) or not str(spark.sparkContext.master).startswith("local"):
         return None
     name = f"headrace_fields_{hashlib.sha256(repr(paths).encode()).hexdigest()[:16]}"
     texts = jvm.org.apache.spark.sql.types.DataType.fromJson(ArrayType(BinaryType()).json())
-    spark._jsparkSession.udf().register(name, made([list(path) for path in paths]), texts)
+    spark._jsparkSession.udf().register(name, fields_class([list(path) for path in paths]), texts)
     return name

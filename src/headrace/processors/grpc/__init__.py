@@ -1,4 +1,4 @@
-"""`type: grpc`: calls a gRPC method about each row."""
+"""`type: grpc`: calls a gRPC method for each row."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headrace.core.context import Context
 from headrace.core.durations import Duration
 from headrace.core.encoding.descriptors import compile_protos, find_method, read_descriptor_sets
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.lazy import lazy_modules
 from headrace.core.processor import StepContext, Work
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import PROBE_SECONDS
@@ -24,7 +25,9 @@ from headrace.systems.tls import ServiceTls
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-    from headrace.processors.grpc.client import GrpcService
+    from headrace.processors.grpc import client
+else:
+    client = lazy_modules("headrace.processors.grpc.client")
 
 _METADATA_NAME = re.compile(r"[0-9a-z_.-]+")
 
@@ -37,17 +40,16 @@ def _address(value: str) -> str:
 
 
 class Grpc(Enricher):
-    """Adds columns with what a unary gRPC method answers about each row.
+    """Adds columns with the answer of a unary gRPC method about each row.
 
-    The messages are known from descriptor sets or .proto files: the server needs no reflection. The request is a JSON
-    template, the answer is taken by JSON path with the names of the .proto file; fields that are not set have their
-    defaults. NOT_FOUND gives nulls, and so does a NULL in a column that the request is made of, without a call.
-    UNAVAILABLE, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, INTERNAL and UNKNOWN are tried again `retries` times;
-    if no connection can be made meanwhile, until `give_up`, while the flow is degraded. UNAUTHENTICATED and
-    UNIMPLEMENTED fail the flow.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: one connection per task with `capacity` calls at a time, for the distinct keys
-    of each Arrow batch, whose answers are in memory at once.
+    Descriptor sets or .proto files define the messages: the server needs no reflection. The request is a JSON template.
+    Columns are read from the answer by JSON path, with the names of the .proto file; unset fields have their defaults.
+    NOT_FOUND gives nulls. So does a NULL in a column of the request, without a call. UNAVAILABLE, DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED, ABORTED, INTERNAL and UNKNOWN are repeated `retries` times, and while no connection can be made
+    until `give_up`; the flow is degraded meanwhile. UNAUTHENTICATED and UNIMPLEMENTED fail the flow.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: one connection per task with `capacity` calls at a time, for the distinct
+    keys of each Arrow batch; its answers are in memory at once.
     """
 
     type: Literal["grpc"] = "grpc"
@@ -101,38 +103,30 @@ class Grpc(Enricher):
 
     @property
     def label(self) -> str:
-        """Method and server."""
         return f"grpc {self.method} at {self.url}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns of all templates."""
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._request, *(parts for _, parts in self._metadata))
 
     def check(self, context: Context) -> None:
-        """The method is in the descriptors, takes such a request, and something listens there."""
-        from headrace.processors.grpc.client import check_connection
-
+        """Check the method and the fields of the request against the descriptors, and connect."""
         service = self.service(context)
         self._check_method(service.descriptors)
-        check_connection(service, PROBE_SECONDS)
+        client.check_connection(service, PROBE_SECONDS)
 
-    def work(self, given: pa.Schema, at: StepContext) -> Work:
-        """Not before the method is known to be there."""
-        self._check_method(self._descriptor_set(at))
-        return super().work(given, at)
+    def work(self, schema: pa.Schema, at: StepContext) -> Work:
+        self._check_method(self._descriptor_set(at.context))
+        return super().work(schema, at)
 
-    def service(self, context: Context) -> GrpcService:
-        """With all templates taken apart."""
-        from headrace.processors.grpc.client import GrpcService
-
-        asked = self.asked()
-        return GrpcService(
+    def service(self, context: Context) -> client.GrpcService:
+        request_columns = self.request_columns()
+        return client.GrpcService(
             label=self.label,
             address=self.url,
             method=self.method,
             descriptors=self._descriptor_set(context),
-            request=templates.Text.of(self._request, asked),
-            metadata=tuple((name, templates.Text.of(parts, asked)) for name, parts in self._metadata),
+            request=templates.Text.of(self._request, request_columns),
+            metadata=tuple((name, templates.Text.of(parts, request_columns)) for name, parts in self._metadata),
             tls=self.tls.texts(context) if self.tls is not None else None,
             timeout=self.timeout.total_seconds(),
             max_response=self.max_response,
@@ -161,7 +155,7 @@ class Grpc(Enricher):
 
 
 def _check_fields(request: dict[str, Any], message: Descriptor) -> None:
-    """All fields that are named are there."""
+    """Refuse a field that the message does not have."""
     known = {name for field in message.fields for name in (field.name, field.json_name)}
     for name in request:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Asking a gRPC service whose messages are known from descriptors."""
+"""The client of a gRPC service whose messages are defined by descriptors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import (
     FailedRequest,
     FailureClass,
-    Nothing,
+    NoMatch,
     ServiceClient,
     timed_out,
     unreachable,
@@ -46,12 +46,12 @@ _CLASSES: dict[grpc.StatusCode, FailureClass] = {
 }
 _TLS_TROUBLE = ("CERTIFICATE_VERIFY_FAILED", "Ssl handshake failed", "SSL_ERROR", "hostname verification")
 
-Question = tuple[str, tuple[tuple[str, str], ...]]
+GrpcRequest = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass
 class GrpcService(ServiceClient):
-    """Calls one method. Pickled to the workers; it connects when it is asked."""
+    """Calls one method. Pickled to the workers; connects on first use."""
 
     label: str
     address: str
@@ -70,15 +70,13 @@ class GrpcService(ServiceClient):
         found = find_method(self.descriptors, self.method)
         return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
 
-    def question(self, values: Sequence[Any]) -> Question:
-        """The request as JSON, and the metadata."""
+    def request_for(self, values: Sequence[Any]) -> GrpcRequest:
         return self.request.filled(values), tuple([(name, text.filled(values)) for name, text in self.metadata])
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """One call for each."""
-        return [await self._ask(*question) for question in questions]
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
+        return [await self._answer(*request) for request in requests]
 
-    async def _ask(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
+    async def _answer(self, request: str, metadata: tuple[tuple[str, str], ...]) -> Any:
         try:
             message = json_format.ParseDict(json.loads(request), self._messages[0]())
         except (json_format.ParseError, ValueError) as error:
@@ -96,7 +94,7 @@ class GrpcService(ServiceClient):
     def _answer_to(self, status: grpc.StatusCode, said: str) -> Any:
         match status:
             case grpc.StatusCode.NOT_FOUND:
-                return Nothing()
+                return NoMatch()
             case grpc.StatusCode.UNAUTHENTICATED:
                 raise access_denied(self.label, said)
             case grpc.StatusCode.UNIMPLEMENTED:
@@ -113,12 +111,11 @@ class GrpcService(ServiceClient):
         return FailedRequest(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
 
     async def probe(self) -> None:
-        """Whether a connection can be made; no method is called, as it might do something."""
+        """Connect without calling the method, which might have effects."""
         self._connected()
         await self._channel.channel_ready()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
             self._channel = self._call = None
@@ -151,7 +148,7 @@ def _credentials(tls: TlsTexts) -> grpc.ChannelCredentials:
 
 
 def check_connection(service: GrpcService, seconds: float) -> None:
-    """Whether a connection can be made, from a thread without an event loop."""
+    """Connect, from a thread without an event loop."""
     if service.tls is None:
         channel = grpc.insecure_channel(service.address)
     else:

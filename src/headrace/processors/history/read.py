@@ -1,4 +1,4 @@
-"""What `history` does in its tasks when it reads another flow's lake table."""
+"""Reads events from the lake table of another flow, in the tasks of a `history` step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headrace.core.processor import Batches, StepClock
 from headrace.core.schema import TIMESTAMP
 from headrace.processors._keyed.dedup_work import times_of
 from headrace.processors._lookup.lookup import index_of
-from headrace.processors._lookup.tables import LookupTable, Pins
+from headrace.processors._lookup.tables import LookupTable, PinnedVersions
 from headrace.processors.history.state import TIME
 from headrace.processors.history.window import Numbers, TimeRanges, seen_by
-from headrace.processors.history.work import Look, listed
+from headrace.processors.history.work import LookBack, listed
 
 
 @dataclass(frozen=True)
 class EventTable:
-    """A table with events: their keys, their time, and what is taken of them."""
+    """A table of events: its key columns, its time column and the columns of an event."""
 
     place: LookupTable
     keys: pa.Schema
@@ -32,7 +32,7 @@ class EventTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of an event, with its time."""
+        """The columns of an event, with its time."""
         return pa.schema([(TIME, pa.int64()), *self.events])
 
     def read(self, version: str, keys: Sequence[pa.Array], since: int, until: int) -> tuple[pa.Table, pa.Table]:
@@ -41,7 +41,7 @@ class EventTable:
         at = ds.field(self.time)
         where = (at >= pa.scalar(since, TIMESTAMP)) & (at <= pa.scalar(until, TIMESTAMP))
         for key, values in zip(self.keys, keys, strict=True):
-            # a number that is too large for the table may find others here: they are sorted out later
+            # a number that is too large for the table may match others here: they are removed later
             where &= ds.field(key.name).isin(pc.unique(values).cast(key.type, safe=False))
         found = self.place.read(version, names, where)
         found = found.take(pc.sort_indices(found[self.time]))
@@ -52,14 +52,14 @@ class EventTable:
 
 @dataclass
 class ReadWork:
-    """Looks up the past of the keys of each Arrow batch, all in the version of its batch."""
+    """Looks up the events of the keys of each Arrow batch, in the table version of its micro-batch."""
 
     table: EventTable
     name: str
-    look: Look
+    look: LookBack
     time: str | None
     clock: StepClock
-    pins: Pins
+    pins: PinnedVersions
 
     def __call__(self, batches: Batches) -> Batches:
         version: str | None = None
@@ -83,14 +83,14 @@ class ReadWork:
         for mine, theirs in _matched(chosen, their_keys):
             for place in whole[mine].tolist():
                 moment = TimeRanges(looks.since[place : place + 1], looks.until[place : place + 1])
-                # the row itself stands for the one new event, which it does not see
+                # the row itself is the only new event, which it does not see
                 seen = seen_by(times[theirs], looks.until[place : place + 1], moment, self.look.limit, False)[0]
                 found[place] = theirs[seen]
         return listed(found, [events], self.table.schema)
 
 
 def _matched(keys: Sequence[pa.Array], theirs: pa.Table) -> Iterator[tuple[Any, Any]]:
-    """For each key: where it stands among the rows, and where among the events."""
+    """For each key: its places among the rows and among the events."""
     if not theirs.num_rows:
         return
     mine = index_of(keys)
@@ -99,5 +99,5 @@ def _matched(keys: Sequence[pa.Array], theirs: pa.Table) -> Iterator[tuple[Any, 
     for numbers in (distinct.get_indexer(mine), distinct.get_indexer(index_of(theirs.columns))):
         order = np.argsort(numbers, kind="stable")
         sides.append(np.split(order, np.searchsorted(numbers[order], np.arange(len(distinct) + 1))))
-    # what comes before the first and after the last belongs to no key
+    # the parts before the first and after the last key belong to no key
     yield from zip(sides[0][1:-1], sides[1][1:-1], strict=True)

@@ -1,6 +1,6 @@
-"""What `history` keeps, in Spark's state: the events of a key by slices of time, and when which slice is forgotten.
+"""The state of `history`: the events of a key by slices of time, in Spark's state.
 
-When a slice is older than what is to be kept, its keys are looked up in the agenda of the bucket and it is removed.
+Timers of the bucket list the keys of each slice; a slice is removed when it is older than the history is kept.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from headrace.core.errors import ProjectError
-from headrace.processors._keyed.timers import Agenda, Key, numbers
+from headrace.processors._keyed.timers import Key, Timers, numbers
 
 TIME = "_time"
-# a slice is forgotten as a whole, so by so much longer than asked for are events kept
+# a slice is removed as a whole, so events are kept longer by this share of the time
 _SLICES = 64
 _SHORTEST = 1_000_000
 
 
 class HistoryState:
-    """The events of the keys in one bucket. Of the bucket whose rows are being processed: Spark sees to that."""
+    """The events of the keys of the bucket that Spark is processing."""
 
     def __init__(self, handle: StatefulProcessorHandle, schema: pa.Schema, keep: int) -> None:
         key = "high bigint, low bigint"
         self._events = handle.getMapState("events", f"{key}, slice bigint", "rows binary")
         self._slices = handle.getMapState("slices", key, "slices binary")
-        self._agenda = Agenda(handle)
+        self._timers = Timers(handle)
         self._schemas = handle.getMapState("schemas", "digest bigint", "schema binary")
         self._schema = schema
         self._digest = _digest(schema)
@@ -35,8 +35,8 @@ class HistoryState:
         self._length = max(keep // _SLICES, _SHORTEST)
 
     def forget(self, now: int) -> None:
-        """Remove what is older than what is to be kept."""
-        for slice_, key in self._agenda.take(lambda slice_: self._is_over(slice_, now)):
+        """Remove the slices that are too old."""
+        for slice_, key in self._timers.take(lambda slice_: self._is_over(slice_, now)):
             self._forget_slice(key, slice_)
 
     def _forget_slice(self, key: Key, slice_: int) -> None:
@@ -48,13 +48,13 @@ class HistoryState:
             self._slices.removeKey(key)
 
     def between(self, key: Key, since: int, until: int) -> pa.Table:
-        """The events of a key in slices that touch this time, in the order of their times."""
+        """The events of a key in the slices of this time range, in the order of their times."""
         first, last = since // self._length, until // self._length
         found = [self._read((*key, one)) for one in sorted(self._slices_of(key)) if first <= one <= last]
         return pa.Table.from_batches([one for one in found if one is not None], self._schema)
 
     def add(self, new: dict[Key, pa.Table], now: int) -> None:
-        """Remember events of several keys, sorted by time."""
+        """Add events of several keys, sorted by time."""
         begun: dict[int, list[Key]] = {}
         for key, events in new.items():
             known = self._slices_of(key)
@@ -70,7 +70,7 @@ class HistoryState:
                     begun.setdefault(slice_, []).append(key)
             if fresh:
                 self._slices.updateValue(key, (numbers([*known, *fresh]),))
-        self._agenda.add(begun)
+        self._timers.add(begun)
 
     def _is_over(self, slice_: int, now: int) -> bool:
         return (slice_ + 1) * self._length <= now - self._keep
@@ -105,7 +105,7 @@ class HistoryState:
 
 
 def aligned(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Events that were remembered with other columns: those that are new are null."""
+    """Events that were kept with other columns: new columns are null."""
     columns = []
     for field in schema:
         index = events.schema.get_field_index(field.name)

@@ -1,4 +1,4 @@
-"""The past of a key: which remembered events an event sees. Pure, on sorted arrays."""
+"""Which earlier events of its key an event sees. Pure, on sorted arrays."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TimeRanges:
-    """For each new event, from when to when (both inclusive) it looks at the past."""
+    """For each new event the time range, both ends inclusive, of the events that it sees."""
 
     since: Numbers
     until: Numbers
 
 
 def seen_by(past: Numbers, new: Numbers, looks: TimeRanges, limit: int | None, with_self: bool) -> list[Numbers]:
-    """For each new event, in order, the places of what it sees in `past` followed by `new`, the newest first.
+    """For each new event, in order, the places of the events that it sees in `past` followed by `new`, newest first.
 
-    Both are times in ascending order. A new event sees remembered ones and those new ones that stand before it. Of one
-    time, the one that came later is the newer.
+    Both are times in ascending order. A new event sees past events and the new ones before it. Of two events with the
+    same time, the one that arrived later is the newer.
     """
     times = np.concatenate([past, new])
     found = []

@@ -1,4 +1,4 @@
-"""What `history` does in its tasks."""
+"""Keeps and reads events by key, in the tasks of a `history` step."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
-    """How far an event looks back."""
+class LookBack:
+    """The time range of the events that a row sees."""
 
     last: int
     since: str | None = None
@@ -31,7 +31,7 @@ class Look:
     with_self: bool = False
 
     def range(self, rows: pa.Table, times: Numbers) -> TimeRanges:
-        """From when to when each row looks at the past; a row without such a time sees nothing."""
+        """The time range of each row; a row whose bounds are null sees nothing."""
         if self.since is None or self.until is None:
             return TimeRanges(times - self.last, times)
         return TimeRanges(_moments(rows[self.since], empty=1), _moments(rows[self.until], empty=0))
@@ -44,26 +44,24 @@ def _moments(column: pa.ChunkedArray, empty: int) -> Numbers:
 
 @dataclass
 class HistoryWork:
-    """Of one bucket: reads the past of the keys in a batch, and remembers their rows."""
+    """Reads the events of the keys in a batch, and adds their rows to the state of the bucket."""
 
     columns: tuple[str, ...]
-    """What is remembered of a row."""
+    """The columns of an event."""
     schema: pa.Schema
-    """Of an event: its time, and those columns."""
+    """The schema of an event: its time, and those columns."""
     name: str
-    look: Look | None
-    """None: rows are remembered, and come out as they are."""
+    look: LookBack | None
+    """None: rows are only kept, and leave the step unchanged."""
     keep: int
     time: str | None
     clock: StepClock
     _state: HistoryState | None = field(default=None, repr=False)
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """The state of the bucket that is at hand."""
         self._state = HistoryState(handle, self.schema, self.keep)
 
     def take(self, rows: pa.Table) -> pa.Table:
-        """The rows with the past of their keys."""
         assert self._state is not None, "opened before it is used"
         now = self.clock.planned() if self.time is None else self.clock.watermark()
         self._state.forget(now)
@@ -76,7 +74,7 @@ class HistoryWork:
 
     @staticmethod
     def _keys(rows: pa.Table, times: Numbers) -> Any:
-        """Each key that is not null, and where its rows stand, in the order of their times."""
+        """Each key that is not null, and the places of its rows, in the order of their times."""
         high, low = rows[HIGH].to_numpy(), rows[LOW].to_numpy()
         order = np.lexsort((times, low, high))
         order = order[~rows[KEYLESS].to_numpy()[order]]
@@ -108,7 +106,7 @@ class HistoryWork:
 
 
 def listed(found: list[Numbers], known: list[pa.Table], schema: pa.Schema) -> pa.Array:
-    """For each row the list of events that stand at these places of all known ones."""
+    """For each row the list of the events at its places."""
     events = pa.concat_tables([schema.empty_table(), *known]).combine_chunks()
     chosen = events.drop_columns([TIME]).take(pa.array(np.concatenate([np.zeros(0, np.int64), *found])))
     fields = [chosen.column(name).combine_chunks() for name in chosen.column_names]

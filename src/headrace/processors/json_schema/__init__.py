@@ -1,4 +1,4 @@
-"""Documents checked against JSON Schemas."""
+"""Validates documents against JSON Schemas."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ import msgspec
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.processor import ArrowRows, Batches, Processor, StepContext, Surroundings
+from headrace.core.processor import Batches, PlanContext, Processor, StepContext
+from headrace.core.python_stage import PythonStage
 from headrace.processors._steps.columns import check_document, with_type
 from headrace.processors._steps.json_text import utf8_texts
-from headrace.processors._steps.queries import ROWS, check_columns, view, words
+from headrace.processors._steps.queries import ROWS, check_columns, column_names, rows_table
 from headrace.processors.json_schema.validators import Texts, Validators, errors_of, read_folder, validators
 from headrace.sql.query import SqlError, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_CHOSEN = "_json_schema"
+_SCHEMA_FILE = "_json_schema"
 _ERRORS = pa.list_(pa.struct([("keyword", pa.string()), ("path", pa.string()), ("message", pa.string())]))
 _DECODER = msgspec.json.Decoder()
 
 
 class JsonSchema(Processor):
-    """Says in a column what is wrong with a JSON document by the JSON Schema of its kind; null when nothing is.
+    """Adds a column with the errors of a JSON document against a JSON Schema; null for a valid document.
 
     The column is an array of structs of `keyword`, `path` (a JSON pointer) and `message`, with every error up to
-    `max_errors`. A text that is no JSON, or nested too deeply, has one error with keyword `json`; one larger than
-    `max_bytes` one with keyword `size`; one for which there is no schema one with keyword `schema`. Schemas may refer
-    to others of the folder: a `$ref` means the file with which its path ends, and an `id` means nothing. Nothing is
-    ever fetched. Formats (`date-time`) are checked in texts.
+    `max_errors`. A text that is not JSON, or nested too deeply, has one error with keyword `json`; one larger than
+    `max_bytes` has one with keyword `size`; one without a schema has one with keyword `schema`. Schemas may refer to
+    others in the folder: a `$ref` means the file that its path ends with, and an `id` is ignored. Nothing is fetched.
+    Formats (`date-time`) are checked.
 
-    Every row comes out; what becomes of it is for later steps to say. The schemas are read when the flow is planned:
-    a batch that runs again gives the same. Order stays. Scale: compiled once per worker process, one document of each
-    task is taken apart at a time.
+    Every row passes; later steps decide what to do with it. The schemas are read when the flow is planned: a batch that
+    runs again gives the same rows. Order stays. Scale: schemas are compiled once per worker process, and one document
+    per task is parsed at a time.
     """
 
     type: Literal["json_schema"] = "json_schema"
@@ -48,14 +49,14 @@ class JsonSchema(Processor):
     schema_: str = Field(
         min_length=1,
         alias="schema",
-        description="Which file of the folder, as an expression in Spark SQL.",
+        description="The file of the folder, as an expression in Spark SQL.",
         examples=["'order.json'", "lower(kind) || '.json'"],
     )
     draft: Literal[4, 6, 7, 2019, 2020] = Field(2020, description="The draft of JSON Schema they are written in.")
     into: str = Field("errors", min_length=1, description="The column of errors.")
     missing: str = Field("there is no schema for it", description="The message for a document without schema.")
-    max_errors: int = Field(20, ge=1, description="No more errors than so many are told of one document.")
-    max_bytes: int = Field(16 << 20, ge=1, description="A document that is larger is not looked at.")
+    max_errors: int = Field(20, ge=1, description="The number of errors that are reported per document, at most.")
+    max_bytes: int = Field(16 << 20, ge=1, description="A larger document is not parsed.")
 
     _sql: str = PrivateAttr("")
     _texts: Any = PrivateAttr(None)
@@ -73,54 +74,48 @@ class JsonSchema(Processor):
 
     @property
     def label(self) -> str:
-        """The folder."""
         return f"json_schema {self.column} by {self.schemas}"
 
-    def bound(self, project: Surroundings) -> JsonSchema:
-        """With the schemas read, and functions of the library written out."""
-        made = self.model_copy()
-        made._texts = read_folder(Path(project.context.path(self.schemas)), self.schemas)
-        validators(self.draft, made._texts).check(self.schemas)
-        made._sql = project.written_out(_query(self.schema_))
-        return made
+    def bound(self, project: PlanContext) -> JsonSchema:
+        bound = self.model_copy()
+        bound._texts = read_folder(Path(project.context.path(self.schemas)), self.schemas)
+        validators(self.draft, bound._texts).check(self.schemas)
+        bound._sql = project.written_out(_query(self.schema_))
+        return bound
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What Spark runs."""
         return (self._sql,) if self._sql else ()
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The document and what its schema is told from."""
-        return None if wanted is None else wanted - {self.into} | {self.column} | words(_query(self.schema_))
+        return None if wanted is None else wanted - {self.into} | {self.column} | column_names(_query(self.schema_))
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The errors."""
-        check_document(given, self.column, "json_schema")
-        check_columns(parse(_query(self.schema_)), given)
-        return with_type(given, self.into, _ERRORS)
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        check_document(schema, self.column, "json_schema")
+        check_columns(parse(_query(self.schema_)), schema)
+        return with_type(schema, self.into, _ERRORS)
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """One way through Python."""
-        return self.apply_behind(ArrowRows.of(rows), at).done()
+        return self.extend(PythonStage.of(rows), at).finish()
 
-    def apply_behind(self, rows: ArrowRows, at: StepContext) -> ArrowRows:
-        """The name of the schema natively, the rest on Arrow batches."""
+    def extend(self, stage: PythonStage, at: StepContext) -> PythonStage:
+        """The name of the schema is a native expression; documents are checked in a new Python stage."""
         assert self._texts is not None, "a step is bound before it is used"
-        output = self.output(rows.schema)
-        given = rows.done()
-        with view(given):
-            chosen = ArrowRows.of(given.sparkSession.sql(self._sql))
-        return chosen.then(_Check(self, self._texts, output), output, at)
+        output = self.output(stage.schema)
+        rows = stage.finish()
+        with rows_table(rows):
+            named = PythonStage.of(rows.sparkSession.sql(self._sql))
+        return named.then(_Check(self, self._texts, output), output, at.letters)
 
 
 def _query(expression: str) -> str:
     # a line of its own: it may end with a comment
-    return f"SELECT *, CAST((\n{expression}\n) AS STRING) AS {_CHOSEN} FROM {ROWS}"
+    return f"SELECT *, CAST((\n{expression}\n) AS STRING) AS {_SCHEMA_FILE} FROM {ROWS}"
 
 
 @dataclass
 class _Check:
-    """What a task does."""
+    """Validates the documents of a task."""
 
     step: JsonSchema
     texts: Texts
@@ -131,7 +126,7 @@ class _Check:
         self._known = validators(self.step.draft, self.texts)
         for batch in batches:
             texts = utf8_texts(batch.column(self.step.column))
-            names = batch.column(_CHOSEN).to_pylist()
+            names = batch.column(_SCHEMA_FILE).to_pylist()
             found = pa.array([self._errors(*pair) for pair in zip(texts, names, strict=True)], _ERRORS)
             columns = [found if name == self.step.into else batch.column(name) for name in self.output.names]
             yield pa.RecordBatch.from_arrays(columns, schema=self.output)

@@ -1,4 +1,4 @@
-"""JSON Schemas of a folder, compiled where documents are validated."""
+"""The JSON Schemas of a folder, compiled in the workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import jsonschema_rs
 from headrace.core.errors import ProjectError
 
 Texts = tuple[tuple[str, str], ...]
-"""The files of a folder: their names below it, and what is in them with references made to be found."""
+"""The files of a folder: their relative names, and their texts with references that can be resolved."""
 _BASE = "file:///"
 _DRAFTS: Mapping[int, tuple[Any, int]] = {
     4: (jsonschema_rs.Draft4Validator, jsonschema_rs.Draft4),
@@ -26,13 +26,13 @@ _DRAFTS: Mapping[int, tuple[Any, int]] = {
     2020: (jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft202012),
 }
 _LONGEST = 300
-# what is under these is data, and under those are schemas by names
+# below the first are data, below the second are schemas by name
 _DATA = frozenset({"enum", "const", "default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"})
 
 
 def read_folder(folder: Path, shown: str) -> Texts:
-    """All schemas below a folder; what cannot be one, and references that lead nowhere, are refused."""
+    """All schemas below a folder. Refuses invalid schemas and references that cannot be resolved."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json") if path.is_file())
     if not names:
         raise ProjectError(
@@ -55,7 +55,7 @@ def _bad(file: str, why: str) -> ProjectError:
 
 @dataclass(frozen=True)
 class _Local:
-    """A schema without ids, and with references to the files beside it by their names."""
+    """A schema without ids, whose references name files of the folder."""
 
     name: str
     names: list[str]
@@ -82,7 +82,7 @@ class _Local:
         address, part = urldefrag(text)
         if not address:
             return text
-        # ids say where a schema was published; here only the end of the path counts, which is a file's
+        # ids are where a schema was published; here only the file name at the end of the path counts
         path = urlsplit(urljoin(_BASE + self.name, address)).path
         fitting = [name for name in self.names if f"/{path}".endswith(f"/{name}")]
         if not fitting:
@@ -96,7 +96,7 @@ def _is_id(key: str, value: Any) -> bool:
 
 @dataclass
 class Validators:
-    """Validators by the name of their file, each compiled when it is first asked for."""
+    """Validators by file name, each compiled on first use."""
 
     draft: int
     texts: Texts
@@ -110,7 +110,7 @@ class Validators:
         self._registry = jsonschema_rs.Registry([(_BASE + name, one) for name, one in self._schemas.items()], draft)
 
     def get(self, name: str | None) -> Any:
-        """The validator of a file; None when there is no such file."""
+        """The validator of a file; None if it does not exist."""
         if name not in self._schemas:
             return None
         if name not in self._compiled:
@@ -121,7 +121,6 @@ class Validators:
         return self._compiled[name]
 
     def check(self, shown: str) -> None:
-        """Compile them all."""
         for name in self._schemas:
             try:
                 self.get(name)
@@ -131,12 +130,12 @@ class Validators:
 
 @lru_cache(maxsize=8)
 def validators(draft: int, texts: Texts) -> Validators:
-    """Of this process: tasks that come after each other share them."""
+    """The validators of this process, shared by its tasks."""
     return Validators(draft, texts)
 
 
 def errors_of(validator: Any, document: Any, most: int) -> list[dict[str, str]]:
-    """What is wrong with a document, the first so many."""
+    """The first errors of a document."""
     return [
         {"keyword": error.kind.name, "path": _pointer(error.instance_path), "message": error.message[:_LONGEST]}
         for error in islice(validator.iter_errors(document), most)

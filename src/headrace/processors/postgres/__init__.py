@@ -1,11 +1,11 @@
-"""`type: postgres`: asks a PostgreSQL database about each row."""
+"""`type: postgres`: queries a PostgreSQL database for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import sqlglot
 from pydantic import Field, model_validator
@@ -14,23 +14,30 @@ from sqlglot.errors import SqlglotError
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
+from headrace.core.lazy import lazy_modules
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Paths
 from headrace.systems.postgres.connection import PostgresConnection
 
+if TYPE_CHECKING:
+    from headrace.processors.postgres import client
+else:
+    client = lazy_modules("headrace.processors.postgres.client")
+
 
 class PostgresEnricher(PostgresConnection, Enricher):
-    """Adds columns with the row that a query of a PostgreSQL database gives for each row.
+    """Adds columns with the result of a PostgreSQL query about each row.
 
-    `:column` in the query is a parameter: the value of the column, never a part of the SQL; a nested one is its JSON
-    text, a time its ISO text. Parameters of `batch_size` distinct keys go to the server in one round trip. No row gives
-    nulls, more than one is an error; so does a NULL in a column that the query uses, without asking. The query runs
-    read-only, no longer than `timeout`. A connection that breaks, a server that is away, shuts down or has no room is
-    tried again `retries` times; if it gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: `capacity` connections per task; the answers of one Arrow batch are in memory
-    at once.
+    `:column` in the query is a parameter: the value of the column, never a part of the SQL. A nested value is its JSON
+    text, a time its ISO text. The parameters of `batch_size` distinct keys go to the server in one round trip. A result
+    without a row gives nulls, more than one row is an error. A NULL in a column that the query uses gives nulls without
+    a request. The query runs read-only and at most for `timeout`. A broken connection, and a server that is
+    unavailable, shuts down or has no free connection, is retried `retries` times, and while the server does not respond
+    until `give_up`; the flow is degraded meanwhile.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: `capacity` connections per task; the answers of one Arrow batch are in
+    memory at once.
     """
 
     paths: ClassVar[Paths] = "names"
@@ -51,24 +58,19 @@ class PostgresEnricher(PostgresConnection, Enricher):
 
     @property
     def label(self) -> str:
-        """The database, without names and passwords."""
         return f"postgres {self.address}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns that are parameters."""
+    def request_columns(self) -> Sequence[str]:
         return tuple(dict.fromkeys(bound_query(self.query)[1]))
 
     def service(self, context: Context) -> ServiceClient:
-        """With the query as the client takes it."""
-        from headrace.processors.postgres.client import PostgresService, bounded
-
         query, names = bound_query(self.query)
-        asked = self.asked()
-        return PostgresService(
+        request_columns = self.request_columns()
+        return client.PostgresService(
             label=self.label,
             **self.server_parameters(context, self.connect_timeout),
-            query=bounded(query),
-            parameters=tuple(asked.index(name) for name in names),
+            query=client.bounded(query),
+            parameters=tuple(request_columns.index(name) for name in names),
             wanted=tuple(path.name for path in self._outputs().paths.values() if path.name != "$"),  # type: ignore[attr-defined]
             timeout=self.timeout.total_seconds(),
             together=self.batch_size,
@@ -78,14 +80,14 @@ class PostgresEnricher(PostgresConnection, Enricher):
 def bound_query(query: str) -> tuple[str, list[str]]:
     """The query with `%s` in the place of each `:column`, and the columns in that order.
 
-    Texts, comments and casts (`::text`) are left alone; a ValueError says that it is no SQL.
+    Strings, comments and casts (`::text`) are unchanged; a ValueError if it is not SQL.
     """
     try:
         tokens = sqlglot.tokenize(query, read="postgres")
     except SqlglotError as error:
         raise ValueError(f"not SQL: {str(error).splitlines()[0]}") from None
     if any(token.token_type is TokenType.SEMICOLON for token in tokens[:-1]):
-        raise ValueError("more than one statement: a step asks one query")
+        raise ValueError("more than one statement: a step runs one query")
     names, pieces, position = [], [], 0
     for colon, name in pairwise(tokens):
         named = name.token_type is TokenType.IDENTIFIER or name.text.isidentifier()

@@ -1,4 +1,4 @@
-"""Asking a PostgreSQL server, many questions in one round trip."""
+"""The client of a PostgreSQL server: many queries in one round trip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psycopg
 
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient, timed_out, unreachable
 from headrace.systems.postgres.server import (
     CANCELLED,
     connection_refused,
@@ -29,39 +29,38 @@ _UNKNOWN_TYPE = "42P18"
 
 @dataclass
 class PostgresService(ServiceClient):
-    """Asks one query with many parameters. Pickled to the workers; it connects when it is asked."""
+    """Runs one query with many parameters. Pickled to the workers; connects on first use."""
 
     label: str
     url: str = field(repr=False)
     options: dict[str, Any] = field(repr=False)
     tls: TlsTexts | None = field(repr=False)
     query: str
-    """With a place `%s` for each parameter."""
+    """With `%s` for each parameter."""
     parameters: tuple[int, ...]
-    """Which value of a key goes to each place."""
+    """The place of each parameter among the values of a key."""
     wanted: tuple[str, ...]
-    """The columns that are taken from the result."""
+    """The columns that are read from the result."""
     timeout: float
     together: int
     _idle: list[psycopg.AsyncConnection[Any]] = field(default_factory=list, repr=False)
 
-    def question(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The parameters."""
+    def request_for(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if any(isinstance(value, str) and "\0" in value for value in values):
             raise UnfitValueError("PostgreSQL has no texts with a U+0000")
         # a JSON text is a text to psycopg
         return tuple([str(values[n]) if isinstance(values[n], str) else values[n] for n in self.parameters])
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
         """All in one round trip; one by one if the server refuses one of them."""
         try:
             connection = self._idle.pop() if self._idle else await self._connect()
         except psycopg.OperationalError as error:
-            return [self._at_the_door(error)] * len(questions)
+            return [self._connection_failure(error)] * len(requests)
         try:
-            answers = await self._asked(connection, questions)
+            answers = await self._executed(connection, requests)
         except BaseException:
-            # cancelled in the middle of a conversation: nobody can go on with it
+            # cancelled in the middle of a query: the connection cannot be used again
             await connection.close()
             raise
         if connection.closed or connection.broken:
@@ -70,45 +69,45 @@ class PostgresService(ServiceClient):
             self._idle.append(connection)
         return answers
 
-    async def _asked(self, connection: psycopg.AsyncConnection[Any], questions: Sequence[Any]) -> list[Any]:
+    async def _executed(self, connection: psycopg.AsyncConnection[Any], requests: Sequence[Any]) -> list[Any]:
         try:
             async with connection.cursor() as cursor:
-                await cursor.executemany(self.query, questions, returning=True)
+                await cursor.executemany(self.query, requests, returning=True)
                 answers = []
-                for number in range(len(questions)):
+                for number in range(len(requests)):
                     if number:
                         cursor.nextset()
                     answers.append(self._answer(cursor.description, await cursor.fetchall()))
                 return answers
         except psycopg.Error as error:
             refusal = self._refusal(error)
-            if refusal.passes and refusal.failure != "timeout":
-                return [refusal] * len(questions)
-            if len(questions) == 1:
+            if refusal.transient and refusal.failure != "timeout":
+                return [refusal] * len(requests)
+            if len(requests) == 1:
                 return [refusal]
-        return [(await self._asked(connection, [question]))[0] for question in questions]
+        return [(await self._executed(connection, [request]))[0] for request in requests]
 
     def _answer(self, description: Any, rows: list[tuple[Any, ...]]) -> Any:
         if not rows:
-            return Nothing()
+            return NoMatch()
         if len(rows) > 1:
             return FailedRequest("several-rows", "the query gives more than one row")
         return dict(zip([column.name for column in description], rows[0], strict=True))
 
     async def probe(self) -> None:
-        """Whether the query can be asked, and has the columns that are wanted."""
+        """Check that the query runs, and has the columns that are read."""
         try:
             connection = await self._connect()
         except psycopg.OperationalError as error:
-            raise service_unavailable(self.label, self._at_the_door(error).detail) from error
+            raise service_unavailable(self.label, self._connection_failure(error).detail) from error
         try:
             cursor = await connection.execute(self.query, [None] * len(self.parameters))
             names = [column.name for column in cursor.description or ()]
         except psycopg.Error as error:
             if error.sqlstate == _UNKNOWN_TYPE:
-                return  # the types are known when there are values
+                return  # types are known only with values
             refusal = self._refusal(error)
-            if refusal.passes:
+            if refusal.transient:
                 raise service_unavailable(self.label, refusal.detail) from error
             return
         finally:
@@ -119,12 +118,11 @@ class PostgresService(ServiceClient):
                 raise request_refused(self.label, f"the query gives no column '{name}'", hint)
 
     async def close(self) -> None:
-        """Close the connections."""
         while self._idle:
             await self._idle.pop().close()
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        # a query can neither change anything nor go on for longer than anybody waits for it
+        # a query can neither change data nor run for longer than its timeout
         settings = f"-c default_transaction_read_only=on -c statement_timeout={round(self.timeout * 1000)}"
         options: dict[str, Any] = {**self.options, "options": settings, "autocommit": True}
         if self.tls is None:
@@ -133,7 +131,7 @@ class PostgresService(ServiceClient):
             options |= tls_options(self.tls, paths)
             return await psycopg.AsyncConnection.connect(self.url, **options)
 
-    def _at_the_door(self, error: psycopg.OperationalError) -> FailedRequest:
+    def _connection_failure(self, error: psycopg.OperationalError) -> FailedRequest:
         said = one_line(error)
         if lacks_database(error):
             raise request_refused(self.label, said, "create the database, or fix its name") from error
@@ -143,7 +141,7 @@ class PostgresService(ServiceClient):
         return unreachable(said)
 
     def _refusal(self, error: psycopg.Error) -> FailedRequest:
-        """Whose fault an error of the server is; a ProjectError when it is the query's."""
+        """The failure that an error of the server means; a ProjectError if the query is at fault."""
         state, said = error.sqlstate, one_line(error)
         if state is None or is_transient(error):
             return unreachable(said)
@@ -161,5 +159,5 @@ def _wrong_query(label: str, said: str) -> ProjectError:
 
 
 def bounded(query: str) -> str:
-    """A query that gives no more rows than are needed to see that there are too many."""
+    """The query, limited to two rows: enough to detect that there are too many."""
     return f"SELECT * FROM (\n{query.strip().rstrip(';')}\n) AS found LIMIT {_MOST_ROWS}"

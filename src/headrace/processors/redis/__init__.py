@@ -1,31 +1,37 @@
-"""`type: redis`: what a Redis database holds about each row."""
+"""`type: redis`: looks up values in a Redis database for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
 from headrace.core.durations import Duration
+from headrace.core.lazy import lazy_modules
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Outputs
 from headrace.systems.redis.connection import RedisConnection
 
+if TYPE_CHECKING:
+    from headrace.processors.redis import client
+else:
+    client = lazy_modules("headrace.processors.redis.client")
+
 
 class RedisEnricher(RedisConnection, Enricher):
-    """Adds columns with what a Redis database holds about each row.
+    """Adds columns with the value of a Redis key for each row.
 
-    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A key that is not there
-    gives nulls, and so does a NULL in a column that the key is made of, without asking; a key that holds something else
-    is an error. A connection that breaks, a server that is away or still loads is tried again `retries` times; if it
-    gives no sign of life meanwhile, until `give_up`, while the flow is degraded.
-    Delivery: no row is lost or doubled; a batch that runs again after a crash asks again, and may be told something
-    else. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
+    GET (HGETALL, SMEMBERS) of `batch_size` distinct keys goes to the server in one round trip. A missing key gives
+    nulls. So does a NULL in a column of the key, without a request. A key of another type is an error. A broken
+    connection, and a server that is unavailable or still loading, is retried `retries` times, and while the server does
+    not respond until `give_up`; the flow is degraded meanwhile.
+    Delivery: no row is lost or doubled; a batch that runs again after a crash sends its requests again, and answers may
+    differ. Order: that of the rows. Scale: `capacity` connections per task to a single server, not a Redis cluster; the
     answers of one Arrow batch are in memory at once.
     """
 
@@ -57,21 +63,16 @@ class RedisEnricher(RedisConnection, Enricher):
 
     @property
     def label(self) -> str:
-        """Keys and server."""
         return f"redis {self.key} at {self.address}"
 
-    def asked(self) -> Sequence[str]:
-        """The columns of the key."""
+    def request_columns(self) -> Sequence[str]:
         return templates.columns_of(self._key)
 
     def service(self, context: Context) -> ServiceClient:
-        """With the key's template taken apart."""
-        from headrace.processors.redis.client import RedisService
-
-        return RedisService(
+        return client.RedisService(
             label=self.label,
             server=self.server(self.label, context),
-            key=templates.Text.of(self._key, self.asked()),
+            key=templates.Text.of(self._key, self.request_columns()),
             holds=self.holds,
             capacity=self.capacity,
             timeout=self.timeout.total_seconds(),

@@ -1,4 +1,4 @@
-"""Asking a Redis server, many keys in one round trip."""
+"""The client of a Redis server: many keys in one round trip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from headrace.processors._enrich import templates
-from headrace.processors._enrich.async_requests import FailedRequest, Nothing, ServiceClient, timed_out, unreachable
+from headrace.processors._enrich.async_requests import FailedRequest, NoMatch, ServiceClient, timed_out, unreachable
 from headrace.systems.redis.client import check_access, connection_arguments, is_transient
 from headrace.systems.redis.connection import RedisServer
 from headrace.systems.services import service_unavailable
@@ -23,7 +23,7 @@ Holds = Literal["json", "hash", "text", "set"]
 
 @dataclass
 class RedisService(ServiceClient):
-    """Gets keys. Pickled to the workers; it connects when it is asked."""
+    """Gets keys. Pickled to the workers; connects on first use."""
 
     label: str
     server: RedisServer
@@ -36,34 +36,30 @@ class RedisService(ServiceClient):
     together: int
     _client: redis.asyncio.Redis | None = field(default=None, repr=False)
 
-    def question(self, values: Sequence[Any]) -> str:
-        """The key."""
+    def request_for(self, values: Sequence[Any]) -> str:
         return self.key.filled(values)
 
-    async def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """All in one round trip."""
+    async def call(self, requests: Sequence[Any]) -> list[Any]:
         try:
             async with self._connected().pipeline(transaction=False) as pipe:
-                # not MGET: it has no word for a key that holds something else
+                # not MGET: it does not report a key of another type
                 get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
-                for key in questions:
+                for key in requests:
                     get(key)
                 found = await pipe.execute(raise_on_error=False)
         except redis.RedisError as error:
-            return [self._refusal(error)] * len(questions)
+            return [self._refusal(error)] * len(requests)
         return [self._answer(one) for one in found]
 
     async def probe(self) -> None:
-        """PING."""
         try:
             await self._connected().ping()
         except redis.RedisError as error:
             refusal = self._refusal(error)
-            if refusal.passes:
+            if refusal.transient:
                 raise service_unavailable(self.label, refusal.detail) from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
@@ -80,7 +76,7 @@ class RedisService(ServiceClient):
         if isinstance(found, redis.RedisError):
             return self._refusal(found)
         if not found and not isinstance(found, bytes):
-            return Nothing()
+            return NoMatch()
         size = _size(found)
         if size > self.max_response:
             return FailedRequest("response-too-large", f"the value has more than {self.max_response:,} bytes")
@@ -114,7 +110,6 @@ def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:
 
 
 def _text(value: bytes) -> str | bytes:
-    """As text where it is one."""
     try:
         return value.decode()
     except UnicodeDecodeError:

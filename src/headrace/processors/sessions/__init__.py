@@ -1,4 +1,4 @@
-"""Rows of a key in the order of their times, given to a class of the project."""
+"""Sessions: passes the rows of a key, in the order of their times, to a class of the project."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pydantic import Field, PrivateAttr, field_validator
 from headrace.core.context import Context
 from headrace.core.durations import Duration, format_duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.processor import Processor, StepContext, Surroundings
+from headrace.core.lazy import lazy_modules
+from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.records import spark_schema
 from headrace.core.schema import ddl_type, from_ddl
 from headrace.processors._steps.columns import check_key, heads, type_of, typed_columns
-from headrace.processors._steps.project_class import ProjectClass, find
+from headrace.processors._steps.project_class import ProjectClass, find_class
 from headrace.processors.sessions.run import METHODS
 
 if TYPE_CHECKING:
@@ -23,38 +24,46 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from headrace.processors._keyed import state
+    from headrace.processors.sessions import run, work
+else:
+    run, state, work = lazy_modules(
+        "headrace.processors.sessions.run", "headrace.processors._keyed.state", "headrace.processors.sessions.work"
+    )
+
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Sessions(Processor):
-    """Gives the rows of a key, in the order of their times, to an object of the project that lives for a session.
+class Sessions(StatefulStep):
+    """Passes the rows of a key, in the order of their times, to an object of the project that lives for a session.
 
-    The class is made with `options`, once per session, and has four methods. `add(row)` takes a row as a dictionary and
-    `finish()` the end of the session; both give a list of rows, dictionaries of `columns`. `remember()` gives what must
-    be kept between batches, as JSON can hold it, and `recall(memory)` takes it in a new object. A class in a file of
-    the project is sent to workers as text, so it can use installed modules but no other file of the project.
+    The class is instantiated with `options`, once per session, and has four methods. `add(row)` receives a row as a
+    dictionary, `finish()` is called at the end of the session; both return a list of rows, dictionaries of `columns`.
+    `remember()` returns the state to keep between batches, as JSON values, and `recall(memory)` restores it in a new
+    object. A class in a file of the project is sent to workers as text, so it can use installed modules but no other
+    file of the project.
 
-    A session is over when its key has had no row for `gap`, or has had `limit` rows. The object can go on after that
-    for `keep`, if the key comes back; then `finish` is called again at the next end. Rows of the same time are in the
-    order of `order`, then of their contents: in what order rows come, and how they are divided into batches, changes
-    nothing.
+    A session ends when its key has had no row for `gap`, or has had `limit` rows. The object can continue for `keep`
+    after that, if the key occurs again; then `finish` is called again at the next end. Rows of the same time are
+    ordered by `order`, then by their contents: neither the order of arrival nor the division into batches changes the
+    result.
 
-    What is given when: a row waits until the watermark, the newest time less `wait`, has passed it; then rows that came
-    later have been sorted in. What `add` gives comes out with the first row that time has passed since, or up to a
-    512th of `gap` and `keep` later; what `finish` gives when the watermark is `gap` after the last row, also if the key
-    has no more rows. Without any rows the watermark stands still: the last sessions of a stream stay open, also with
-    --until-caught-up, and go on in the next run. In `mode: batch` a run takes all there is in one batch and finishes
-    every session at its end; nothing is remembered from run to run. After a crash such a run first ends the batch that
-    was begun: what came since is for the next one.
+    Timing: a row waits until the watermark, the newest time minus `wait`, has passed it, so rows that arrive late are
+    sorted in. Rows of `add` are emitted with the first row after that, or up to a 512th of `gap` and `keep` later; rows
+    of `finish` when the watermark is `gap` after the last row, also if the key has no more rows. Without new rows the
+    watermark does not advance: the last sessions of a stream stay open, also with --until-caught-up, and continue in
+    the next run. In `mode: batch` one batch reads all available rows and finishes every session; nothing is kept
+    between runs. After a crash such a run first completes the batch in flight; newer rows are for the next run.
 
-    Rows that are no use become dead letters: `late-row` (the watermark had passed it when it came), `no-event-time`,
-    `future-event-time`, `no-session-key` (all columns of the key are null), `session-limit` (so many of its key wait).
+    Rows that cannot be used become dead letters: `late-row` (the watermark had passed it), `no-event-time`,
+    `future-event-time`, `no-session-key` (all columns of the key are null), `session-limit` (too many rows of its key
+    wait).
 
-    Delivery: what is remembered is part of the flow's checkpoint, and a batch that runs again gives the same rows, if
-    the class keeps to what it was given. Order: of each session. Scale: waiting rows and what objects remember are in
-    RocksDB by key; a batch reads the keys that are in it and those that are due. In `mode: batch` some thousandth of
-    the rows must fit into a worker's memory. It has a watermark of its own, so inputs of its flow have no event time,
-    its SQL has no windows, and there is one such step in a flow.
+    Delivery: the state is part of the flow's checkpoint, and a batch that runs again gives the same rows if the class
+    is deterministic. Order: of each session. Scale: waiting rows and the memory of objects are in RocksDB by key; a
+    batch reads the keys in it and those that are due. In `mode: batch` about a thousandth of the rows must fit into a
+    worker's memory. The step sets the watermark of its flow, so inputs have no event time, the SQL has no windows, and
+    a flow has one such step.
     """
 
     type: Literal["sessions"] = "sessions"
@@ -131,97 +140,89 @@ class Sessions(Processor):
         return value
 
     @property
-    def remembers(self) -> str | None:
-        """Nothing where a run has everything."""
+    def state_name(self) -> str | None:
         return None if self._at_once else "sessions"
 
     @property
-    def keeps_time(self) -> bool:
-        """By `wait`."""
+    def has_watermark(self) -> bool:
         return not self._at_once
 
     @property
-    def takes_all(self) -> bool:
-        """In `mode: batch`."""
+    def needs_one_batch(self) -> bool:
         return self._at_once
 
     @property
-    def kept(self) -> Mapping[str, Any]:
-        """Only which rows belong together: the object says itself what it remembers."""
+    def state_options(self) -> Mapping[str, Any]:
+        """Only the key: the class defines the rest of the state."""
         return {"key": self.key}
 
     @property
     def label(self) -> str:
-        """Class, keys and time."""
         return f"sessions {self.class_} of {', '.join(self.key)}, over after {format_duration(self.gap)}"
 
-    def bound(self, project: Surroundings) -> Sessions:
-        """With the class found and looked at; its file is not run."""
-        made = self.model_copy()
-        made._class = find(self.class_, project.context, METHODS)
-        made._at_once = project.mode == "batch"
-        if not made._columns():
-            hint = 'say `columns` here, or in the class: columns = "user string, pages int"'
-            raise made._class.error("python-step", "does not say which columns it gives", hint=hint)
-        return made
+    def bound(self, project: PlanContext) -> Sessions:
+        """Finds and parses the class; its file is not run."""
+        bound = self.model_copy()
+        bound._class = find_class(self.class_, project.context, METHODS)
+        bound._at_once = project.mode == "batch"
+        if not bound._columns():
+            hint = 'set `columns` here, or in the class: columns = "user string, pages int"'
+            raise bound._class.error("python-step", "does not declare its output columns", hint=hint)
+        return bound
 
     def check(self, context: Context) -> None:
-        """Make the class once."""
+        """Instantiate the class once."""
         self._found().make(self.options)
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The key, the time and what the class is given, whatever is wanted of its rows."""
         if self.uses_columns is None:
             return None
         return frozenset({self.time}) | heads(self.key) | heads(self.uses_columns) | heads(self.order)
 
-    def output(self, given: pa.Schema) -> pa.Schema:
-        """The columns of the class alone."""
+    def output(self, schema: pa.Schema) -> pa.Schema:
         for name in self.key:
-            check_key(type_of(given, name, "sessions"), name, "sessions")
-        used = self._used(given)
+            check_key(type_of(schema, name, "sessions"), name, "sessions")
+        used = self._used(schema)
         for name in (*used, *self.order):
-            if name not in given.names or name not in used:
-                message = f"'sessions' uses column '{name}', which the class is not given"
-                raise ProjectError("unknown-column", message, hint=did_you_mean(name, given.names, "columns"))
+            if name not in schema.names or name not in used:
+                message = f"'sessions' uses column '{name}', which the class does not receive"
+                raise ProjectError("unknown-column", message, hint=did_you_mean(name, schema.names, "columns"))
         for name in self.order:
-            if pa.types.is_nested(given.field(name).type):
-                raise ProjectError("step-type", f"'sessions' orders by '{name}', which is no single value")
-        kind = type_of(given, self.time, "sessions")
+            if pa.types.is_nested(schema.field(name).type):
+                raise ProjectError("step-type", f"'sessions' orders by '{name}', which is not a single value")
+        kind = type_of(schema, self.time, "sessions")
         if not pa.types.is_null(kind) and not pa.types.is_timestamp(kind):
             message = f"'sessions' takes '{self.time}' for a time, and it is of type {ddl_type(kind)}"
             raise ProjectError("step-type", message, hint="make it a timestamp before this step: timestamp_millis(ets)")
         return from_ddl(self._columns() or "")
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
-        """By key on Spark's state and timers; or, where a run has everything, in parts of the keys."""
+        """With Spark's state and timers; without state if one batch has all rows."""
         from pyspark.sql import functions as F
 
-        from headrace.processors._keyed.state import keyed_at_once, keyed_by_time
-        from headrace.processors.sessions.run import Rules, SessionRun
-        from headrace.processors.sessions.work import TIME, SessionWork, WholeWork
-
-        given = spark_schema(rows)
-        output = self.output(given)
+        schema = spark_schema(rows)
+        output = self.output(schema)
         keep = 0 if self.keep is None else self.keep // _MICROSECOND
-        rules = Rules(self.gap // _MICROSECOND, keep, self.limit, tuple(self.order))
-        run = SessionRun(self._found(), self.options, rules, output)
-        used = self._used(given)
-        rows = rows.withColumn(TIME, self._plausible(F.col(f"`{self.time}`")))
+        rules = run.Rules(self.gap // _MICROSECOND, keep, self.limit, tuple(self.order))
+        sessions = run.SessionRun(self._found(), self.options, rules, output)
+        used = self._used(schema)
+        rows = rows.withColumn(work.TIME, self._plausible(F.col(f"`{self.time}`")))
         if self._at_once or not at.streaming:
-            return keyed_at_once(rows, self.key, WholeWork(run, used, self.time, at.clock, at.letters), output)
-        rows = rows.withWatermark(TIME, spark_interval(self.wait))
-        return keyed_by_time(rows, self.key, SessionWork(run, used, self.time, at.clock, at.letters), output)
+            whole = work.BatchSessions(sessions, used, self.time, at.clock, at.letters)
+            return state.keyed_at_once(rows, self.key, whole, output)
+        rows = rows.withWatermark(work.TIME, spark_interval(self.wait))
+        timed = work.SessionWork(sessions, used, self.time, at.clock, at.letters)
+        return state.keyed_by_time(rows, self.key, timed, output)
 
     def _plausible(self, time: Column) -> Column:
-        """The time, where it does not lie too far ahead of the batch: one such row would finish all sessions."""
+        """The time, or null if it is too far ahead of the batch: one such row would finish all sessions."""
         from pyspark.sql import functions as F
 
         limit = F.current_timestamp() + F.expr(f"INTERVAL {self.max_future // _MICROSECOND} MICROSECONDS")
         return F.when(time <= limit, time.cast("timestamp"))
 
-    def _used(self, given: pa.Schema) -> tuple[str, ...]:
-        return tuple(given.names if self.uses_columns is None else self.uses_columns)
+    def _used(self, schema: pa.Schema) -> tuple[str, ...]:
+        return tuple(schema.names if self.uses_columns is None else self.uses_columns)
 
     def _columns(self) -> str | None:
         return self.columns if self.columns is not None else self._found().columns

@@ -1,4 +1,4 @@
-"""One key's session: its rows in order to an object of the project, and what it remembers in between. Pure."""
+"""The session of a key: passes rows in order to an object of the project, and keeps its memory. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = {
     "remember": "def remember(self) -> Any",
     "recall": "def recall(self, memory: Any) -> None",
 }
-"""What a class has, as it is written."""
+"""The signatures of the methods that a class must have."""
 
 Row = dict[str, Any]
 Timed = tuple[int, Row]
@@ -32,15 +32,15 @@ class OpenSession:
     last: int
     """The time of its last row."""
     rows: int
-    """How many it has had since it was last finished."""
+    """The number of rows since it was last finished."""
     finished: bool
     memory: bytes
-    """What the object remembers, as JSON."""
+    """The memory of the object, as JSON."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When a session is over, and how rows of one time are ordered. Times in microseconds."""
+    """When a session ends, and how rows of the same time are ordered. Times in microseconds."""
 
     gap: int
     keep: int = 0
@@ -48,11 +48,11 @@ class Rules:
     order: tuple[str, ...] = ()
 
     def due(self, span: OpenSession) -> int:
-        """When there is something to do about a session if no row comes."""
+        """When a session must be processed although no row arrives."""
         return span.last + self.gap + (self.keep if span.finished else 0)
 
     def sorted(self, rows: Iterable[Timed]) -> list[Timed]:
-        """Rows in the order of their times, however they came: of one time by `order`, then by their contents."""
+        """Rows by time; rows of the same time by `order`, then by their contents."""
         made = sorted(rows, key=lambda one: one[0])
         start = 0
         for place in range(1, len(made) + 1):
@@ -71,30 +71,30 @@ class Rules:
 
 @dataclass
 class SessionRun:
-    """Makes objects of the class and calls them."""
+    """Instantiates the class and calls its methods."""
 
     known: ProjectClass
     options: dict[str, Any]
     rules: Rules
     output: pa.Schema
 
-    def go(
+    def advance(
         self, span: OpenSession | None, rows: Sequence[Timed], until: int | None
     ) -> tuple[OpenSession | None, list[Row]]:
-        """What a session is after some rows, in order, and when time has come to `until` (None: to its end).
+        """Process some rows, in order, and advance the time to `until` (None: to the end of the session).
 
-        Also gives the rows that came out.
+        Returns the session after that, and the output rows.
         """
         if not rows and (span is None or (until is not None and until < self.rules.due(span))):
             return span, []
         try:
-            return self._go(span, rows, until)
+            return self._advance(span, rows, until)
         except ProjectError:
             raise
         except Exception as error:
             raise self.known.failed(error) from error
 
-    def _go(
+    def _advance(
         self, span: OpenSession | None, rows: Sequence[Timed], until: int | None
     ) -> tuple[OpenSession | None, list[Row]]:
         rules, made = self.rules, list[Row]()
@@ -121,13 +121,13 @@ class SessionRun:
         return session
 
     def table(self, rows: list[Row]) -> pa.Table:
-        """What came out, as the columns that were said."""
+        """The output rows as a table with the declared columns."""
         names = set(self.output.names)
         for row in rows:
             if not isinstance(row, dict) or row.keys() != names:
                 said = sorted(row) if isinstance(row, dict) else type(row).__name__
-                raise self.known.error("python-step-columns", f"gave {said} instead of the columns {sorted(names)}")
+                raise self.known.error("python-step-columns", f"returned {said} instead of the columns {sorted(names)}")
         try:
             return pa.Table.from_pylist(rows, schema=self.output)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise self.known.error("python-step-columns", f"gave a value of another type: {error}") from error
+            raise self.known.error("python-step-columns", f"returned a value of another type: {error}") from error

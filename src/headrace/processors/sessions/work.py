@@ -1,4 +1,4 @@
-"""What `sessions` does in its tasks."""
+"""Processes the sessions of a bucket, in the tasks of a `sessions` step."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ import pyarrow as pa
 
 from headrace.core.processor import StepClock, StepLetters
 from headrace.processors._keyed.state import HIGH, KEYLESS, LOW
-from headrace.processors._keyed.timers import Agenda, Key
+from headrace.processors._keyed.timers import Key, Timers
 from headrace.processors.sessions.run import OpenSession, SessionRun, Timed
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 TIME = "_time"
-"""The column with the time of a row: null where it has none, or one that cannot be true."""
+"""The column with the time of a row: null if it has none, or an implausible one."""
 LATE, FUTURE, TIMELESS, NO_KEY, FULL = (
     "late-row", "future-event-time", "no-event-time", "no-session-key", "session-limit",
 )  # fmt: skip
-# what is due is done up to so much of the time later that a session is remembered
+# timers fire late by up to this share of the time that a session is kept
 _SLICES = 512
 _SHORTEST = 1_000_000
 
 
 @dataclass
 class SessionState:
-    """What is kept of a key: its session, rows that wait for earlier ones, and when it is looked at again."""
+    """The state of a key: its session, the rows that wait for earlier ones, and its timer slot."""
 
     span: OpenSession | None = None
     waiting: list[Timed] = field(default_factory=list)
     slot: int | None = None
 
     def to_bytes(self) -> bytes:
-        """Python's own form: exact for every value that Arrow gives."""
+        """Pickled: exact for every value that Arrow returns."""
         span = None if self.span is None else (self.span.last, self.span.rows, self.span.finished, self.span.memory)
         return pickle.dumps((span, self.waiting, self.slot), pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
     def from_bytes(data: bytes) -> SessionState:
-        """What `to_bytes` made: read back from the flow's own checkpoint, nothing from outside."""
+        """Unpickles bytes of the flow's own checkpoint, never data from outside."""
         span, waiting, slot = pickle.loads(data)  # noqa: S301
         return SessionState(None if span is None else OpenSession(*span), waiting, slot)
 
 
 @dataclass
-class _Given:
-    """The rows of a batch that may be used, by key."""
+class _SessionRows:
+    """Splits the rows of a batch by key, and turns unusable ones into dead letters."""
 
     run: SessionRun
     columns: tuple[str, ...]
     time: str
-    """The column that says when a row was, for people."""
+    """The time column, for messages."""
     clock: StepClock
     letters: StepLetters
 
     def by_key(self, rows: pa.Table, late: int | None) -> dict[Key, list[Timed]]:
-        """Rows with their times. Those without one, those before `late` and those without a key become dead letters."""
+        """The rows with their times. Rows without a time, before `late` or without a key become dead letters."""
         found: dict[Key, list[Timed]] = {}
         if not rows.num_rows:
             return found
@@ -78,7 +78,7 @@ class _Given:
         return found
 
     def refuse(self, rows: pa.Table, place: int, time: int | None, late: int | None) -> None:
-        """A row whose time is too early, none, or too far ahead."""
+        """Keep a row whose time is too early, null or too far ahead as a dead letter."""
         given = rows[self.time][place].as_py() if self.time in rows.column_names else None
         if time is not None:
             self.keep(rows, place, LATE, f"{self.time} is {given}, and rows from {_written(late or 0)} on are awaited")
@@ -88,7 +88,6 @@ class _Given:
             self.keep(rows, place, FUTURE, f"{self.time} is {given}, the batch is of {_written(self.clock.planned())}")
 
     def keep(self, rows: pa.Table, place: int, reason: str, detail: str) -> None:
-        """A row as a dead letter."""
         own = [name for name in rows.column_names if name not in (HIGH, LOW, KEYLESS, TIME)]
         self.letters.keep(rows.select(own).slice(place, 1).combine_chunks().to_batches()[0], 0, reason, detail)
 
@@ -98,65 +97,61 @@ def _written(microseconds: int) -> str:
 
 
 @dataclass
-class WholeWork(_Given):
-    """All sessions of some keys at once: everything is there, so everything is finished."""
+class BatchSessions(_SessionRows):
+    """All sessions of some keys at once: all rows are available, so every session is finished."""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """What comes out of them."""
         made = []
         for _, mine in sorted(self.by_key(rows, None).items()):
-            made += self.run.go(None, self.run.rules.sorted(mine), None)[1]
+            made += self.run.advance(None, self.run.rules.sorted(mine), None)[1]
         self.letters.flush()
         return self.run.table(made)
 
 
 @dataclass
-class SessionWork(_Given):
-    """Of one bucket: rows wait until time has passed them, then their sessions go on."""
+class SessionWork(_SessionRows):
+    """The sessions of one bucket: rows wait until the watermark has passed them."""
 
     _open: MapState | None = field(default=None, repr=False)
-    _agenda: Agenda | None = field(default=None, repr=False)
+    _timers: Timers | None = field(default=None, repr=False)
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """The state of the bucket that is at hand."""
         self._open = handle.getMapState("sessions", "high bigint, low bigint", "kept binary")
-        self._agenda = Agenda(handle)
+        self._timers = Timers(handle)
 
     def take(self, rows: pa.Table, watermark: int) -> pa.Table:
-        """What comes out when these rows have come and time has passed `watermark`."""
-        assert self._agenda is not None, "opened before it is used"
+        assert self._timers is not None, "opened before it is used"
         made: list[dict[str, Any]] = []
         begun: dict[int, list[Key]] = {}
-        # the bound of the batch before: what is given now is before this one's, so nothing is ever out of order
+        # the watermark of the previous batch: rows that are passed on now are before the current one, so order holds
         given = self.by_key(rows, self.clock.watermark())
         due: dict[Key, set[int]] = {}
-        for slot, key in self._agenda.take(lambda slot: slot <= watermark):
+        for slot, key in self._timers.take(lambda slot: slot <= watermark):
             due.setdefault(key, set()).add(slot)
         for key in sorted({*given, *due}):
             kept, new = self._read(key), given.get(key, [])
             is_due = kept.slot in due.get(key, ())
             if not new and not is_due:
-                continue  # it was put into another slot meanwhile
+                continue  # it was moved to another slot meanwhile
             made += self._advance(kept, new, watermark)
             ahead = self._next(kept)
             if ahead is not None and (is_due or kept.slot is None or ahead < kept.slot):
                 kept.slot = ahead
                 begun.setdefault(ahead, []).append(key)
             self._write(key, kept)
-        self._agenda.add(begun)
+        self._timers.add(begun)
         self.letters.flush()
         return self.run.table(made)
 
     def due(self) -> int | None:
-        """At which watermark there is something to do without rows."""
-        assert self._agenda is not None, "opened before it is used"
-        return self._agenda.first()
+        assert self._timers is not None, "opened before it is used"
+        return self._timers.first()
 
     def _advance(self, kept: SessionState, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
         rows = self.run.rules.sorted([*kept.waiting, *new])
         passed = bisect_left(rows, watermark, key=lambda one: one[0])
         kept.waiting = self._within_limit(rows[passed:])
-        kept.span, made = self.run.go(kept.span, rows[:passed], watermark)
+        kept.span, made = self.run.advance(kept.span, rows[:passed], watermark)
         return made
 
     def _within_limit(self, rows: list[Timed]) -> list[Timed]:
@@ -167,7 +162,7 @@ class SessionWork(_Given):
         return rows[:limit]
 
     def _next(self, kept: SessionState) -> int | None:
-        """When a key is to be looked at again: the end of a slice of time. None: nothing is kept of it."""
+        """The next timer slot of a key: the end of a slice of time. None: it has no state."""
         moments = [kept.waiting[0][0]] if kept.waiting else []
         moments += [self.run.rules.due(kept.span)] if kept.span is not None else []
         length = max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)

@@ -1,4 +1,4 @@
-"""`type: files`: a file, a folder or a glob, as it stands or as new files come."""
+"""`type: files`: a file, a folder or a glob, as a batch or as a stream of new files."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ else:
 
 _FOR_EVER = timedelta(days=36_500)
 _BINARY_FILE = from_ddl("path string, modificationTime timestamp, length bigint, content binary")
-"""What Spark's reader of whole files gives; a stream wants it spelt out."""
+"""The columns of Spark's reader of whole files, which a stream must declare."""
 
 
 class FilesSource(RecordSource, RowSource):
     """Lines of text files (for a format: json, csv, raw …), or the rows of Parquet or Avro files.
 
-    As a stream it reads every file once and goes on with files that appear later, so move files in whole; names that
-    start with `_` or `.` are left alone. Files ending in .gz, .bz2 or .zst are decompressed.
+    As a stream it reads every file once, and new files as they appear, so move complete files into the folder; names
+    that start with `_` or `.` are ignored. Files ending in .gz, .bz2 or .zst are decompressed.
     Delivery: exactly once into replay-safe sinks. Order: none between files; lines of a file in their order per block.
-    Scale: the names of all files ever read are kept in the driver's memory, some 200 bytes each, unless `max_age` is
-    set. A line's position (`_file`, `_block`, `_row`) is the same on replay as long as Spark splits files alike, that
-    is with the same number of cores; rows of Parquet and Avro files are counted from the start of the file.
+    Scale: the names of all files that were read are in the driver's memory, some 200 bytes each, unless `max_age` is
+    set. A line's position (`_file`, `_block`, `_row`) is the same on replay as long as Spark splits files in the same
+    way, that is with the same number of cores; rows of Parquet and Avro files are counted from the start of the file.
     """
 
     metadata: ClassVar[dict[str, str]] = {
@@ -73,7 +73,7 @@ class FilesSource(RecordSource, RowSource):
     missing: Literal["refuse", "wait"] = Field(
         "refuse",
         description="What to do when the path matches nothing yet: refuse to start, since the path may be wrong, or "
-        "wait for the first file, e.g. of another flow; a folder that is there is waited at in any case.",
+        "wait for the first file, e.g. of another flow; an existing folder is always waited for.",
     )
     max_files_per_trigger: int = Field(1000, ge=1, description="At most this many new files per batch.")
     max_age: Duration | None = Field(
@@ -81,13 +81,13 @@ class FilesSource(RecordSource, RowSource):
     )
 
     @model_validator(mode="after")
-    def _options_fit_together(self) -> FilesSource:
+    def _check_options(self) -> FilesSource:
         if self.columns is not None and self.contains == "lines":
             raise ValueError("'columns' is for parquet and avro; the columns of lines belong to the stream's format")
         if self.header and self.contains != "lines":
             raise ValueError(f"'header' is for lines, not for {self.contains}")
         if self.missing == "wait" and not is_glob(self.path):
-            raise ValueError("'missing: wait' needs a glob: Spark wants a plain folder to be there when it starts")
+            raise ValueError("'missing: wait' needs a glob: Spark requires a plain folder to exist at the start")
         return self
 
     @property
@@ -101,7 +101,7 @@ class FilesSource(RecordSource, RowSource):
 
     @property
     def reads(self) -> str:
-        """The folder or glob, and what its files hold."""
+        """The folder or glob, and the kind of its files."""
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
 
     def places(self, context: Context) -> tuple[Location, ...]:
@@ -109,7 +109,7 @@ class FilesSource(RecordSource, RowSource):
         return tuple(Location("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
 
     def check(self, context: Context) -> None:
-        """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""
+        """The path matches readable files, or is a folder in which files may still appear."""
         path = context.path(self.path)
         if not is_local(path):
             return
@@ -136,7 +136,7 @@ class FilesSource(RecordSource, RowSource):
         return lines[:limit]
 
     def row_schema(self, context: Context) -> pa.Schema:
-        """The columns given, or those of the newest file and its folders."""
+        """The declared columns, or those of the newest file and its folders."""
         path = context.path(self.path)
         files = matching_files(path, self.recursive) if is_local(path) else []
         if self.columns is not None:
@@ -149,48 +149,48 @@ class FilesSource(RecordSource, RowSource):
         folders = partition_values(str(files[-1]), base) if files and not self.recursive else {}
         return pa.schema([*stored, *((name, pa.string()) for name in folders if name not in stored.names)])
 
-    def reader_options(self, context: ReadContext) -> dict[str, str]:
-        """What these options mean to Spark."""
+    def reader_options(self, reading: ReadContext) -> dict[str, str]:
+        """These options as options of Spark."""
         return {
-            "basePath": base_folder(context.path(self.path)),
+            "basePath": base_folder(reading.path(self.path)),
             "maxFilesPerTrigger": str(self.max_files_per_trigger),
-            # Spark's default is a week: older files that are copied in later would be ignored in silence
+            # Spark's default is a week: older files that are added later would be ignored silently
             "maxFileAge": spark_interval(self.max_age or _FOR_EVER).replace(" milliseconds", "ms"),
             "recursiveFileLookup": str(self.recursive).lower(),
         }
 
-    def read(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        """The lines or rows, each with where it came from."""
+    def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        """The lines or rows, each with its position."""
         match self.contains:
             case "lines":
-                return self._lines(spark, context)
+                return self._lines(spark, reading)
             case "parquet":
-                return self._parquet(spark, context)
+                return self._parquet(spark, reading)
             case "avro":
-                return self._avro(spark, context)
+                return self._avro(spark, reading)
 
-    def _load(self, spark: SparkSession, context: ReadContext, format: str, schema: pa.Schema | None) -> DataFrame:
-        options = self.reader_options(context)
-        path = context.path(self.path)
+    def _load(self, spark: SparkSession, reading: ReadContext, format: str, schema: pa.Schema | None) -> DataFrame:
+        options = self.reader_options(reading)
+        path = reading.path(self.path)
         if not is_glob(path) and is_local(path) and Path(path.removeprefix("file://")).is_file():
             options["basePath"] = path.rpartition("/")[0]
-            # a stream takes its path for a folder unless it is a pattern
-            path = f"{path[:-1]}[{path[-1]}]" if context.streaming else path
-        if context.streaming:
+            # a stream takes its path as a folder unless it is a pattern
+            path = f"{path[:-1]}[{path[-1]}]" if reading.streaming else path
+        if reading.streaming:
             stream = spark.readStream.format(format).options(**options)
             return (stream if schema is None else stream.schema(to_ddl(schema))).load(path)
         batch = spark.read.format(format).options(**options)
         return (batch if schema is None else batch.schema(to_ddl(schema))).load(path)
 
-    def _lines(self, spark: SparkSession, context: ReadContext) -> DataFrame:
+    def _lines(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
         from pyspark.sql import functions as sf
         from pyspark.sql.pandas.functions import arrow_udf
 
-        header = self._header(context)
+        header = self._header(reading.context)
         # Spark refuses its own row numbers (monotonically_increasing_id) in streams. Only the place of a line goes to
         # Python and back, not the line; a filter must not be moved before the counting, hence "nondeterministic".
         numbered = arrow_udf(number_lines, "bigint").asNondeterministic()  # type: ignore[call-overload]
-        lines = self._load(spark, context, "text", None).select(
+        lines = self._load(spark, reading, "text", None).select(
             sf.col("value").cast("binary").alias("value"),
             sf.col("_metadata.file_path").alias("_file"),
             sf.col("_metadata.file_block_start").alias("_block"),
@@ -199,9 +199,9 @@ class FilesSource(RecordSource, RowSource):
         )
         return lines if header is None else lines.where(sf.col("value") != sf.lit(header))
 
-    def _parquet(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        schema = self.row_schema(context)
-        return self._load(spark, context, "parquet", schema).selectExpr(
+    def _parquet(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        schema = self.row_schema(reading.context)
+        return self._load(spark, reading, "parquet", schema).selectExpr(
             *(f"`{name}`" for name in schema.names),
             "_metadata.file_path as _file",
             "0L as _block",
@@ -209,12 +209,12 @@ class FilesSource(RecordSource, RowSource):
             "_metadata.file_modification_time as _timestamp",
         )
 
-    def _avro(self, spark: SparkSession, context: ReadContext) -> DataFrame:
-        schema = self.row_schema(context)
+    def _avro(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
+        schema = self.row_schema(reading.context)
         # without its column `content` this only lists the files
-        files = self._load(spark, context, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
+        files = self._load(spark, reading, "binaryFile", _BINARY_FILE).select("path", "modificationTime")
         return files.mapInArrow(
-            containers.ReadContainers(schema, base_folder(context.path(self.path))), self._ddl(schema)
+            containers.ReadContainers(schema, base_folder(reading.path(self.path))), self._ddl(schema)
         )
 
     def _ddl(self, schema: pa.Schema) -> str:
