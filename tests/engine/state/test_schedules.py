@@ -28,7 +28,7 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"schedule": "61 0 * * *"}, "not a time of cron: bad minute"),
+        ({"schedule": "61 0 * * *"}, "not a cron expression: bad minute"),
         ({"schedule": "0 0 * *"}, "five fields"),
         ({"schedule": "0 0 31 2 *"}, "bad day-of-month"),
         ({"schedule": {"cron": "0 0 * * *", "zone": "Asia/Kolkatta"}}, "Asia/Kolkata"),

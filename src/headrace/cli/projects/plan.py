@@ -87,7 +87,7 @@ _STYLES = {"new_generation": "yellow", "refused": "red"}
 def _add_change(tree: Tree, change: dict[str, Any]) -> None:
     from rich.text import Text
 
-    branch = tree.add(Text(explain.words_of(change), style=_STYLES.get(change["verdict"], "green")))
+    branch = tree.add(Text(explain.change_summary(change), style=_STYLES.get(change["verdict"], "green")))
     for reason in change["reasons"]:
         branch.add(Text(reason))
 

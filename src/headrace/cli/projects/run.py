@@ -137,7 +137,7 @@ def _children(
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     def shape_of(name: str, spec: TableSpec) -> TableShape | None:
-        return view_planning.kept_shape(project, name, spec) or spec.shape(name, project.context)
+        return view_planning.known_shape(project, name, spec) or spec.shape(name, project.context)
 
     plan = planner.make_plan(
         project, flows, lambda name, spec: state_schemas.infer_schema(project, state, name, spec), shape_of

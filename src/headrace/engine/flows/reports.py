@@ -20,7 +20,7 @@ from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.fixed_time import at_moment
+from headrace.sql.fixed_time import with_fixed_time
 from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class ReportWriter:
     def _rows(self, versions: RunVersions) -> DataFrame:
         for item in report_inputs(self.flow):
             self._read(item, versions).createOrReplaceTempView(item.name)
-        return self.session.sql(at_moment(self.flow.sql, datetime.fromtimestamp(versions["at"] / 1000, UTC)))
+        return self.session.sql(with_fixed_time(self.flow.sql, datetime.fromtimestamp(versions["at"] / 1000, UTC)))
 
     def _read(self, item: StandingInput, versions: RunVersions) -> DataFrame:
         if item.path is not None:

@@ -27,7 +27,7 @@ from headrace.engine.state.state import StateDir
 from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
-from headrace.project.loader import Project, defined_by
+from headrace.project.loader import Project, load_stored_definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def load_definition(project: Project, state: StateDir, flow: str, generation: Ge
         )
     try:
         text = generation.definition.read_text(encoding="utf-8")
-        stored = defined_by(project, text, f"{generation.id}/{generation.definition.name}")
+        stored = load_stored_definition(project, text, f"{generation.id}/{generation.definition.name}")
         plan = make_plan(stored, (flow,), lambda name, spec: infer_schema(stored, state, name, spec)).flow(flow)
     except ProjectError as error:
         raise _definition_changed(flow, generation, f"{error.message} ({error.code})") from error
