@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -163,6 +164,66 @@ def test_kinds_never_import_each_other(family: str, name: str, kind: type[Compon
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     others = {f"headrace.{f}.{n}" for f, n, _ in KINDS} - {f"headrace.{family}.{name}"}
     assert imported & others == set()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """The own modules that each module imports, also inside functions; not what only type checkers see."""
+    known = {module_name(path) for path in MODULES}
+    found: dict[str, set[str]] = {name: set() for name in known}
+    for path in MODULES:
+        for node in runtime_nodes(parsed(path)):
+            match node:
+                case ast.Import(names=names):
+                    found[module_name(path)] |= {alias.name for alias in names} & known
+                case ast.ImportFrom(module=str() as module, names=names) if module.startswith("headrace"):
+                    inside = {f"{module}.{alias.name}" for alias in names}
+                    found[module_name(path)] |= (inside & known) or ({module} & known)
+    return found
+
+
+def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from runtime_nodes(child)
+
+
+def test_a_folder_has_at_most_twenty_modules() -> None:
+    folders = Counter(relative(path.parent) for path in MODULES)
+    assert {folder: count for folder, count in folders.items() if count > 20} == {}
+
+
+def test_private_modules_are_imported_only_inside_their_package() -> None:
+    found = []
+    for importer, names in imports().items():
+        for name in names:
+            owner = re.split(r"\._(?!_)", name)[0]
+            if owner != name and not (importer == owner or importer.startswith(f"{owner}.")):
+                found.append(f"{importer}: {name}")
+    assert found == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also with imports inside functions: remove modules that import none of the rest, until none is left."""
+    left = {name: set(names) - {name} for name, names in imports().items()}
+    while free := [name for name, names in left.items() if not names & left.keys()]:
+        for name in free:
+            del left[name]
+    assert left == {}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    classes = Counter(
+        node.name for path in MODULES for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)
+    )
+    assert {name: count for name, count in classes.items() if count > 1} == {}
 
 
 def test_modules_are_small() -> None:

@@ -15,7 +15,7 @@ A name is imported at first use, so `import headrace` is fast.
 
 from typing import TYPE_CHECKING
 
-from headrace.core.lazy import lazy_names
+from headrace.core.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace.core.context import Batch, Context

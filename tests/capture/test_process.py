@@ -22,7 +22,7 @@ from headrace.core.context import Context
 from headrace.core.endpoints import Op
 from headrace.core.errors import ProjectError
 from headrace.core.files.lock import lock_holder
-from headrace.core.processes.children import Child
+from headrace.core.runtime.children import Child
 from headrace.core.tables import WEIGHT
 from headrace.log.inbox import Inbox, InboxEntry, Pushed
 from headrace.log.tables import table_log
@@ -40,7 +40,7 @@ tables:
 PARENT = """
 import sys, time
 from pathlib import Path
-from headrace.core.processes.children import Child
+from headrace.core.runtime.children import Child
 from headrace.project.project_ref import ProjectRef
 child = Child("capture", "headrace.capture", ProjectRef(Path(sys.argv[1])).environment(), Path(sys.argv[1]) / "log.txt")
 child.start()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from headrace.core.backoff import Backoff
+from headrace.core.runtime.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -15,12 +15,12 @@ from tests.serve.nodekit import until
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.lock import lock_holder
-from headrace.core.processes.children import Child, describe_exit
+from headrace.core.runtime.children import Child, describe_exit
 from headrace.serve.base.lock import locked
 
 SLEEPER = """
 import signal, sys, time
-from headrace.core.processes import lifeline
+from headrace.core.runtime import lifeline
 lifeline.end_with_parent()
 print("ready", flush=True)
 while True:
@@ -32,7 +32,7 @@ time.sleep(60)
 """
 PARENT = """
 import os, sys, time
-from headrace.core.processes.children import Child
+from headrace.core.runtime.children import Child
 child = Child("sleeper", "sleeper", {})
 child.start()
 print(child.pid, flush=True)

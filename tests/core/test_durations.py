@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from headrace.core.durations import Duration, format_duration, parse_duration, spark_interval
+from headrace.core.options.durations import Duration, format_duration, parse_duration, spark_interval
 
 
 @pytest.mark.parametrize(

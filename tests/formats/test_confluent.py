@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.core.schema import from_ddl
 from headrace.formats._confluent import header_of, read_path
 from headrace.formats.avro import AvroFormat

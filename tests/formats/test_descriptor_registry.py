@@ -14,10 +14,10 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from pydantic import ValidationError
 from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 
-from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.format import Offer
+from headrace.core.runtime.backoff import Backoff
 from headrace.formats.protobuf import ProtobufFormat, descriptor_registry
 from headrace.formats.protobuf.descriptor_registry import DescriptorRegistry
 

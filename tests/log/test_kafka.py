@@ -11,7 +11,7 @@ import pytest
 from tests.log.kit import ORDERS, changes, held
 
 from headrace.core.errors import ProjectError
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.log_topics import LogTopics
 from headrace.log.folder import LogFolder
 from headrace.log.kafka import KafkaLog
 from headrace.log.log import LogCutError, Mark

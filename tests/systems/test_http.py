@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.systems.http.async_client import AsyncHttpClient, NoReplyError, Request
 from headrace.systems.http.client import HttpClient, basic_authentication, is_transient, retry_after
 from headrace.systems.http.download import DownloadError, TooLongError, download

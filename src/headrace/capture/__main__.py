@@ -9,7 +9,7 @@ import time
 from headrace.capture.worker import CaptureWorker
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.lock import hold_lock
-from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
+from headrace.core.runtime.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.log.tablestatus import LOCK, tables_folder
 from headrace.project.loader import Project
 from headrace.project.project_ref import ProjectRef

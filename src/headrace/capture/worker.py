@@ -14,10 +14,10 @@ from threading import Event, Thread
 from typing import Any, Literal
 
 from headrace.capture.group import Capture, Progress
-from headrace.core.backoff import Backoff
 from headrace.core.context import Context
 from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.log.tables import LogMovedError, group_id
 from headrace.log.tablestatus import write_group
 from headrace.project.model import RestartSpec

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     import pandas as pd

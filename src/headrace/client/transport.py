@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from headrace.client.errors import ClientError, UnreachableError, error_of_response
-from headrace.core.backoff import Backoff, Retries
+from headrace.core.runtime.backoff import Backoff, Retries
 
 AGAIN = (429, 502, 503, 504)
 _BACKOFF = Backoff(first=0.1, longest=10.0, jitter=(0.5, 1.0))

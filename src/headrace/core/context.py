@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from headrace.core.files.object_store import ObjectStore
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, state_path
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.log_topics import LogTopics
 from headrace.core.positions import Position
 from headrace.core.tallies.tally import Tally
 

@@ -17,8 +17,8 @@ from headrace.core.context import Context
 from headrace.core.endpoints import Endpoint
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.files.state_files import StatePath, remove_tree, write_atomically, write_new
-from headrace.core.lazy import lazy_modules
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.log_topics import LogTopics
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.log.files import FileLog
 from headrace.log.log import Log
 

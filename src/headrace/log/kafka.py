@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from headrace.core.endpoints import Endpoint
 from headrace.core.files.state_files import StatePath
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.log_topics import LogTopics
 from headrace.log._commits import Marks, SegmentCommit
 from headrace.log.log import Log, LogCutError, Mark, Segment, SegmentPart, segment_of
 from headrace.log.parts import FileStaging, batches_of

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.core.capabilities import ServesEndpoint
-from headrace.core.durations import format_duration
+from headrace.core.options.durations import format_duration
 from headrace.core.processor import StatefulStep
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.plan.model import (

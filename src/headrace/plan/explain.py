@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.core.durations import format_duration
+from headrace.core.options.durations import format_duration
 from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import (
     FlowInput,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Decoder
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.formats.protobuf import ProtobufFormat
 from headrace.functions.expansion import called
 from headrace.functions.families.lookups import lookups_missing

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
-from headrace.core.durations import Duration, format_duration
 from headrace.core.filters import ColumnFilter
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration, format_duration
 from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.python_stage import PythonStage
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.processors._steps.columns import check_key, heads, type_of, with_type
 from headrace.processors._steps.queries import ROWS, check_columns, column_names, condition, filters_of, rows_table
 from headrace.sql.query import parse

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headrace.core.component import Options
-from headrace.core.durations import Duration
+from headrace.core.options.durations import Duration
 
 _LEAST_REFRESH = timedelta(seconds=1)
 

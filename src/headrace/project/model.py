@@ -11,10 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from headrace.core.component import Options
-from headrace.core.durations import Duration
 from headrace.core.files.object_store import ObjectStore
 from headrace.core.format import Format
 from headrace.core.kinds import KindOf
+from headrace.core.options.durations import Duration
 from headrace.core.processor import Processor
 from headrace.core.sink import Sink
 from headrace.core.source import Backfills, Source

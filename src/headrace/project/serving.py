@@ -9,8 +9,8 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 
 from headrace.core.component import Options
 from headrace.core.context import Context
-from headrace.core.durations import Duration
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.durations import Duration
+from headrace.core.options.log_topics import LogTopics
 from headrace.systems.kafka.connection import KafkaConnection
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headrace.core.component import Component
-from headrace.core.durations import format_duration
+from headrace.core.options.durations import format_duration
 from headrace.project.error_location import family_of, keys_of
 from headrace.project.value_descriptions import describe_type
 from headrace.reference.markdown import table

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
-from headrace.core.processes.children import Child, describe_exit
-from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
+from headrace.core.runtime.children import Child, describe_exit
+from headrace.core.runtime.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.project.model import is_loopback
 from headrace.serve.base import meters
 from headrace.serve.base.lock import locked

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.core.context import Batch, Letters
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

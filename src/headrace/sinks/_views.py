@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Sink
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pydantic import Field
 from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch
 from headrace.core.endpoints import OLD, OP, Op
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import from_ddl, to_ddl
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from pydantic import Field, SecretStr, model_validator
 
-from headrace.core.backoff import Backoff
 from headrace.core.component import Options
 from headrace.core.context import Context
 from headrace.core.encoding.descriptors import read_file
+from headrace.core.runtime.backoff import Backoff
 from headrace.systems.http.download import DownloadError, TooLongError, download
 
 _RETRIES = 4

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.backoff import Backoff
 from headrace.core.errors import Exit, ProjectError
+from headrace.core.runtime.backoff import Backoff
 
 SERVICE_BACKOFF = Backoff(first=0.1, longest=5.0, jitter=(0.5, 1.0))
 """Between attempts to reach a service that is unavailable or busy."""

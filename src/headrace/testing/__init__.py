@@ -21,7 +21,7 @@ These names are the public API of the test kit; a name is imported at first use.
 
 from typing import TYPE_CHECKING
 
-from headrace.core.lazy import lazy_names
+from headrace.core.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace.testing.clock import Clock

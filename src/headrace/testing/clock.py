@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from headrace.core.durations import parse_duration
+from headrace.core.options.durations import parse_duration
 
 
 class Clock:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Op
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import quoted, to_ddl
 from headrace.project.model import SparkSpec
 from headrace.testing.viewtables import Row, TestTable, not_a_change, rows_of

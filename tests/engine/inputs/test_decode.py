@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.core.context import Context
 from headrace.core.filters import ColumnFilter
+from headrace.core.options.sizes import binary_bytes
 from headrace.core.schema import from_ddl
-from headrace.core.sizes import binary_bytes
 from headrace.core.tallies.step_tally import BYTES_IN, StepTally
 from headrace.engine.inputs.decode import BadRecordError, DecodeStep
 from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters

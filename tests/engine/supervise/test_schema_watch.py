@@ -15,9 +15,9 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.message_factory import GetMessageClass
 from tests.formats.descriptor_server import DescriptorServer, descriptor_server
 
-from headrace.core.backoff import Backoff
 from headrace.core.encoding.descriptors import find_message
 from headrace.core.errors import ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.observe.metrics import Metrics
 from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter, LagMeter

@@ -11,7 +11,7 @@ import pytest
 from tests.serve.grpc.kit import COMMON, Client, refusal
 from tests.serve.kit import Served
 
-from headrace.core.processes.children import Child
+from headrace.core.runtime.children import Child
 from headrace.serve.base.ports import Port
 from headrace.serve.base.settings import ServeProjectRef
 

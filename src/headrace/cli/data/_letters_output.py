@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.terminal.output import printer, usage_error
-from headrace.core.durations import parse_duration
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import parse_duration
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, aligned, shown
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.systems.kafka.cluster import Cluster
 from headrace.systems.kafka.connection import KafkaConnection
 

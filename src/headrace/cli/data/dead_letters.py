@@ -26,7 +26,7 @@ from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, ProjectErrors, unknown_flow
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from headrace.cli.terminal.positions_output import Yes, aligned
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.files.state_files import remove_tree
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.serve.base.status import read_node, read_status
 
 if TYPE_CHECKING:

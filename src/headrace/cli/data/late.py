@@ -11,7 +11,7 @@ from headrace.cli.data._letters_output import moment, print_counts, timestamp
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import unknown_flow
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.engine.letters.task_rows import locked_files
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.positions_output import aligned
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.log.tablestatus import read_group, tables_folder
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import typer
 
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
-from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, RequestError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import parse_duration
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.serve.access.auth import Tokens, grant_of
 from headrace.serve.access.grants import SCOPES
 from headrace.serve.access.issue import claims_of, new_api_key, signed

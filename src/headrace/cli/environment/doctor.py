@@ -15,8 +15,8 @@ import typer
 from headrace.cli.environment._checks import Result, environment, failed
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import PROJECT_FILE, Json, Name, ProjectTarget, project_options
-from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, ProjectError, ProjectErrors
+from headrace.core.options.durations import parse_duration
 
 if TYPE_CHECKING:
     from headrace.core.context import Context

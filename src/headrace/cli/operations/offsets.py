@@ -11,9 +11,8 @@ import typer
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, carry_out, one_flow, rewinder, shown
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
-from headrace.core.durations import parse_duration
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import parse_duration
 from headrace.core.positions import (
     AtOffset,
     AtTime,
@@ -27,6 +26,7 @@ from headrace.core.positions import (
     parse_scope,
     parse_time,
 )
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.core.positions import Target

@@ -12,7 +12,7 @@ from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import rewind

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.cli.terminal.output import printer
-from headrace.core.processes.children import Child, describe_exit
+from headrace.core.runtime.children import Child, describe_exit
 
 _END_SECONDS = 15.0
 _TAIL_BYTES = 2000

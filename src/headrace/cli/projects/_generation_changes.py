@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import ProjectErrors, unknown_flow
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import upgrade

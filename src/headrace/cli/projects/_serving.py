@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.projects._child_processes import SupervisedChild
 from headrace.core.capabilities import endpoint_of
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.serve.base.status import read_node
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.terminal.folders import refuse_occupied, write_files
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.migrate import dagger as migrate_dagger

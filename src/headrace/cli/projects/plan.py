@@ -9,7 +9,7 @@ import typer
 from headrace.cli.projects._generation_changes import changes_of, require_safe
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.engine.state.state import StateDir
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, proje
 from headrace.cli.terminal.signals import stop_on_signal
 from headrace.core.capabilities import lake_paths
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.engine.inputs.lake import is_table
 from headrace.engine.state.state import StateDir
 

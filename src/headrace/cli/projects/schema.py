@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.terminal.output import printer
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.project import json_schema

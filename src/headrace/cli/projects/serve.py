@@ -11,7 +11,7 @@ from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.cli.terminal.signals import stop_on_signal
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.serve import node as serve_node

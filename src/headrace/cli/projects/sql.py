@@ -17,7 +17,7 @@ from headrace.cli.terminal.output import error_document, printer, usage_error
 from headrace.cli.terminal.project_args import PROJECT_FILE, Json, ProjectTarget, project_options
 from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import Exit, Origin, ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.engine.adhoc.answers import cell_text, to_document
 from headrace.engine.state.state import StateDir
 from headrace.sql.errors import SqlError

@@ -11,7 +11,7 @@ import typer
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Name, ProjectTarget, project_options
 from headrace.core.errors import Exit
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.spark import session

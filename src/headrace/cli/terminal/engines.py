@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.cli.terminal.output import usage_error
-from headrace.core.durations import parse_duration
+from headrace.core.options.durations import parse_duration
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import ProjectError, unknown_flow
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.positions import rewind

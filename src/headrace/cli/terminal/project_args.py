@@ -22,7 +22,7 @@ import typer
 from headrace.cli.terminal.completion import complete_flows, complete_profiles
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.core.errors import unknown_flow
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
     from headrace.engine.state import state

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING
 
 from headrace.core.capabilities import BuildsCandidate, Candidate, ReadsAllRows, RealTimeSink, WritesStage
 from headrace.core.context import Batch, Context
-from headrace.core.durations import spark_interval
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import spark_path
+from headrace.core.options.durations import spark_interval
 from headrace.core.processor import Processor, StatefulStep
 from headrace.core.python_stage import PythonStage
 from headrace.core.records import spark_schema

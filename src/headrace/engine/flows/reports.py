@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.capabilities import HoldsReport, HoldsView
 from headrace.core.context import Batch, Context
 from headrace.core.files.state_files import StatePath, remove_tree, spark_path
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.tables import WEIGHT
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.inputs.lake import newest_version

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.capabilities import HoldsView
 from headrace.core.context import Batch, Context
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
 from headrace.engine.letters.dead_letters import DeadLetterWriter

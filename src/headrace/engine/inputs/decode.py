@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from headrace.core.filters import ColumnFilter, apply_all
 from headrace.core.format import Bad, Decoder
+from headrace.core.options.sizes import binary_bytes
 from headrace.core.schema import TIMESTAMP
-from headrace.core.sizes import binary_bytes
 from headrace.core.source import PackedPosition
 from headrace.core.tallies.step_tally import BYTES_IN, StepTally
 from headrace.engine.inputs.event_time_filter import FUTURE, EventTimeFilter

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.durations import spark_interval
 from headrace.core.files.state_files import StatePath
 from headrace.core.format import DecodesNatively, Format
+from headrace.core.options.durations import spark_interval
 from headrace.core.positions import Position
 from headrace.core.python_stage import PythonStage
 from headrace.core.records import encode_rows

@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 
-from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.engine.spark.failures import fault_of
 from headrace.engine.supervise.flow_run import FlowRun, PendingRestart
 from headrace.project.model import RestartSpec

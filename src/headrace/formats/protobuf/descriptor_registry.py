@@ -17,14 +17,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from headrace.core.backoff import Backoff
 from headrace.core.component import Options
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.encoding.descriptors import find_message, merged_sets
 from headrace.core.encoding.timestamps import utc_now
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import StatePath, write_atomically
+from headrace.core.options.durations import Duration
+from headrace.core.runtime.backoff import Backoff
 from headrace.systems.http.client import HttpReply
 from headrace.systems.http.download import DownloadError, TooLongError, download
 from headrace.systems.http.options import check_address

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Literal
 
-from headrace.core.backoff import Backoff
 from headrace.core.errors import ProjectError
+from headrace.core.runtime.backoff import Backoff
 from headrace.core.tallies.step_tally import StepTally
 from headrace.systems.services import service_unavailable
 

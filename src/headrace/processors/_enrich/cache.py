@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from pydantic import Field
 
 from headrace.core.component import Options
-from headrace.core.durations import Duration
+from headrace.core.options.durations import Duration
 
 Value = TypeVar("Value")
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.encoding.json_values import UnfitValueError
 from headrace.core.errors import ProjectError, did_you_mean
+from headrace.core.options.durations import Duration
 from headrace.core.processor import ArrowProcessor, Batches, StepContext, StepLetters, Work
 from headrace.core.tallies.step_tally import StepTally
 from headrace.processors._enrich.async_requests import (

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
+from headrace.core.options.durations import Duration
 from headrace.processors._enrich.async_requests import FailedRequest, FailureClass, NoMatch, timed_out, unreachable
 from headrace.processors._enrich.enricher import Enricher
 from headrace.systems.http.async_client import GATEWAY_STATUSES, AsyncHttpClient, NoReplyError, Reply, Request

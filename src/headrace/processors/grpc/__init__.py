@@ -12,11 +12,11 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.encoding.descriptors import compile_protos, find_method, read_descriptor_sets
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.processor import StepContext, Work
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import PROBE_SECONDS
 from headrace.processors._enrich.enricher import Enricher

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration, format_duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration, format_duration
 from headrace.core.processor import PlanContext, StatefulStep, StepContext, require
 from headrace.core.records import spark_schema
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type, to_ddl
 from headrace.processors._lookup.lookup import check_alike
 from headrace.processors._lookup.tables import LookupTable, PinnedVersions, TableAt

@@ -13,8 +13,8 @@ from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher
 from headrace.processors._enrich.outputs import Paths

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.processors._enrich import templates
 from headrace.processors._enrich.async_requests import ServiceClient
 from headrace.processors._enrich.enricher import Enricher

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration, format_duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration, format_duration, spark_interval
 from headrace.core.processor import PlanContext, StatefulStep, StepContext
 from headrace.core.records import spark_schema
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type, from_ddl
 from headrace.processors._steps.columns import check_key, heads, type_of, typed_columns
 from headrace.processors._steps.project_class import ProjectClass, find_class

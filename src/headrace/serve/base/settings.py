@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.core.capabilities import endpoint_of, lake_paths, sink_of_flow
 from headrace.core.errors import ProjectError
 from headrace.core.files.state_files import StatePath, state_path
-from headrace.core.log_topics import LogTopics
+from headrace.core.options.log_topics import LogTopics
 from headrace.log.folder import LogFolder
 from headrace.project import project_ref
 from headrace.project.dashboards import DashboardSpec

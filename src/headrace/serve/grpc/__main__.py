@@ -8,7 +8,7 @@ import signal
 
 import uvloop
 
-from headrace.core.processes import lifeline
+from headrace.core.runtime import lifeline
 from headrace.serve.base.settings import Settings
 from headrace.serve.grpc.server import Server
 

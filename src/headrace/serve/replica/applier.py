@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
+from headrace.core.runtime.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.log.folder import Version
 from headrace.serve.base.lock import locked
 from headrace.serve.base.settings import Settings

@@ -6,7 +6,7 @@ import gc
 
 from uvicorn import Config, Server
 
-from headrace.core.processes.lifeline import STOP_SECONDS, end_with_parent
+from headrace.core.runtime.lifeline import STOP_SECONDS, end_with_parent
 from headrace.serve.base.ports import shared
 from headrace.serve.base.settings import Settings
 from headrace.serve.rest.app import create_app

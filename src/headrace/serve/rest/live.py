@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.core.processes import lifeline
+from headrace.core.runtime import lifeline
 from headrace.serve.access.access import EndpointAccess
 from headrace.serve.access.auth import token_of
 from headrace.serve.access.feeds import Feeds

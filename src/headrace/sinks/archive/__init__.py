@@ -28,9 +28,9 @@ from headrace.core.capabilities import (
     SingleWriter,
 )
 from headrace.core.context import Batch, Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.files.state_files import StatePath, names_in, write_if_absent
+from headrace.core.options.durations import Duration
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
 from headrace.core.sink import Delivery

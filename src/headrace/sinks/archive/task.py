@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, sync
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks._refused import Report, task_number
 

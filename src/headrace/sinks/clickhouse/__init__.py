@@ -19,9 +19,9 @@ from headrace.core.capabilities import (
 )
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import structured
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks._documents import require_columns
 from headrace.sinks._refused import ON_ERROR_DESCRIPTION, OnRefusal, Report, write_counted

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
 from headrace.sinks._http import refusal

@@ -22,9 +22,9 @@ from headrace.core.capabilities import (
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, RESERVED, Conflicts, Endpoint
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery, Sink
 from headrace.log.folder import LogFolder, Version
 from headrace.log.log import Log, Mark, SegmentPart

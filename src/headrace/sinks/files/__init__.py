@@ -21,9 +21,9 @@ from headrace.core.capabilities import (
 )
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain, structured
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks._publish import Publication, forget_others, safe_name, withdraw, withdrawn

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.context import Batch
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import quoted
 from headrace.sinks._refused import Report, write_counted
 from headrace.sinks._routed import row_for_each

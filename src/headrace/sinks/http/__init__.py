@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from headrace.core.capabilities import AppendsAfterSwitch, DescribesRewind, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns

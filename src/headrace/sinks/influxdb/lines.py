@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.sinks._chunks import chunks, halves
 from headrace.sinks._http import refusal
 from headrace.sinks._refused import Report

@@ -25,9 +25,9 @@ from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import EncodesNatively, Format
 from headrace.core.kinds import KindOf, kinds
-from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.python_stage import PythonStage
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks._routed import or_else, row_for_each
 from headrace.sinks._views import refuse_options, view_key

@@ -13,9 +13,9 @@ from headrace.core.context import Batch, Context
 from headrace.core.endpoints import OLD, OP, Op
 from headrace.core.errors import ProjectError
 from headrace.core.format import EncodesNatively, Format
-from headrace.core.lazy import lazy_modules
 from headrace.core.processor import Batches
 from headrace.core.records import encode_rows, nested
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.sinks._routed import names_many
 from headrace.sinks._views import GONE, as_rows
 

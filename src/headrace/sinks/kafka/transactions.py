@@ -21,7 +21,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks.kafka.share import Share, send_all
 from headrace.systems.kafka.cluster import NOT_ALLOWED, client, cluster_error

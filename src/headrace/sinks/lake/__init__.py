@@ -21,11 +21,11 @@ from headrace.core.capabilities import (
     SingleWriter,
 )
 from headrace.core.context import Batch, Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery, Sink
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key
 from headrace.sinks.lake.delta import TableState, compact, table_state

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.sinks.lake.delta import settings
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field, model_validator
 from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
 from headrace.core.records import nested
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates

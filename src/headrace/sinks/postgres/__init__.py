@@ -11,11 +11,11 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.core.capabilities import BuildsCandidate, Candidate, DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain, structured
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery, Sink
 from headrace.sinks._documents import require_columns
 from headrace.sinks._views import GONE, as_rows, begins, refuse_options, view_key

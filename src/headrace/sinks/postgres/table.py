@@ -10,7 +10,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import ddl_type
 from headrace.sinks._documents import as_json
 

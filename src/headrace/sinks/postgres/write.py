@@ -24,7 +24,7 @@ from psycopg import sql
 
 from headrace.core.context import Batch
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.sinks.postgres.server import SinkServer, explained
 from headrace.sinks.postgres.table import ServerTable, identifiers

@@ -11,9 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from headrace.core.capabilities import DescribesRewind, HoldsView, ReadsAllRows, Rewind
 from headrace.core.context import Batch, Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.sink import Delivery
 from headrace.sinks import _templates as templates
 from headrace.sinks._documents import document, require_columns

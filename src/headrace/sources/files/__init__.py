@@ -11,10 +11,10 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.durations import Duration, spark_interval
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration, spark_interval
 from headrace.core.places import Location
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import from_ddl, to_ddl
 from headrace.core.source import RecordSource, RowSource
 from headrace.sources.files.lines import first_lines, number_lines

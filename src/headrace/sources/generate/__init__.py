@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.lazy import lazy_modules
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import to_ddl
 from headrace.core.source import RowSource
 from headrace.sources.generate.options import GenerateOptions

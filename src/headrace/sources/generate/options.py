@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, field_validator
 
 from headrace.core.component import Options
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
+from headrace.core.options.durations import Duration
 from headrace.sources.generate.fields import AnyField, Share
 from headrace.sources.generate.rows import RowMaker
 

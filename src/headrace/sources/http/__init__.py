@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import ByteSize, Field, StringConstraints, field_validator
 
 from headrace.core.context import Context, ReadContext
-from headrace.core.durations import Duration
 from headrace.core.files.state_files import StatePath
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Positions
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.source import PackedPosition, RecordSource
 from headrace.log.inbox import Inbox
 from headrace.sources.http.fields import FieldFrom

@@ -13,9 +13,9 @@ from pydantic import Field, field_validator, model_validator
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
 from headrace.core.places import ANY, Location
 from headrace.core.positions import Position, Positions
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.source import PackedPosition, RecordSource
 from headrace.systems.kafka.connection import KafkaConnection, refused
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from headrace.core.backoff import Backoff
+from headrace.core.runtime.backoff import Backoff
 from headrace.systems.http.client import HttpReply, failure_text, is_transient
 
 _MOST_REDIRECTS = 3

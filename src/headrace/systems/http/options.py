@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.component import Options
 from headrace.core.context import Context
-from headrace.core.durations import Duration
+from headrace.core.options.durations import Duration
 from headrace.systems.http.client import HttpClient, basic_authentication
 from headrace.systems.tls import ServiceTls
 

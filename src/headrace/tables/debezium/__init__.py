@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
 from headrace.core.positions import Position
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.systems.kafka.connection import KafkaConnection

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Position
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.tables._options import Columns

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Position
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.systems.delta import columns_of, open_table
 

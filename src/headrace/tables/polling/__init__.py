@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Position
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.schema import from_ddl
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.systems.tls import ServiceTls

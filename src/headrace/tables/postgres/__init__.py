@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError
-from headrace.core.lazy import lazy_modules
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Position
+from headrace.core.runtime.lazy import lazy_modules
 from headrace.core.tables import TableReader, TableShape, TableSource
 from headrace.systems.postgres.connection import PostgresConnection, PostgresUrl
 from headrace.systems.services import access_denied

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from headrace.core.context import Context
-from headrace.core.durations import Duration
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.files.objects import ObjectPath
+from headrace.core.options.durations import Duration
 from headrace.core.positions import Position
 from headrace.core.schema import from_ddl
 from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape, TableSource

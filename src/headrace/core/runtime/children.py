@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.core.backoff import Backoff
 from headrace.core.errors import Exit
+from headrace.core.runtime.backoff import Backoff
 
 _BUDGET, _WITHIN_SECONDS = 8, 60.0
 """A child is given up when it dies more often than this within this many seconds."""

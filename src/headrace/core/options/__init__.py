@@ -1,0 +1,1 @@
+"""Values of options: durations, sizes, topics of logs."""

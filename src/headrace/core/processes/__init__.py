@@ -1,1 +1,0 @@
-"""Child processes, and how they end with their parent."""

@@ -1,0 +1,1 @@
+"""What keeps a process going: child processes, retries, modules that are loaded at first use."""
