@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.meter import Meter
 from headrace.core.context import Context
 from headrace.core.processor import FlowLakeTable, Processor, StepContext
-from headrace.engine.inputs.processing import RowLetters
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.inputs.processing import StepDeadLetters
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.spark.session import start_session
 from headrace.processors.document import Document
 from headrace.processors.explode import Explode
@@ -111,7 +111,7 @@ def rate(meter: Meter, make: Callable[[], DataFrame], rows: int, repeats: int = 
 
 def measure(spark: SparkSession, rows: int, folder: Path) -> list[dict[str, Any]]:
     around = Alone(Context(folder, str(folder)))
-    letters = RowLetters(LetterBox(folder / "letters", "bench", "step", "g"))
+    letters = StepDeadLetters(DeadLetterWriter(folder / "letters", "bench", "step", "g"))
     at = StepContext(around.context, "bench", "step", letters, streaming=False)
     documents = events(spark, rows).cache()
     whole = batches(documents).cache()

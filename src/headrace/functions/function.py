@@ -49,12 +49,12 @@ class Function:
     @property
     def arity(self) -> tuple[int, int | None]:
         """The smallest and the largest number of arguments; None for any number."""
-        counts = [len(_parameters(one)) for one in self.signatures]
-        return min(counts), None if any("…" in one for one in self.signatures) else max(counts)
+        counts = [len(_parameters(signature)) for signature in self.signatures]
+        return min(counts), None if any("…" in signature for signature in self.signatures) else max(counts)
 
     @property
     def usage(self) -> str:
-        return "; ".join(f"{self.name}({one.replace(' ->', ') gives', 1)}" for one in self.signatures)
+        return "; ".join(f"{self.name}({signature.replace(' ->', ') gives', 1)}" for signature in self.signatures)
 
 
 def _parameters(signature: str) -> list[str]:

@@ -59,7 +59,7 @@ def annotated_type(hint: Any) -> str | None:
     """The type that `Annotated[pa.Array, "double"]` names."""
     if get_origin(hint) is not Annotated:
         return None
-    return next((one for one in get_args(hint)[1:] if isinstance(one, str)), None)
+    return next((part for part in get_args(hint)[1:] if isinstance(part, str)), None)
 
 
 def _is_union(hint: Any) -> bool:
@@ -71,7 +71,7 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return annotated_type(hint) or _bare(get_args(hint)[0])
     if _is_union(hint):
-        kinds = [one for one in get_args(hint) if one is not type(None)]
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         if len(kinds) == 1:
             return _bare(kinds[0])
     return hint
@@ -92,7 +92,7 @@ def from_arrow(hint: Any) -> Convert:
         return _of_list(from_arrow(inner[0]))
     if origin is dict:
         each = from_arrow(inner[1]) or _same
-        return _unless_none(lambda value: {key: each(one) for key, one in value})
+        return _unless_none(lambda value: {key: each(item) for key, item in value})
     fields = _fields(hint)
     if fields is None:
         return None

@@ -14,12 +14,12 @@ from headrace.functions.function import Function
 @cache
 def families() -> Mapping[str, tuple[str, tuple[Function, ...]]]:
     """Every family: its first docstring line, and its functions."""
-    found = {}
+    modules = {}
     for info in pkgutil.iter_modules(headrace.functions.families.__path__):
         module = importlib.import_module(f"headrace.functions.families.{info.name}")
         if hasattr(module, "FUNCTIONS"):
-            found[info.name] = ((module.__doc__ or "").strip(), tuple(module.FUNCTIONS))
-    return found
+            modules[info.name] = ((module.__doc__ or "").strip(), tuple(module.FUNCTIONS))
+    return modules
 
 
 @cache

@@ -145,20 +145,20 @@ def _line_of(error: Exception, path: Path) -> int | None:
 
 def user_functions(root: Path) -> dict[str, UserFunction]:
     """All functions of a project by name in lower case."""
-    found: dict[str, UserFunction] = {}
+    functions: dict[str, UserFunction] = {}
     for path in sorted((root / FOLDER).glob("*.py")):
-        for one in _in_file(path):
-            taken = found.get(one.name.lower())
-            if taken is not None or one.name.lower() in library():
+        for function in _in_file(path):
+            taken = functions.get(function.name.lower())
+            if taken is not None or function.name.lower() in library():
                 by = str(taken.origin) if taken is not None else "the function library"
                 raise ProjectError(
                     "function-name-taken",
-                    f"function '{one.name}' exists already, in {by}",
-                    where=one.origin,
+                    f"function '{function.name}' exists already, in {by}",
+                    where=function.origin,
                     hint="SQL ignores case: give it another name, or begin it with _",
                 )
-            found[one.name.lower()] = one
-    return found
+            functions[function.name.lower()] = function
+    return functions
 
 
 def _in_file(path: Path) -> Iterator[UserFunction]:
@@ -176,18 +176,19 @@ def _in_file(path: Path) -> Iterator[UserFunction]:
 
 
 def _hinted(node: ast.FunctionDef) -> bool:
-    return node.returns is not None or any(one.annotation for one in node.args.args)
+    return node.returns is not None or any(parameter.annotation for parameter in node.args.args)
 
 
 def _described(node: ast.FunctionDef) -> Function:
-    parameters = [f"{one.arg} {ast.unparse(one.annotation) if one.annotation else '?'}" for one in node.args.args]
+    arguments = node.args.args
+    parameters = [f"{arg.arg} {ast.unparse(arg.annotation) if arg.annotation else '?'}" for arg in arguments]
     result = ast.unparse(node.returns) if node.returns else "?"
     signatures = [
-        f"{', '.join(_flat(one) for one in parameters[: len(parameters) - left_out])} -> {result}"
+        f"{', '.join(_flat(parameter) for parameter in parameters[: len(parameters) - left_out])} -> {result}"
         for left_out in range(len(node.args.defaults), -1, -1)
     ]
     about = (ast.get_docstring(node) or "").partition("\n")[0]
-    example = f"{node.name}({', '.join(one.arg for one in node.args.args)})"
+    example = f"{node.name}({', '.join(arg.arg for arg in arguments)})"
     aggregate = _is_aggregate(node)
     expand = _collected if aggregate else None
     kind: typing.Literal["aggregate", "scalar"] = "aggregate" if aggregate else "scalar"
@@ -205,7 +206,7 @@ def _is_aggregate(node: ast.FunctionDef) -> bool:
         for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
             if keyword.arg == "aggregate" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
                 return True
-    hints = [one.annotation for one in node.args.args]
+    hints = [parameter.annotation for parameter in node.args.args]
     return bool(hints) and all(map(_is_column, hints)) and not _is_column(node.returns)
 
 
@@ -221,7 +222,7 @@ def _collected(call: FunctionCall) -> str:
     collect = "collect_set" if call.distinct else "collect_list"
     if len(call.args) == 1:
         return f"{call.function.name}({call.aggregate(fill(f'{collect}(:v)', v=call.args[0]))})"
-    parts = ", ".join(f"'_{place}', {one.sql}" for place, one in enumerate(call.args))
+    parts = ", ".join(f"'_{place}', {argument.sql}" for place, argument in enumerate(call.args))
     rows = call.aggregate(f"{collect}(named_struct({parts}))")
     columns = (fill(f"transform(:rows, _e -> _e._{place})", rows=rows) for place in range(len(call.args)))
     return f"{call.function.name}({', '.join(columns)})"

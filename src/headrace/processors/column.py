@@ -50,10 +50,10 @@ class ColumnStep(Processor):
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         if wanted is None and (self.keep != "none" or _ALL in self.columns):
             return None
-        made = heads(old for new, old in self.columns.items() if wanted is None or new in wanted)
+        sources = heads(old for new, old in self.columns.items() if wanted is None or new in wanted)
         if self.keep == "none" and _ALL not in self.columns:
-            return made
-        return made | (wanted or frozenset()) - self.columns.keys()
+            return sources
+        return sources | (wanted or frozenset()) - self.columns.keys()
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([(new, type_of(schema, old, "column")) for new, old in self._plan(schema.names).items()])
@@ -65,9 +65,9 @@ class ColumnStep(Processor):
         """Each output column and its input column."""
         named = {new: old for new, old in self.columns.items() if new != _ALL}
         if self.keep == "none":
-            made: dict[str, str] = {}
+            plan: dict[str, str] = {}
             for new, old in self.columns.items():
-                made |= {name: name for name in names if name not in named} if new == _ALL else {new: old}
-            return made
+                plan |= {name: name for name in names if name not in named} if new == _ALL else {new: old}
+            return plan
         gone = set() if self.keep == "all" or _ALL in self.columns else set(named.values()) - named.keys()
         return {name: name for name in names if name not in gone} | named

@@ -68,38 +68,40 @@ class Feature(Processor):
 
     @property
     def label(self) -> str:
-        return f"feature {self.column} of {', '.join(one.value for one in self.features)}"
+        return f"feature {self.column} of {', '.join(feature.value for feature in self.features)}"
 
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         if wanted is None:
             return None
-        return wanted - {self.column} | heads(name for one in self.features for name in (one.key, one.value))
+        read = [name for feature in self.features for name in (feature.key, feature.value)]
+        return wanted - {self.column} | heads(read)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
-        for one in self.features:
-            type_of(schema, one.key, "feature")
-            kind = type_of(schema, one.value, "feature")
-            if one.type is None and not pa.types.is_null(kind):
-                _slot(kind, one.value)
+        for feature in self.features:
+            type_of(schema, feature.key, "feature")
+            kind = type_of(schema, feature.value, "feature")
+            if feature.type is None and not pa.types.is_null(kind):
+                _slot(kind, feature.value)
         return with_type(schema, self.column, pa.list_(_FEATURE))
 
     def apply(self, rows: DataFrame, at: StepContext) -> DataFrame:
         from pyspark.sql import functions as F
 
         schema = spark_schema(rows)
-        made = [self._feature(rows, one, type_of(schema, one.value, "feature")) for one in self.features]
-        return rows.withColumn(self.column, F.array(*made))
+        kinds = [type_of(schema, feature.value, "feature") for feature in self.features]
+        features = [self._feature(rows, feature, kind) for feature, kind in zip(self.features, kinds, strict=True)]
+        return rows.withColumn(self.column, F.array(*features))
 
     @staticmethod
-    def _feature(rows: DataFrame, one: FeatureOf, kind: pa.DataType) -> Column:
+    def _feature(rows: DataFrame, feature: FeatureOf, kind: pa.DataType) -> Column:
         from pyspark.sql import functions as F
 
-        slot = one.type or _slot(kind, one.value)
+        slot = feature.type or _slot(kind, feature.value)
         slots = [
-            (column(rows, one.value) if name == slot else F.lit(None)).cast(ddl_type(of)).alias(f"{name}_value")
+            (column(rows, feature.value) if name == slot else F.lit(None)).cast(ddl_type(of)).alias(f"{name}_value")
             for name, of in _TYPES.items()
         ]
-        key = column(rows, one.key).cast("string")
+        key = column(rows, feature.key).cast("string")
         return F.struct(key.alias("key"), F.struct(*slots).alias("value"), key.alias("name"))
 
 

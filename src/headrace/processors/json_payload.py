@@ -112,11 +112,11 @@ class JsonPayload(Processor):
             if name not in fields:
                 message = f"message '{self.message}' has no field '{name}'"
                 raise ProjectError("unknown-field", message, hint=did_you_mean(name, fields, "its fields"))
-        found = [fields[name] for name in self.columns or names if name in fields and name != self.column]
-        if not found:
+        chosen = [fields[name] for name in self.columns or names if name in fields and name != self.column]
+        if not chosen:
             message = f"none of the columns is a field of message '{self.message}'"
             raise ProjectError("unknown-field", message, hint=f"its fields: {', '.join(sorted(fields))}")
-        return found
+        return chosen
 
 
 def _listed(value: str | list[str]) -> list[str]:
@@ -146,7 +146,7 @@ def _json_single(value: Column, field: FieldDescriptor) -> Column:
             return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
         if message.file.package == "google.protobuf":
             return value  # wrappers are plain values; structs are texts already
-        parts = [_json_value(value.getField(one.name), one).alias(one.json_name) for one in message.fields]
+        parts = [_json_value(value.getField(part.name), part).alias(part.json_name) for part in message.fields]
         return F.when(value.isNotNull(), F.struct(*parts))
     if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
         return value.cast("string")

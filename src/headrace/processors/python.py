@@ -132,21 +132,21 @@ class _Run:
             raise self.known.failed(error) from error
         yield from self._checked(result).to_batches()
 
-    def _checked(self, made: Any) -> pa.Table:
+    def _checked(self, result: Any) -> pa.Table:
         import pandas as pd
 
         try:
-            if isinstance(made, pd.DataFrame):
-                self._check_names(list(made.columns))
-                return pa.Table.from_pandas(made, self.output, preserve_index=False)
-            if isinstance(made, pa.RecordBatch):
-                made = pa.Table.from_batches([made])
-            if isinstance(made, pa.Table):
-                self._check_names(made.column_names)
-                return made.select(self.output.names).cast(self.output)
+            if isinstance(result, pd.DataFrame):
+                self._check_names(list(result.columns))
+                return pa.Table.from_pandas(result, self.output, preserve_index=False)
+            if isinstance(result, pa.RecordBatch):
+                result = pa.Table.from_batches([result])
+            if isinstance(result, pa.Table):
+                self._check_names(result.column_names)
+                return result.select(self.output.names).cast(self.output)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise self.known.error("python-step-columns", f"returned a value of another type: {error}") from error
-        what = type(made).__name__
+        what = type(result).__name__
         raise self.known.error("python-step-columns", f"returned {what} instead of a batch of rows")
 
     def _check_names(self, names: list[str]) -> None:

@@ -102,14 +102,14 @@ class RouteStep(Processor):
         from pyspark.sql import functions as F
 
         with rows_table(rows):
-            found = rows.sparkSession.sql(self._sql or self._query())
+            routed_rows = rows.sparkSession.sql(self._sql or self._query())
         places = F.col(_ROUTES)
         if self.otherwise is not None:
             places = F.when(F.size(places) == 0, F.array(F.lit(self.otherwise))).otherwise(places)
         if self.together:
-            routed = found.withColumn(_ROUTES, F.when(F.size(places) > 0, places))
+            routed = routed_rows.withColumn(_ROUTES, F.when(F.size(places) > 0, places))
         else:
-            routed = found.withColumn(_ROUTES, F.explode_outer(places))
+            routed = routed_rows.withColumn(_ROUTES, F.explode_outer(places))
         names = [F.col(quoted(name)) for name in rows.columns if name != self.column]
         if self.column in rows.columns:
             names.insert(rows.columns.index(self.column), F.col(_ROUTES).alias(self.column))

@@ -71,11 +71,11 @@ class SqlStep(Processor):
         query = parse(self.sql)
         for refusal in refusals(query):
             raise refusal
-        kept = state_of(query)
-        if kept:
+        state = state_of(query)
+        if state:
             raise ProjectError(
                 "sql-not-streamable",
-                f"the query of a step processes each row alone, and this one needs state ({', '.join(kept)})",
+                f"the query of a step processes each row alone, and this one needs state ({', '.join(state)})",
                 hint="put it into the SQL of the flow, or into a flow that reads this one",
             )
         check_columns(query, schema)
@@ -111,7 +111,7 @@ def _picked(query: Query, schema: pa.Schema) -> list[str] | None:
         return None
     if _parts(tree.args["from_"].this) - {"this", "alias"}:
         return None
-    names = [one.name for one in tree.selects if isinstance(one, exp.Column) and len(one.parts) == 1]
+    names = [select.name for select in tree.selects if isinstance(select, exp.Column) and len(select.parts) == 1]
     simple = len(names) == len(tree.selects) == len(set(names)) and all(name in schema.names for name in names)
     return names if simple else None
 
@@ -125,14 +125,14 @@ def _has_star(query: Query) -> bool:
 
 
 def _columns(query: Query, schema: pa.Schema) -> list[pa.Field]:
-    found: dict[str, pa.Field] = {}
+    columns: dict[str, pa.Field] = {}
     for select in query.tree.selects:
         if select.is_star:
             left_out = {part.name.lower() for part in select.find_all(exp.Identifier)}
-            found |= {field.name: field for field in schema if field.name.lower() not in left_out}
+            columns |= {field.name: field for field in schema if field.name.lower() not in left_out}
             continue
         plain = select.unalias()
         name = select.alias_or_name
         known = schema.get_field_index(plain.name) if isinstance(plain, exp.Column) and len(plain.parts) == 1 else -1
-        found[name] = pa.field(name, schema.field(known).type if known >= 0 else pa.null())
-    return list(found.values())
+        columns[name] = pa.field(name, schema.field(known).type if known >= 0 else pa.null())
+    return list(columns.values())

@@ -92,8 +92,8 @@ class TableStep(ArrowProcessor):
     def uses(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
         if wanted is None:
             return None
-        made = {self.prefix + name for name in self._values().names} if self._place is not None else set()
-        return wanted - made | heads(self.key)
+        added = {self.prefix + name for name in self._values().names} if self._place is not None else set()
+        return wanted - added | heads(self.key)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         theirs = self._bound_table().schema()
@@ -108,8 +108,8 @@ class TableStep(ArrowProcessor):
         theirs = place.schema()
         if theirs is None and not isinstance(self.columns, str):
             raise place.missing()
-        wanted = LookupSpec(place, tuple(self.key.values()), self._values(theirs), self.latest)
-        return _Join(wanted, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, PinnedVersions.of(at))
+        spec = LookupSpec(place, tuple(self.key.values()), self._values(theirs), self.latest)
+        return _Join(spec, tuple(self.key), self.prefix, self.missing, at.letters, at.clock, PinnedVersions.of(at))
 
     def _bound_table(self) -> LookupTable:
         assert self._place is not None, "a step is bound before it is used"
@@ -164,9 +164,9 @@ class _Join:
             places = lookup.find([column_of(batch, key) for key in self.keys])
             if self.missing != "null" and places.null_count:
                 batch, places = self._without(batch, places)
-            found = lookup.values.take(places)
+            values = lookup.values.take(places)
             for field in self.wanted.values:
-                column = found[field.name]
+                column = values[field.name]
                 batch = _with(batch, self.prefix + field.name, column.combine_chunks())
             yield batch
 

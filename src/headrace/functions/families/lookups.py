@@ -114,12 +114,12 @@ class _Lookup:
             name, age = key
             if name is None:
                 continue
-            places = [place for place, one in enumerate(keys) if one == key]
+            places = [place for place, candidate in enumerate(keys) if candidate == key]
             seconds = self.refresh.total_seconds() if age is None else float(age) * 3600
             if len(places) == rows:
                 return compute(name, seconds, pa.array(places, pa.int64()))
-            found = compute(name, seconds, pa.array(places, pa.int64())).to_pylist()
-            for place, value in zip(places, found, strict=True):
+            values = compute(name, seconds, pa.array(places, pa.int64())).to_pylist()
+            for place, value in zip(places, values, strict=True):
                 result[place] = value
         return pa.array(result)
 

@@ -145,9 +145,9 @@ class Filters:
 def field_of(messages: MessageCatalog, message: str, path: str) -> _Field:
     """A field of a message of the project; raises `unknown-message` and `unknown-column`."""
     parts = path.split(".")
-    found = _Field(messages.decoder(message, parts[0]), parts)
-    found.type()
-    return found
+    field = _Field(messages.decoder(message, parts[0]), parts)
+    field.type()
+    return field
 
 
 def _time_part(times: pa.Array, name: str) -> pa.Array:

@@ -31,14 +31,14 @@ class TtlCache(Generic[Value]):
 
     def get(self, key: object) -> Value | None:
         """The value, unless it is too old."""
-        found = self._kept.get(key)
-        if found is None:
+        entry = self._kept.get(key)
+        if entry is None:
             return None
-        if found[0] <= self._clock():
+        if entry[0] <= self._clock():
             del self._kept[key]
             return None
         self._kept.move_to_end(key)
-        return found[1]
+        return entry[1]
 
     def put(self, key: object, value: Value) -> None:
         if self._seconds <= 0:

@@ -167,9 +167,9 @@ class Enrichment:
 
     def _enriched(self, batch: pa.RecordBatch, live: _Live) -> pa.RecordBatch:
         keys = keys_of(batch, self.request_columns)
-        found, refused = self._answers(keys.values, live)
+        answers, refused = self._answers(keys.values, live)
         enriched = batch
-        for name, values in self.outputs.arrays(found).items():
+        for name, values in self.outputs.arrays(answers).items():
             index = enriched.schema.get_field_index(name)
             column = values.take(keys.places)
             field = pa.field(name, column.type)
@@ -178,11 +178,11 @@ class Enrichment:
 
     def _answers(self, keys: list[Values], live: _Live) -> tuple[list[Found | None], dict[int, FailedRequest]]:
         """The values for each key, and the failures by key."""
-        found: list[Found | None] = [live.cache.get(values) for values in keys]
+        values_of: list[Found | None] = [live.cache.get(values) for values in keys]
         refused: dict[int, FailedRequest] = {}
         numbers, requests = [], []
         for number, values in enumerate(keys):
-            if found[number] is None:
+            if values_of[number] is None:
                 try:
                     requests.append(self.service.request_for(values))
                     numbers.append(number)
@@ -194,9 +194,9 @@ class Enrichment:
             if isinstance(taken, FailedRequest):
                 refused[number] = taken
             else:
-                found[number] = taken
+                values_of[number] = taken
                 live.cache.put(keys[number], taken)
-        return found, refused
+        return values_of, refused
 
     def _taken(self, answer: Any) -> Found | FailedRequest:
         if isinstance(answer, FailedRequest):

@@ -39,14 +39,14 @@ def _status_ranges(value: str) -> str:
 
 def statuses_of(text: str) -> frozenset[int]:
     """The statuses in a text such as `400,404-499`; a ValueError names what is not a status."""
-    found: set[int] = set()
+    statuses: set[int] = set()
     for part in filter(None, (one.strip() for one in text.split(","))):
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 100 <= first <= last <= 599:
             raise ValueError(f"'{part}' is not a status or a range of them; write e.g. 400,404-499")
-        found |= set(range(first, last + 1))
-    return frozenset(found)
+        statuses |= set(range(first, last + 1))
+    return frozenset(statuses)
 
 
 Address = Annotated[str, AfterValidator(server_address)]

@@ -136,8 +136,8 @@ class Outputs:
         """The columns after the step: an existing column is replaced."""
         for name, kind in self.types.items():
             index = schema.get_field_index(name)
-            made = pa.field(name, kind)
-            schema = schema.append(made) if index < 0 else schema.set(index, made)
+            column = pa.field(name, kind)
+            schema = schema.append(column) if index < 0 else schema.set(index, column)
         return schema
 
     def taken(self, document: Any) -> Found:

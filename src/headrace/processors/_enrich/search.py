@@ -137,23 +137,23 @@ class DocumentService(SearchService):
     async def call(self, requests: Sequence[Any]) -> list[Any]:
         request = Request(f"{self.url}/_mget", (), json.dumps({"docs": list(requests)}).encode())
         reply = await reply_to(self.client, request)
-        found = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
-        if isinstance(found, FailedRequest) and found.reason == "response-too-large" and len(requests) > 1:
+        answer = reply if isinstance(reply, FailedRequest) else document_of(reply, self.label, _NO_STATUS)
+        if isinstance(answer, FailedRequest) and answer.reason == "response-too-large" and len(requests) > 1:
             return [(await self.call([request]))[0] for request in requests]
-        if isinstance(found, FailedRequest | NoMatch):
-            return [found] * len(requests)
-        return self._documents(found, len(requests))
+        if isinstance(answer, FailedRequest | NoMatch):
+            return [answer] * len(requests)
+        return self._documents(answer, len(requests))
 
     @staticmethod
     def _documents(found: Any, number: int) -> list[Any]:
         documents = found.get("docs") if isinstance(found, dict) else None
         if not isinstance(documents, list) or len(documents) != number:
             return [FailedRequest("bad-answer", "not the answer of a cluster to _mget")] * number
-        return [_document(one) for one in documents]
+        return [_document(document) for document in documents]
 
 
-def _document(found: dict[str, Any]) -> Any:
-    error = found.get("error")
+def _document(document: dict[str, Any]) -> Any:
+    error = document.get("error")
     if error is not None:
         kind = str(error.get("type") if isinstance(error, dict) else error)
         if kind == "index_not_found_exception":
@@ -161,4 +161,4 @@ def _document(found: dict[str, Any]) -> Any:
         detail = msgspec.json.encode(error).decode()[:200]
         passes = kind in _PASSING
         return FailedRequest(f"search-{kind.replace('_', '-')}", detail, "5xx" if passes else "4xx", passes)
-    return found.get("_source") or {} if found.get("found") else NoMatch()
+    return document.get("_source") or {} if document.get("found") else NoMatch()

@@ -64,7 +64,7 @@ class Text:
 
 def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda text: text) -> Parts:
     """The literal texts and placeholders of a template; a ValueError says what is wrong with it."""
-    found: list[str | Placeholder] = []
+    parts: list[str | Placeholder] = []
     position, plain = 0, ""
     for match in _HOLE.finditer(text):
         plain += text[position : match.start()]
@@ -74,11 +74,11 @@ def parts_of(text: str, escape: Escape, literal: Callable[[str], str] = lambda t
         elif match[1] is None:
             raise ValueError(f"there is a single '{match[0]}': write {{column}}, and {{{{ or }}}} for a brace")
         else:
-            found += [literal(plain)] if plain else []
-            found.append(Placeholder(match[1].strip(), escape))
+            parts += [literal(plain)] if plain else []
+            parts.append(Placeholder(match[1].strip(), escape))
             plain = ""
     plain += text[position:]
-    return (*found, literal(plain)) if plain else tuple(found)
+    return (*parts, literal(plain)) if plain else tuple(parts)
 
 
 def url_parts(text: str, escape: Escape) -> Parts:

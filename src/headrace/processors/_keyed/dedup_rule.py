@@ -59,16 +59,16 @@ def first_rows(rows: SeenKeys, known: SeenKeys, ttl: int) -> Flags:
     Rows are processed in the order of their times; rows of the same time in the order of the array. The rows in `known`
     have passed before, whatever their time.
     """
-    kept = np.zeros(len(rows), np.bool_)
+    passed = np.zeros(len(rows), np.bool_)
     if not len(rows):
-        return kept
+        return passed
     known = known.where(np.isin(known.high, rows.high))
     key, known_key = _numbered(rows, known)
     order = np.lexsort((rows.time, key))
     key, time = key[order], rows.time[order]
     free = ~_near(key, time, known_key, known.time, ttl)
-    kept[order[free]] = _spaced(key[free], time[free], ttl)
-    return kept
+    passed[order[free]] = _spaced(key[free], time[free], ttl)
+    return passed
 
 
 def _numbered(rows: SeenKeys, known: SeenKeys) -> tuple[Numbers, Numbers]:

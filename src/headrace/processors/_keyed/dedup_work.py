@@ -46,17 +46,17 @@ class DedupFilter:
 
     def decide(self, rows: pa.Table) -> FilterDecision:
         assert self._list is not None, "opened before it is used"
-        given = SeenKeys(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), rows[_TIME].to_numpy())
+        keys = SeenKeys(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), rows[_TIME].to_numpy())
         considered = rows[_CONSIDERED].to_numpy()
         parts = [SeenKeys.from_bytes(bytes(part[0])) for part in self._list.get()]
         known = SeenKeys.of(parts)
         judged = np.flatnonzero(considered & ~rows[KEYLESS].to_numpy())
-        passed = np.ones(len(given), np.bool_)
-        passed[judged] = first_rows(given.where(judged), known, self.ttl)
-        self._remember(known, len(parts), given.where(judged[passed[judged]]))
+        passed = np.ones(len(keys), np.bool_)
+        passed[judged] = first_rows(keys.where(judged), known, self.ttl)
+        self._remember(known, len(parts), keys.where(judged[passed[judged]]))
         if not self.marks:
             return FilterDecision(passed)
-        return FilterDecision(np.ones(len(given), np.bool_), pa.array(~passed, mask=~considered))
+        return FilterDecision(np.ones(len(keys), np.bool_), pa.array(~passed, mask=~considered))
 
     def _remember(self, known: SeenKeys, parts: int, new: SeenKeys) -> None:
         assert self._list is not None

@@ -53,11 +53,11 @@ class Lookup:
 
     def find(self, keys: Sequence[pa.Array]) -> pa.Array:
         """The place of each key's row; null if there is none, or if a part of the key is null."""
-        found = np.full(len(keys[0]), -1, np.int64)
+        places = np.full(len(keys[0]), -1, np.int64)
         whole = pc.indices_nonzero(_all_valid(keys)).to_numpy()
         if len(whole) and len(self.index):
-            found[whole] = self.index.get_indexer(index_of([key.take(pa.array(whole)) for key in keys]))
-        return pa.array(found, mask=found < 0)
+            places[whole] = self.index.get_indexer(index_of([key.take(pa.array(whole)) for key in keys]))
+        return pa.array(places, mask=places < 0)
 
 
 def _all_valid(keys: Sequence[Any]) -> Any:

@@ -43,7 +43,7 @@ class TableAt(Options):
 
     @model_validator(mode="after")
     def _one_place(self) -> TableAt:
-        if sum(one is not None for one in (self.flow, self.lake, self.files)) != 1:
+        if sum(place is not None for place in (self.flow, self.lake, self.files)) != 1:
             raise ValueError("needs exactly one of 'flow', 'lake' and 'files'")
         return self
 
@@ -88,8 +88,8 @@ class LookupTable:
     def read(self, version: str, columns: Sequence[str], where: ds.Expression | None = None) -> pa.Table:
         """Rows of a version of a lake table; the current rows of files."""
         data = self._lake(int(version)).to_pyarrow_dataset() if self.kind == "lake" else self._files()
-        found = data.to_table(columns=list(columns), filter=where)
-        return found.cast(_plain(found.schema))
+        rows = data.to_table(columns=list(columns), filter=where)
+        return rows.cast(_plain(rows.schema))
 
     def missing(self) -> ProjectError:
         """The error for a table that does not exist but must."""

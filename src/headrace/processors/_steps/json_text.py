@@ -120,18 +120,18 @@ def _inside(members: dict[str, Any], name: str) -> dict[str, Any]:
     part: Any = members.get(name)
     if isinstance(part, dict):
         return part
-    made: dict[str, Any] = _OBJECT.decode(part) if _is_object(part) else {}
-    members[name] = made
-    return made
+    inner: dict[str, Any] = _OBJECT.decode(part) if _is_object(part) else {}
+    members[name] = inner
+    return inner
 
 
 def with_doubles(text: str) -> str:
     """The text with every number as Java formats a double. Invalid JSON stays invalid."""
     parts: list[str] = []
     at = 0
-    while found := _NUMBER.match(text, at):
-        parts += text[at : found.start(1)], java_double(float(found[1]), found[1])
-        at = found.end()
+    while number := _NUMBER.match(text, at):
+        parts += text[at : number.start(1)], java_double(float(number[1]), number[1])
+        at = number.end()
     return "".join(parts) + text[at:]
 
 

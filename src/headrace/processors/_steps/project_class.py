@@ -118,12 +118,12 @@ def _path(file: str, context: Context) -> Path:
 
 
 def _described(file: str, path: Path, text: str, node: ast.ClassDef, methods: Mapping[str, str]) -> ProjectClass:
-    found = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    methods_of = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
     for name, written in methods.items():
-        _check_method(file, node, name, found.get(name), written)
-    arguments = found[next(iter(methods))].args.args
-    given = arguments[1].annotation if len(arguments) > 1 else None
-    pandas = given is not None and ast.unparse(given).strip("'\"").endswith("DataFrame")
+        _check_method(file, node, name, methods_of.get(name), written)
+    arguments = methods_of[next(iter(methods))].args.args
+    annotation = arguments[1].annotation if len(arguments) > 1 else None
+    pandas = annotation is not None and ast.unparse(annotation).strip("'\"").endswith("DataFrame")
     known = _constants(node)
     columns, keep = known.get("columns"), known.get("keep")
     return ProjectClass(
@@ -149,10 +149,10 @@ def _check_method(file: str, node: ast.ClassDef, name: str, method: ast.Function
 
 def _constants(node: ast.ClassDef) -> dict[str, Any]:
     """The attributes of a class that are literals."""
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for part in node.body:
         target = part.targets[0] if isinstance(part, ast.Assign) else getattr(part, "target", None)
         value = getattr(part, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            found[target.id] = value.value
-    return found
+            constants[target.id] = value.value
+    return constants

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from headrace.core.filters import ColumnFilter
 from headrace.sql.columns import unknown_columns
-from headrace.sql.input_reads import reads
+from headrace.sql.input_reads import input_reads
 from headrace.sql.query import Query, SqlError, parse
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def filters_of(query: str, schema: pa.Schema) -> tuple[ColumnFilter, ...] | None
     """The condition as filters of an Arrow batch; None if only Spark can evaluate it."""
     where = parse(query).tree.args["where"].this.unnest()
     parts = [part.unnest() for part in where.flatten()] if isinstance(where, exp.And) else [where]
-    found = [_filter(part, schema) for part in parts]
-    return None if None in found else tuple(one for one in found if one is not None)
+    filters = [_filter(part, schema) for part in parts]
+    return None if None in filters else tuple(filter_ for filter_ in filters if filter_ is not None)
 
 
 def _filter(part: exp.Expr, schema: pa.Schema) -> ColumnFilter | None:
@@ -62,7 +62,7 @@ def column_names(text: str) -> frozenset[str]:
 
 def used(query: Query, schema: pa.Schema) -> tuple[str, ...] | None:
     """The columns a query uses; None for all."""
-    return reads(query, {ROWS: schema})[ROWS].columns
+    return input_reads(query, {ROWS: schema})[ROWS].columns
 
 
 def check_columns(query: Query, schema: pa.Schema) -> None:

@@ -138,8 +138,8 @@ class DocumentWriter:
 
     def _grouped(self, batch: pa.RecordBatch) -> list[tuple[Path, list[tuple[str, Sequence[Any]]]]]:
         """The values by the object that they go into: neighbours share one search for it."""
-        found = [(writer.path, writer.parts(batch)) for writer in self.writers]
-        some = [(path, parts) for path, parts in found if parts is not None]
+        values = [(writer.path, writer.parts(batch)) for writer in self.writers]
+        some = [(path, parts) for path, parts in values if parts is not None]
         return [
             (into, [(path[-1], parts) for path, parts in group])
             for into, group in groupby(some, key=lambda pair: pair[0][:-1])

@@ -66,10 +66,10 @@ class Explode(ArrowProcessor):
         check_document(schema, self.column, "explode")
         if self.unless is not None:
             check_truth(schema, self.unless, "explode")
-        made = with_type(schema, self.into or self.column, pa.string())
+        output = with_type(schema, self.into or self.column, pa.string())
         for name in (self.position, self.count):
-            made = made if name is None else with_type(made, name, pa.int32())
-        return made
+            output = output if name is None else with_type(output, name, pa.int32())
+        return output
 
     def work(self, schema: pa.Schema, at: StepContext) -> Work:
         return ElementReader(self, path_of(self.path), self.output(schema), at.letters)

@@ -72,8 +72,8 @@ class Fields(ArrowProcessor):
 
         output = self.output(stage.schema)
         document = col(f"`{self.column}`").cast("binary")
-        made = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
-        columns = [made.get(name, col(f"`{name}`")).alias(name) for name in output.names]
+        added = {name: col(_FOUND).getItem(place).cast("string") for place, name in enumerate(self.fields)}
+        columns = [added.get(name, col(f"`{name}`")).alias(name) for name in output.names]
         return PythonStage.of(stage.rows.withColumn(_FOUND, call_function(read, document)).select(*columns))
 
 
@@ -90,11 +90,11 @@ class _Read:
         nothing = [None] * len(self.step.fields)
         for batch in batches:
             texts = utf8_texts(batch.column(self.step.column))
-            found = [nothing if text is None else read(text) or nothing for text in texts]
-            columns = zip(*found, strict=True) if found else nothing
-            made = {
+            rows = [nothing if text is None else read(text) or nothing for text in texts]
+            columns = zip(*rows, strict=True) if rows else nothing
+            added = {
                 name: pa.array(values or [], pa.binary()).cast(pa.string())
                 for name, values in zip(self.step.fields, columns, strict=True)
             }
-            parts = [made[name] if name in made else batch.column(name) for name in self.output.names]
+            parts = [added[name] if name in added else batch.column(name) for name in self.output.names]
             yield pa.RecordBatch.from_arrays(parts, schema=self.output)

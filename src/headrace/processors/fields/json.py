@@ -62,12 +62,12 @@ def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
     decoder = msgspec.json.Decoder(root.shape())
 
     def read(text: bytes) -> Texts | None:
-        found: list[bytes | None] = [None] * len(paths)
+        values: list[bytes | None] = [None] * len(paths)
         rest = others
         try:
-            wanted = decoder.decode(text)
+            document = decoder.decode(text)
             for get, place in reached:
-                found[place] = _text(bytes(get(wanted)))
+                values[place] = _text(bytes(get(document)))
         except (msgspec.ValidationError, RecursionError):
             # a value on one path is not an object, which does not affect the other fields
             rest = list(enumerate(paths))
@@ -79,8 +79,8 @@ def reader(paths: Sequence[Path]) -> Callable[[bytes], Texts | None]:
             except NotJsonError:
                 return None
             for place, path in rest:
-                found[place] = _found(members, path)
-        return found
+                values[place] = _found(members, path)
+        return values
 
     return read
 

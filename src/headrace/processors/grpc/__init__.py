@@ -138,12 +138,12 @@ class Grpc(Enricher):
         return compile_protos(context, _listed(self.proto), _listed(self.proto_path))
 
     def _check_method(self, descriptors: bytes) -> None:
-        found = find_method(descriptors, self.method)
-        if found.client_streaming or found.server_streaming:
+        method = find_method(descriptors, self.method)
+        if method.client_streaming or method.server_streaming:
             raise ProjectError(
                 "unknown-method", f"'{self.method}' is a streaming method", hint="a step calls unary methods"
             )
-        _check_fields(json.loads(_sample(self._request)), found.input_type)
+        _check_fields(json.loads(_sample(self._request)), method.input_type)
 
     @property
     def _request(self) -> templates.Parts:

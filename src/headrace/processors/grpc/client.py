@@ -67,8 +67,8 @@ class GrpcService(ServiceClient):
 
     @cached_property
     def _messages(self) -> tuple[type[Message], type[Message]]:
-        found = find_method(self.descriptors, self.method)
-        return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
+        method = find_method(self.descriptors, self.method)
+        return GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
     def request_for(self, values: Sequence[Any]) -> GrpcRequest:
         return self.request.filled(values), tuple([(name, text.filled(values)) for name, text in self.metadata])
@@ -91,24 +91,24 @@ class GrpcService(ServiceClient):
             answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
 
-    def _answer_to(self, status: grpc.StatusCode, said: str) -> Any:
+    def _answer_to(self, status: grpc.StatusCode, details: str) -> Any:
         match status:
             case grpc.StatusCode.NOT_FOUND:
                 return NoMatch()
             case grpc.StatusCode.UNAUTHENTICATED:
-                raise access_denied(self.label, said)
+                raise access_denied(self.label, details)
             case grpc.StatusCode.UNIMPLEMENTED:
-                raise request_refused(self.label, f"there is no such method: {said}", "check `method` and `url`")
+                raise request_refused(self.label, f"there is no such method: {details}", "check `method` and `url`")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return timed_out(self.timeout)
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-                if any(word in said for word in _TLS_TROUBLE):
-                    raise untrusted_connection(self.label, said)
-                return unreachable(said)
+                if any(word in details for word in _TLS_TROUBLE):
+                    raise untrusted_connection(self.label, details)
+                return unreachable(details)
         reason = f"grpc-{status.name.lower().replace('_', '-')}"
-        if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
+        if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return FailedRequest("response-too-large", f"the answer has more than {self.max_response:,} bytes")
-        return FailedRequest(reason, said[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
+        return FailedRequest(reason, details[:200] or status.name, _CLASSES.get(status, "other"), status in _PASSING)
 
     async def probe(self) -> None:
         """Connect without calling the method, which might have effects."""

@@ -43,11 +43,11 @@ class EventTable:
         for key, values in zip(self.keys, keys, strict=True):
             # a number that is too large for the table may match others here: they are removed later
             where &= ds.field(key.name).isin(pc.unique(values).cast(key.type, safe=False))
-        found = self.place.read(version, names, where)
-        found = found.take(pc.sort_indices(found[self.time]))
-        times = found[self.time].cast(TIMESTAMP).cast(pa.int64())
-        events = found.select(self.events.names).cast(self.events)
-        return pa.Table.from_arrays([times, *events.columns], schema=self.schema), found.select(self.keys.names)
+        rows = self.place.read(version, names, where)
+        rows = rows.take(pc.sort_indices(rows[self.time]))
+        times = rows[self.time].cast(TIMESTAMP).cast(pa.int64())
+        events = rows.select(self.events.names).cast(self.events)
+        return pa.Table.from_arrays([times, *events.columns], schema=self.schema), rows.select(self.keys.names)
 
 
 @dataclass
@@ -70,11 +70,11 @@ class ReadWork:
 
     def _past(self, batch: pa.RecordBatch, version: str) -> pa.Array:
         rows = pa.Table.from_batches([batch])
-        found: list[Numbers] = [np.zeros(0, np.int64)] * rows.num_rows
+        seen_events: list[Numbers] = [np.zeros(0, np.int64)] * rows.num_rows
         keys = [batch.column(name) for name in self.table.keys.names]
         whole = np.flatnonzero(np.all([pc.is_valid(key).to_numpy(zero_copy_only=False) for key in keys], axis=0))
         if not version or not len(whole):
-            return listed(found, [], self.table.schema)
+            return listed(seen_events, [], self.table.schema)
         looks = self.look.range(rows, times_of(rows, self.time, self.clock))
         chosen = [key.take(pa.array(whole)) for key in keys]
         since, until = int(looks.since[whole].min()), int(looks.until[whole].max())
@@ -85,8 +85,8 @@ class ReadWork:
                 moment = TimeRanges(looks.since[place : place + 1], looks.until[place : place + 1])
                 # the row itself is the only new event, which it does not see
                 seen = seen_by(times[theirs], looks.until[place : place + 1], moment, self.look.limit, False)[0]
-                found[place] = theirs[seen]
-        return listed(found, [events], self.table.schema)
+                seen_events[place] = theirs[seen]
+        return listed(seen_events, [events], self.table.schema)
 
 
 def _matched(keys: Sequence[pa.Array], theirs: pa.Table) -> Iterator[tuple[Any, Any]]:

@@ -50,8 +50,8 @@ class HistoryState:
     def between(self, key: Key, since: int, until: int) -> pa.Table:
         """The events of a key in the slices of this time range, in the order of their times."""
         first, last = since // self._length, until // self._length
-        found = [self._read((*key, one)) for one in sorted(self._slices_of(key)) if first <= one <= last]
-        return pa.Table.from_batches([one for one in found if one is not None], self._schema)
+        slices = [self._read((*key, one)) for one in sorted(self._slices_of(key)) if first <= one <= last]
+        return pa.Table.from_batches([one for one in slices if one is not None], self._schema)
 
     def add(self, new: dict[Key, pa.Table], now: int) -> None:
         """Add events of several keys, sorted by time."""
@@ -90,10 +90,10 @@ class HistoryState:
         self._events.updateValue(place, (numbers([self._digest]) + batch.serialize().to_pybytes(),))
 
     def _read(self, place: tuple[int, int, int]) -> pa.RecordBatch | None:
-        found = self._events.getValue(place)
-        if found is None:
+        value = self._events.getValue(place)
+        if value is None:
             return None
-        data = bytes(found[0])
+        data = bytes(value[0])
         digest = int(np.frombuffer(data[:8], "<i8")[0])
         message = pa.py_buffer(data[8:])
         if digest == self._digest:

@@ -68,9 +68,9 @@ class HistoryWork:
         times = times_of(rows, self.time, self.clock)
         new: dict[Key, Numbers] = dict(self._keys(rows, times))
         events = {key: self._events(rows, times, places) for key, places in new.items()}
-        made = rows if self.look is None else self._with_past(rows, times, new, events)
+        tables = rows if self.look is None else self._with_past(rows, times, new, events)
         self._state.add(events, now)
-        return made.drop_columns([HIGH, LOW, KEYLESS])
+        return tables.drop_columns([HIGH, LOW, KEYLESS])
 
     @staticmethod
     def _keys(rows: pa.Table, times: Numbers) -> Any:

@@ -109,7 +109,7 @@ class JsonSchema(Processor):
 
 
 def _query(expression: str) -> str:
-    # a line of its own: it may end with a comment
+    # on its own line: it may end with a comment
     return f"SELECT *, CAST((\n{expression}\n) AS STRING) AS {_SCHEMA_FILE} FROM {ROWS}"
 
 
@@ -127,8 +127,8 @@ class _Check:
         for batch in batches:
             texts = utf8_texts(batch.column(self.step.column))
             names = batch.column(_SCHEMA_FILE).to_pylist()
-            found = pa.array([self._errors(*pair) for pair in zip(texts, names, strict=True)], _ERRORS)
-            columns = [found if name == self.step.into else batch.column(name) for name in self.output.names]
+            errors = pa.array([self._errors(*pair) for pair in zip(texts, names, strict=True)], _ERRORS)
+            columns = [errors if name == self.step.into else batch.column(name) for name in self.output.names]
             yield pa.RecordBatch.from_arrays(columns, schema=self.output)
 
     def _errors(self, text: bytes | None, name: str | None) -> list[dict[str, str]] | None:

@@ -38,19 +38,21 @@ def read_folder(folder: Path, shown: str) -> Texts:
         raise ProjectError(
             "missing-file", f"there is no JSON Schema in '{shown}'", hint="name a folder with .json files"
         )
-    found = []
+    schemas = []
     for name in names:
         try:
             document = json.loads((folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise _bad(f"{shown}/{name}", str(error)) from None
-        found.append((name, json.dumps(_Local(name, names, f"{shown}/{name}").of(document))))
-    return tuple(found)
+        schemas.append((name, json.dumps(_Local(name, names, f"{shown}/{name}").of(document))))
+    return tuple(schemas)
 
 
 def _bad(file: str, why: str) -> ProjectError:
-    said = why.splitlines()[0][:_LONGEST] if why else "it cannot be read"
-    return ProjectError("bad-json-schema", f"'{file}' is not a JSON Schema: {said}", hint="see `draft`, and its $refs")
+    reason = why.splitlines()[0][:_LONGEST] if why else "it cannot be read"
+    return ProjectError(
+        "bad-json-schema", f"'{file}' is not a JSON Schema: {reason}", hint="see `draft`, and its $refs"
+    )
 
 
 @dataclass(frozen=True)

@@ -132,30 +132,30 @@ class PostgresService(ServiceClient):
             return await psycopg.AsyncConnection.connect(self.url, **options)
 
     def _connection_failure(self, error: psycopg.OperationalError) -> FailedRequest:
-        said = one_line(error)
+        message = one_line(error)
         if lacks_database(error):
-            raise request_refused(self.label, said, "create the database, or fix its name") from error
+            raise request_refused(self.label, message, "create the database, or fix its name") from error
         refused = connection_refused(self.label, error)
         if refused is not None:
             raise refused from error
-        return unreachable(said)
+        return unreachable(message)
 
     def _refusal(self, error: psycopg.Error) -> FailedRequest:
         """The failure that an error of the server means; a ProjectError if the query is at fault."""
-        state, said = error.sqlstate, one_line(error)
+        state, message = error.sqlstate, one_line(error)
         if state is None or is_transient(error):
-            return unreachable(said)
+            return unreachable(message)
         if state == CANCELLED:
             return timed_out(self.timeout)
         if is_denied(error):
-            raise access_denied(self.label, said) from error
+            raise access_denied(self.label, message) from error
         if state.startswith("42"):
-            raise _wrong_query(self.label, said) from error
-        return FailedRequest(f"sql-{state.lower()}", said, "4xx" if state.startswith(("22", "23")) else "other")
+            raise _wrong_query(self.label, message) from error
+        return FailedRequest(f"sql-{state.lower()}", message, "4xx" if state.startswith(("22", "23")) else "other")
 
 
-def _wrong_query(label: str, said: str) -> ProjectError:
-    return request_refused(label, said, "mend the query, e.g. with a cast of a parameter: :id::text")
+def _wrong_query(label: str, message: str) -> ProjectError:
+    return request_refused(label, message, "fix the query, e.g. with a cast of a parameter: :id::text")
 
 
 def bounded(query: str) -> str:

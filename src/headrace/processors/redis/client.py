@@ -46,10 +46,10 @@ class RedisService(ServiceClient):
                 get = {"hash": pipe.hgetall, "set": pipe.smembers}.get(self.holds, pipe.get)
                 for key in requests:
                     get(key)
-                found = await pipe.execute(raise_on_error=False)
+                replies = await pipe.execute(raise_on_error=False)
         except redis.RedisError as error:
             return [self._refusal(error)] * len(requests)
-        return [self._answer(one) for one in found]
+        return [self._answer(one) for one in replies]
 
     async def probe(self) -> None:
         try:
@@ -93,14 +93,14 @@ class RedisService(ServiceClient):
 
     def _refusal(self, error: redis.RedisError) -> FailedRequest:
         check_access(self.label, error)
-        said = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         if isinstance(error, redis.TimeoutError):
             return timed_out(self.timeout)
         if is_transient(error):
-            return unreachable(said)
-        if said.startswith("WRONGTYPE"):
+            return unreachable(message)
+        if message.startswith("WRONGTYPE"):
             return FailedRequest("wrong-type", f"the key does not hold what `holds: {self.holds}` says", "4xx")
-        return FailedRequest("redis-error", said, "other")
+        return FailedRequest("redis-error", message, "other")
 
 
 def _size(found: bytes | dict[bytes, bytes] | set[bytes]) -> int:

@@ -71,10 +71,10 @@ class Reshape(ArrowProcessor):
     @field_validator("fields")
     @classmethod
     def _are_paths(cls, value: dict[str, str | Taken]) -> dict[str, str | Taken]:
-        for name, one in value.items():
+        for name, part in value.items():
             path_of(name)
-            if isinstance(one, str):
-                path_of(one)
+            if isinstance(part, str):
+                path_of(part)
         return value
 
     @property

@@ -69,7 +69,7 @@ class Sessions(StatefulStep):
     type: Literal["sessions"] = "sessions"
     key: list[str] = Field(
         min_length=1,
-        description="The columns, or fields of structs such as `user.id`, whose rows belong together.",
+        description="The key: columns, or fields of structs such as `user.id`.",
         examples=[["device", "user"]],
     )
     time: str = Field(min_length=1, description="The column with the time of a row, a timestamp.", examples=["at"])
@@ -80,28 +80,26 @@ class Sessions(StatefulStep):
         examples=["processors/visits.py:Visit"],
     )
     options: dict[str, Any] = Field(
-        default={}, description="Arguments by name for making the class.", examples=[{"threshold": 0.5}]
+        default={}, description="Keyword arguments of the class.", examples=[{"threshold": 0.5}]
     )
     columns: str | None = Field(
         None,
-        description="The columns that come out, with their types. Default: what the class says in `columns`.",
+        description="The output columns with their types. Default: the attribute `columns` of the class.",
         examples=["user string, pages int"],
     )
     uses_columns: list[str] | None = Field(
         None,
         alias="uses",
-        description="The columns that the class is given. Default: all.",
+        description="The columns that the class receives. Default: all.",
         examples=[["page", "at"]],
     )
-    gap: Duration = Field(description="After how long without a row of its key a session is over.", examples=["30m"])
+    gap: Duration = Field(description="A session ends after this time without a row of its key.", examples=["30m"])
     keep: Duration | None = Field(
         None,
-        description="For how long after that the object goes on if its key comes back. Default: not at all.",
+        description="How long after that the object can continue if its key occurs again. Default: not at all.",
         examples=["12h"],
     )
-    wait: Duration = Field(
-        timedelta(seconds=10), description="How long to wait for rows that come late.", examples=["10m"]
-    )
+    wait: Duration = Field(timedelta(seconds=10), description="How long to wait for late rows.", examples=["10m"])
     order: list[str] = Field(
         default=[], description="The columns by which rows of the same time are ordered.", examples=[["number"]]
     )
@@ -111,8 +109,8 @@ class Sessions(StatefulStep):
     limit: int = Field(
         10_000,
         gt=0,
-        description="After how many rows a session is over, and how many rows of a key may wait: so much is kept of a "
-        "key at most.",
+        description="A session ends after this number of rows, and as many rows of a key may wait: it limits the state "
+        "of a key.",
     )
 
     _class: ProjectClass | None = PrivateAttr(None)

@@ -53,15 +53,15 @@ class Rules:
 
     def sorted(self, rows: Iterable[Timed]) -> list[Timed]:
         """Rows by time; rows of the same time by `order`, then by their contents."""
-        made = sorted(rows, key=lambda one: one[0])
+        ordered = sorted(rows, key=lambda one: one[0])
         start = 0
-        for place in range(1, len(made) + 1):
-            if place < len(made) and made[place][0] == made[start][0]:
+        for place in range(1, len(ordered) + 1):
+            if place < len(ordered) and ordered[place][0] == ordered[start][0]:
                 continue
             if place - start > 1:
-                made[start:place] = sorted(made[start:place], key=self._tie)
+                ordered[start:place] = sorted(ordered[start:place], key=self._tie)
             start = place
-        return made
+        return ordered
 
     def _tie(self, one: Timed) -> Any:
         row = one[1]
@@ -97,23 +97,23 @@ class SessionRun:
     def _advance(
         self, span: OpenSession | None, rows: Sequence[Timed], until: int | None
     ) -> tuple[OpenSession | None, list[Row]]:
-        rules, made = self.rules, list[Row]()
+        rules, output = self.rules, list[Row]()
         session = None if span is None else self._recalled(span)
         last, count, finished = (0, 0, False) if span is None else (span.last, span.rows, span.finished)
         for time, row in rows:
             if session is not None and not finished and (time - last >= rules.gap or count >= rules.limit):
-                made += session.finish()
+                output += session.finish()
                 count, finished = 0, True
             if session is None or (finished and (not rules.keep or time - last >= rules.gap + rules.keep)):
                 session = self.known.make(self.options)
-            made += session.add(row)
+            output += session.add(row)
             last, count, finished = time, count + 1, False
         if session is not None and not finished and (until is None or until >= last + rules.gap):
-            made += session.finish()
+            output += session.finish()
             count, finished = 0, True
         if session is None or until is None or (finished and until >= last + rules.gap + rules.keep):
-            return None, made
-        return OpenSession(last, count, finished, msgspec.json.encode(session.remember())), made
+            return None, output
+        return OpenSession(last, count, finished, msgspec.json.encode(session.remember())), output
 
     def _recalled(self, span: OpenSession) -> Any:
         session = self.known.make(self.options)
@@ -125,8 +125,9 @@ class SessionRun:
         names = set(self.output.names)
         for row in rows:
             if not isinstance(row, dict) or row.keys() != names:
-                said = sorted(row) if isinstance(row, dict) else type(row).__name__
-                raise self.known.error("python-step-columns", f"returned {said} instead of the columns {sorted(names)}")
+                found = sorted(row) if isinstance(row, dict) else type(row).__name__
+                message = f"returned {found} instead of the columns {sorted(names)}"
+                raise self.known.error("python-step-columns", message)
         try:
             return pa.Table.from_pylist(rows, schema=self.output)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:

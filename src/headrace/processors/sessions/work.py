@@ -61,9 +61,9 @@ class _SessionRows:
 
     def by_key(self, rows: pa.Table, late: int | None) -> dict[Key, list[Timed]]:
         """The rows with their times. Rows without a time, before `late` or without a key become dead letters."""
-        found: dict[Key, list[Timed]] = {}
+        rows_of: dict[Key, list[Timed]] = {}
         if not rows.num_rows:
-            return found
+            return rows_of
         times = rows[TIME].cast(pa.int64()).to_pylist()
         halves = zip(rows[HIGH].to_pylist(), rows[LOW].to_pylist(), strict=True)
         values = rows.select(list(self.columns)).to_pylist()
@@ -74,18 +74,18 @@ class _SessionRows:
             elif time is None or (late is not None and time < late):
                 self.refuse(rows, place, time, late)
             else:
-                found.setdefault(key, []).append((time, row))
-        return found
+                rows_of.setdefault(key, []).append((time, row))
+        return rows_of
 
     def refuse(self, rows: pa.Table, place: int, time: int | None, late: int | None) -> None:
         """Keep a row whose time is too early, null or too far ahead as a dead letter."""
-        given = rows[self.time][place].as_py() if self.time in rows.column_names else None
+        value = rows[self.time][place].as_py() if self.time in rows.column_names else None
         if time is not None:
-            self.keep(rows, place, LATE, f"{self.time} is {given}, and rows from {_written(late or 0)} on are awaited")
-        elif given is None:
+            self.keep(rows, place, LATE, f"{self.time} is {value}, and rows from {_written(late or 0)} on are awaited")
+        elif value is None:
             self.keep(rows, place, TIMELESS, f"{self.time} is null")
         else:
-            self.keep(rows, place, FUTURE, f"{self.time} is {given}, the batch is of {_written(self.clock.planned())}")
+            self.keep(rows, place, FUTURE, f"{self.time} is {value}, the batch is of {_written(self.clock.planned())}")
 
     def keep(self, rows: pa.Table, place: int, reason: str, detail: str) -> None:
         own = [name for name in rows.column_names if name not in (HIGH, LOW, KEYLESS, TIME)]
@@ -101,11 +101,11 @@ class BatchSessions(_SessionRows):
     """All sessions of some keys at once: all rows are available, so every session is finished."""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        made = []
+        output = []
         for _, mine in sorted(self.by_key(rows, None).items()):
-            made += self.run.advance(None, self.run.rules.sorted(mine), None)[1]
+            output += self.run.advance(None, self.run.rules.sorted(mine), None)[1]
         self.letters.flush()
-        return self.run.table(made)
+        return self.run.table(output)
 
 
 @dataclass
@@ -121,38 +121,38 @@ class SessionWork(_SessionRows):
 
     def take(self, rows: pa.Table, watermark: int) -> pa.Table:
         assert self._timers is not None, "opened before it is used"
-        made: list[dict[str, Any]] = []
+        output: list[dict[str, Any]] = []
         begun: dict[int, list[Key]] = {}
         # the watermark of the previous batch: rows that are passed on now are before the current one, so order holds
-        given = self.by_key(rows, self.clock.watermark())
+        rows_of = self.by_key(rows, self.clock.watermark())
         due: dict[Key, set[int]] = {}
         for slot, key in self._timers.take(lambda slot: slot <= watermark):
             due.setdefault(key, set()).add(slot)
-        for key in sorted({*given, *due}):
-            kept, new = self._read(key), given.get(key, [])
-            is_due = kept.slot in due.get(key, ())
+        for key in sorted({*rows_of, *due}):
+            state, new = self._read(key), rows_of.get(key, [])
+            is_due = state.slot in due.get(key, ())
             if not new and not is_due:
                 continue  # it was moved to another slot meanwhile
-            made += self._advance(kept, new, watermark)
-            ahead = self._next(kept)
-            if ahead is not None and (is_due or kept.slot is None or ahead < kept.slot):
-                kept.slot = ahead
+            output += self._advance(state, new, watermark)
+            ahead = self._next(state)
+            if ahead is not None and (is_due or state.slot is None or ahead < state.slot):
+                state.slot = ahead
                 begun.setdefault(ahead, []).append(key)
-            self._write(key, kept)
+            self._write(key, state)
         self._timers.add(begun)
         self.letters.flush()
-        return self.run.table(made)
+        return self.run.table(output)
 
     def due(self) -> int | None:
         assert self._timers is not None, "opened before it is used"
         return self._timers.first()
 
-    def _advance(self, kept: SessionState, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
-        rows = self.run.rules.sorted([*kept.waiting, *new])
+    def _advance(self, state: SessionState, new: list[Timed], watermark: int) -> list[dict[str, Any]]:
+        rows = self.run.rules.sorted([*state.waiting, *new])
         passed = bisect_left(rows, watermark, key=lambda one: one[0])
-        kept.waiting = self._within_limit(rows[passed:])
-        kept.span, made = self.run.advance(kept.span, rows[:passed], watermark)
-        return made
+        state.waiting = self._within_limit(rows[passed:])
+        state.span, output = self.run.advance(state.span, rows[:passed], watermark)
+        return output
 
     def _within_limit(self, rows: list[Timed]) -> list[Timed]:
         limit = self.run.rules.limit
@@ -161,21 +161,21 @@ class SessionWork(_SessionRows):
             self.letters.keep(pa.RecordBatch.from_pylist([row]), 0, FULL, detail)
         return rows[:limit]
 
-    def _next(self, kept: SessionState) -> int | None:
+    def _next(self, state: SessionState) -> int | None:
         """The next timer slot of a key: the end of a slice of time. None: it has no state."""
-        moments = [kept.waiting[0][0]] if kept.waiting else []
-        moments += [self.run.rules.due(kept.span)] if kept.span is not None else []
+        moments = [state.waiting[0][0]] if state.waiting else []
+        moments += [self.run.rules.due(state.span)] if state.span is not None else []
         length = max((self.run.rules.gap + self.run.rules.keep) // _SLICES, _SHORTEST)
         return (min(moments) // length + 1) * length if moments else None
 
     def _read(self, key: Key) -> SessionState:
         assert self._open is not None
-        found = self._open.getValue(key)
-        return SessionState() if found is None else SessionState.from_bytes(bytes(found[0]))
+        value = self._open.getValue(key)
+        return SessionState() if value is None else SessionState.from_bytes(bytes(value[0]))
 
-    def _write(self, key: Key, kept: SessionState) -> None:
+    def _write(self, key: Key, state: SessionState) -> None:
         assert self._open is not None
-        if kept.span is None and not kept.waiting:
+        if state.span is None and not state.waiting:
             self._open.removeKey(key)
         else:
-            self._open.updateValue(key, (kept.to_bytes(),))
+            self._open.updateValue(key, (state.to_bytes(),))
