@@ -53,7 +53,7 @@ def groups(events: list[Event], by_user: bool) -> Groups:
 def summaries(events: list[Event], compat: str) -> list[Event]:
     run, made = run_of(compat), []
     for rows in groups(events, compat != "sunbird").values():
-        made += run.go(None, run.rules.sorted(rows), None)[1]
+        made += run.advance(None, run.rules.sorted(rows), None)[1]
     return told(made, compat)
 
 
@@ -265,15 +265,15 @@ def test_what_is_remembered_between_batches_changes_nothing(
         one = event(eid, second, type=kind, pageid=f"p{number % 3}", **({"mode": mode} if mode else {}))
         rows.append(timed(spoilt(one, *oddities[number % len(oddities)]), str(number)))
     run = run_of(compat)
-    at_once = run.go(None, rows, None)[1]
+    at_once = run.advance(None, rows, None)[1]
     span, in_parts = None, []
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for start, end in pairwise(bounds):
         # time passes up to the next row: a session may be finished before it comes
         until = rows[end][0] if end < len(rows) else rows[end - 1][0] if rows else 0
-        span, made = run.go(span, rows[start:end], until)
+        span, made = run.advance(span, rows[start:end], until)
         in_parts += made
-    in_parts += run.go(span, [], None)[1]
+    in_parts += run.advance(span, [], None)[1]
     assert in_parts == at_once
     assert all(one["eid"] == "ME_WORKFLOW_SUMMARY" for one in told(at_once, compat))
 
@@ -290,9 +290,9 @@ def test_no_event_stops_the_others(compat: str) -> None:
             rows.append((time, {**row, "value": row["value"][:-1] + f', "{name}": {text}' + "}"}))
     rows += [(rows[-1][0], {**rows[-1][1], "value": text}) for text in ("[]", "no JSON")]
     run = run_of(compat)
-    first, made = run.go(None, rows[:1000], rows[1000][0])
-    last = run.go(first, rows[1000:], None)[1]
-    assert run.go(None, rows, None)[1] == [*made, *last]
+    first, made = run.advance(None, rows[:1000], rows[1000][0])
+    last = run.advance(first, rows[1000:], None)[1]
+    assert run.advance(None, rows, None)[1] == [*made, *last]
     found = told([*made, *last], compat)
     assert len({one["dimensions"]["type"] for one in found}) == 100
     whole = next(one for one in found if one["dimensions"]["type"] == "app")
