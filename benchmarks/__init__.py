@@ -1,1 +1,1 @@
-"""Headrace beside the same jobs written by hand in PySpark, in one run on one machine."""
+"""Benchmarks of Headrace against the same jobs in plain PySpark and against other servers."""

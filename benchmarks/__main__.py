@@ -1,4 +1,4 @@
-"""`make bench`: Headrace and the same jobs by hand, side by side in one run.
+"""`make bench`: Headrace and the same jobs in plain PySpark, in one run.
 
 Every figure is a ratio from one run on one machine; rows per CPU second count the JVM and all Python processes.
 """

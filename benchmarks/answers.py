@@ -1,8 +1,8 @@
-"""An HTTP service that answers about keys as it is told: late, wrongly, not at all. A process of its own.
+"""An HTTP service for tests of lookups: it can respond late, with errors or not at all. It runs as a separate process.
 
-`python benchmarks/answers.py PORT`. `PUT /control` sets what is in `Control`; `GET /stats` tells how it was asked.
-`/users/KEY` answers about a key; the beginning of a key may ask for something: `missing-`, `status-503-`, `slow-`,
-`text-`, `big-`, `hop-` (a redirection), `away-` (one to another server).
+`python benchmarks/answers.py PORT`. `PUT /control` sets the fields of `Control`; `GET /stats` returns request counts.
+`/users/KEY` responds for a key; the prefix of a key selects a behaviour: `missing-`, `status-503-`, `slow-`, `text-`,
+`big-`, `hop-` (a redirect), `away-` (a redirect to another server).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from urllib.parse import parse_qs, unquote
 
 @dataclass
 class Control:
-    """What the service does; all of it can be set from outside."""
+    """The behaviour of the service, set with `PUT /control`."""
 
     delay: float = 0.0
     failing: int = 0
-    """How many keys of a thousand get a `status` each time they are asked about."""
+    """How many keys of a thousand always get `status`."""
     flaky: int = 0
-    """How many keys of a thousand get it the first time only."""
+    """How many keys of a thousand get `status` only for the first request."""
     status: int = 500
     all_failing: bool = False
-    """Every request gets it, also those that only look whether the service is there."""
+    """The status of every request, also of health checks."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ def _status(key: str, path: str) -> tuple[int, dict[str, str]]:
 
 
 class Conversation(asyncio.Protocol):
-    """HTTP/1.1, as much of it as clients use here; cheap, as it shares the machine with what is measured."""
+    """A minimal HTTP/1.1 server; cheap, because it shares the machine with the measured engine."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport, self.buffer = transport, b""
@@ -135,7 +135,7 @@ async def serve(port: int) -> None:
 
 @dataclass
 class Answers:
-    """The service as who started it sees it."""
+    """The service from the view of the process that started it."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -179,7 +179,7 @@ def _started(port: int) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def answers(port: int) -> Iterator[Answers]:
-    """The service while the block runs."""
+    """Run the service during the block."""
     made = Answers(port, _started(port))
     try:
         yield made

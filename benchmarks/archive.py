@@ -1,7 +1,7 @@
 """`python -m benchmarks.archive`: messages of 1 kB from Kafka into the archive of the telemetry application.
 
-Beside it the same job with Spark's own file sink, which keeps the partitions but names files by chance, does not merge
-them and knows no finished day. Messages per second and per CPU second count the JVM and all Python workers.
+For comparison, the same job runs with Spark's own file sink, which keeps the partitions, but uses random file names,
+does not merge files and does not finish days. Messages per second and per CPU second count the JVM and all workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONTESTANTS = ("headrace", "headrace_zstd", "spark")
 
 
 def event(number: int, chance: random.Random) -> bytes:
-    """An IMPRESSION as clients send it: about 1 kB, of one of two days; one in fifty is of an earlier day."""
+    """Return an IMPRESSION of about 1 kB, of one of two days; one in fifty is of an earlier day."""
     some = [f"{chance.getrandbits(128):032x}" for _ in range(4)]
     at = _START_MS + number * 100 % (2 * _DAY_MS) - (3 * _DAY_MS if chance.random() < 0.02 else 0)
     page = f"/learn/course/do_{chance.getrandbits(50)}/unit/do_{chance.getrandbits(50)}"
@@ -71,7 +71,7 @@ def event(number: int, chance: random.Random) -> bytes:
 
 
 def produce(brokers: str, count: int) -> float:
-    """Fill the topics; the mean size of a message."""
+    """Fill the topics; return the mean size of a message."""
     producer = Producer({"bootstrap.servers": brokers, "linger.ms": 50, "compression.type": "lz4"})
     chance = random.Random(7)  # noqa: S311
     size = 0
@@ -148,7 +148,7 @@ def plain_spark(brokers: str) -> Callable[[Path], None]:
 
 
 def work(contestant: str, brokers: str, warm_ups: int, runs: int) -> None:
-    """One contestant in a process of its own. Prints one line of JSON."""
+    """Run one variant in a separate process. Prints one line of JSON."""
     meter = Meter()
     gzip = "zstd" if contestant == "headrace_zstd" else "gzip"
     run = plain_spark(brokers) if contestant == "spark" else headrace(brokers, gzip)

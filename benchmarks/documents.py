@@ -1,7 +1,7 @@
-"""Rows per CPU second of the steps on JSON documents of 1 kB, counting the JVM and all Python processes.
+"""Rows per CPU second of the processors on JSON documents of 1 kB, counting the JVM and all Python processes.
 
-`python -m benchmarks.documents [--rows N] [--json]`; the first lines, reading and a way through Python that does
-nothing, are part of every other.
+`python -m benchmarks.documents [--rows N] [--json]`. The first lines are reading and an empty Python stage, which are
+part of all others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EVENT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Alone:
-    """A folder, for steps that ask nothing else about their project."""
+    """A folder, for processors that need nothing else of their project."""
 
     context: Context
 
@@ -99,7 +99,7 @@ def batches(given: DataFrame) -> DataFrame:
 
 
 def rate(meter: Meter, make: Callable[[], DataFrame], rows: int, repeats: int = 3) -> dict[str, Any]:
-    """The best of some runs, after one that warms up."""
+    """Return the best of some runs, after a warm-up run."""
     best = float("inf")
     for number in range(repeats + 1):
         began = meter.cpu_seconds()

@@ -1,7 +1,7 @@
-"""What flows cost while nothing happens, and whether they stay as quick as they began.
+"""The cost of idle flows, and the stability of batch durations and memory over time.
 
 `python -m benchmarks.endurance idle` runs flows on empty topics; `soak` feeds two flows at a steady rate. The engine is
-a process of its own, as users run it; its status document says how long batches take.
+a separate process, as users run it; its status document has the durations of batches.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run_idle(options: argparse.Namespace, folder: Path, kafka: Kafka) -> dict[st
     text = f"streams:\n{_STREAM.format(name='orders', brokers=kafka.address, topic='idle')}flows:\n{flows}"
     with engine(folder, text) as run:
         run.wait_until(lambda flow: flow["state"] == "running")
-        time.sleep(20)  # what starting left behind, such as compilers at work, is not what idling costs
+        time.sleep(20)  # compilation after the start is not part of the cost of idling
         before = run.cpu_seconds()
         time.sleep(options.seconds)
         share = (run.cpu_seconds() - before) / options.seconds
@@ -100,7 +100,7 @@ def run_soak(options: argparse.Namespace, folder: Path, kafka: Kafka) -> dict[st
 
 
 class Engine:
-    """One `headrace run` and what its status document says."""
+    """One `headrace run` and its status document."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self._status = folder / ".headrace" / "status.json"
@@ -122,7 +122,7 @@ class Engine:
             time.sleep(0.5)
 
     def watch(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """A sample a second: the last batch of each flow and memory, which is looked at only now and then."""
+        """Take a sample per second: the last batch of each flow, and from time to time memory."""
         began, memory_due = time.monotonic(), 0.0
         memory: dict[str, float] = {}
         while (at := time.monotonic() - began) < seconds:
@@ -148,7 +148,7 @@ class Engine:
         return total
 
     def memory_mb(self) -> dict[str, float]:
-        """Proportional memory of the driver, of its JVM and of the Python workers that the JVM started."""
+        """Return the proportional memory of the driver, its JVM and the Python workers."""
         used = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
         for process in self._tree():
             with suppress(psutil.Error):
@@ -172,7 +172,7 @@ def engine(folder: Path, text: str) -> Iterator[Engine]:
 
 @contextmanager
 def steady(kafka: Kafka, rate: int) -> Iterator[list[int]]:
-    """A producer at a steady rate; the list holds how many records it has sent."""
+    """Produce at a steady rate; the list holds the number of sent records."""
     sent, done = [0], threading.Event()
 
     def produce() -> None:
@@ -198,7 +198,7 @@ def steady(kafka: Kafka, rate: int) -> Iterator[list[int]]:
 
 
 def _batch_times(samples: Sequence[dict[str, Any]], flow: str) -> dict[str, Any]:
-    """Batch durations in the first and the last sixth, after a minute for the JVM to warm up."""
+    """Return batch durations in the first and the last sixth, after a minute of warm-up."""
     seen: dict[int, tuple[float, float]] = {}
     for sample in samples:
         batch = sample["batches"].get(flow)
@@ -217,7 +217,7 @@ def _batch_times(samples: Sequence[dict[str, Any]], flow: str) -> dict[str, Any]
 
 
 def _memory(samples: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """At each quarter and the least-squares slope over the second half, when heaps have grown to their size."""
+    """Return memory at each quarter, and the least-squares slope over the second half, when heaps grow no more."""
     half = samples[len(samples) // 2 :]
     quarters = [samples[min(len(samples) - 1, len(samples) * part // 4)]["mb"] for part in range(5)]
     found = {}

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.enrichment`: rows asked about over HTTP, against a local service that answers after 20 ms.
+"""`python -m benchmarks.enrichment`: lookups over HTTP, against a local service that responds after 20 ms.
 
-Every row has a key of its own, so nothing is saved by asking once per key. After each run every row is looked for:
-enriched in the sink, or among the dead letters. CPU seconds count the JVM and all Python processes but the service.
+Every row has a different key, so caching saves nothing. After each run every row is checked: it is enriched in the
+sink, or a dead letter. CPU seconds count the JVM and all Python processes, without the service.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def measured(
 
 
 def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity: int) -> float:
-    """Run the flow over fresh rows until it has caught up; how long that took."""
+    """Run the flow over new rows until it has caught up; return the duration."""
     from headrace.engine.flows.flow import FlowStarter
     from headrace.engine.state.state import StateDir
     from headrace.plan.planner import make_plan
@@ -118,7 +118,7 @@ def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity
 
 
 def check(folder: Path, rows: int, failing: int) -> tuple[int, int]:
-    """Every row is there once, with the right answer, or is a dead letter."""
+    """Check that every row is in the sink once, with the right answer, or is a dead letter."""
     from headrace.engine.letters.dead_letters import read_letters
 
     found = [row for file in (folder / "out").rglob("*.json") for row in pyarrow.json.read_json(file).to_pylist()]

@@ -1,4 +1,4 @@
-"""The events of the benchmark, the same in JSON and protobuf, in topics of four partitions."""
+"""The events of the benchmark, in JSON and protobuf, in topics of four partitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _iso(ms: int) -> str:
 
 
 def produce(brokers: str, rows: int, module_dir: Path) -> tuple[int, int]:
-    """Fill both topics; returns the size of a JSON and of a protobuf event."""
+    """Fill both topics; return the size of a JSON and of a protobuf event."""
     import sys
 
     sys.path.insert(0, str(module_dir))

@@ -1,4 +1,4 @@
-"""Rows per second of each function of the library, beside the nearest native expression over the same columns.
+"""Rows per second of each library function, compared with the nearest native expression over the same columns.
 
 `python -m benchmarks.functions [--rows N] [--only NAME …] [--json]`
 """
@@ -35,7 +35,7 @@ SELECT id, id % 1000 AS k, pmod(id * 7919, 180) - 90.0D + 0.5D AS lat, pmod(id *
 FROM range({rows})
 """
 
-# function: a call over the columns above, and the nearest that Spark has itself
+# function: a call over the columns above, and Spark's nearest native expression
 PAIRS: dict[str, tuple[str, str]] = {
     "ArrayAggregate": ("ArrayAggregate(arr, 'distinct.count', 'long')", "size(array_distinct(arr))"),
     "ArrayOperate": ("ArrayOperate(arr, 'distinct.sorted', 'long')", "array_sort(array_distinct(arr))"),
@@ -92,7 +92,7 @@ def project_in(folder: Path) -> Project:
 
 
 def seconds(spark: SparkSession, select: str, repeats: int = 2) -> float:
-    """The best of some runs, after one that warms up."""
+    """Return the best of some runs, after a warm-up run."""
     best = float("inf")
     for number in range(repeats + 1):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The benchmark's jobs as a PySpark user writes them: from_json, or the protobuf library in mapInArrow."""
+"""The jobs of the benchmark in plain PySpark: with from_json, or with the protobuf library in mapInArrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS = [
 def session(jars: list[str]) -> SparkSession:
     builder = SparkSession.builder.master("local[*]").config("spark.jars", ",".join(jars))
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    # 200 shuffle partitions, the default, would make the windowed job hopeless on a small machine
+    # the default of 200 shuffle partitions would make the windowed job far too slow on a small machine
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
     return builder.getOrCreate()
 

@@ -1,8 +1,8 @@
-"""How long a record takes from topic to topic: the same flow in real time and in micro-batches, one after the other.
+"""The latency of a record from topic to topic: the same flow in real-time mode and in micro-batches.
 
-`python -m benchmarks.latency` produces at a steady rate and reads what comes out; both ends are in this process, so
-there is one clock. The engine is a process of its own, as users run it. Broker, producer and reader share the machine
-with it, and the machine may share its processors with others: the share of time they were taken away is given too.
+`python -m benchmarks.latency` produces at a steady rate and reads the results in the same process, so there is one
+clock. The engine is a separate process, as users run it. Broker, producer and reader share the machine with it. The
+machine may share its processors with others: the share of stolen time is reported too.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, 
 
 @contextmanager
 def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
-    """A producer at a steady rate that waits for nobody."""
+    """Produce at a steady rate, without waiting for results."""
     done = threading.Event()
 
     def produce() -> None:
-        # what a client does unless told otherwise: it waits up to 5 ms, which counts
+        # the default of clients: it waits up to 5 ms, which is part of the latency
         producer = Producer({"bootstrap.servers": kafka.address})
         began, number = time.monotonic(), 0
         while not done.is_set():
@@ -107,8 +107,8 @@ def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
 
 
 def _delays(kafka: Kafka, topic: str, seconds: float, warm_up: float) -> Iterator[float]:
-    """Milliseconds from before a record was produced to after its result was read."""
-    # a request per record would keep the broker busier than the flow
+    """Return the milliseconds from before a record was produced until its result was read."""
+    # a request per record would load the broker more than the flow
     settings = {"bootstrap.servers": kafka.address, "group.id": "latency", "enable.auto.commit": False,
                 "fetch.min.bytes": 100_000, "fetch.wait.max.ms": 5}  # fmt: skip
     consumer = Consumer(settings)

@@ -1,4 +1,4 @@
-"""What a process and all it started cost: CPU seconds and peak memory."""
+"""CPU seconds and peak memory of a process and its children."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SAMPLE_SECONDS = 1.0
 
 
 def started() -> set[int]:
-    """Processes that this one has started so far."""
+    """Return the ids of the processes that this process has started so far."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 class Meter:
     """Measures this process, its JVM and its Python workers.
 
-    Workers that end take their CPU time to their parent, so children's times are counted except this process's own,
-    whose only child, the JVM, is counted itself. Services started before are no part of it, nor is measuring.
+    The CPU time of an ended worker is added to its parent, so the times of children are counted. Those of this process
+    are not, because its only child, the JVM, is counted itself. Services and the measurement are excluded.
     """
 
     def __init__(self, services: Collection[int] = ()) -> None:
@@ -53,10 +53,10 @@ class Meter:
             used = 0.0
             for process in self._tree():
                 with contextlib.suppress(psutil.Error):
-                    # proportional: pages that workers share with the one they were forked from count once
+                    # proportional: pages that forked workers share count once
                     used += process.memory_full_info().pss / 1e6
             self.peak_mb = max(self.peak_mb, used)
-            # reading how much memory a JVM has takes the kernel a while
+            # reading the memory of a JVM is slow
             self._own_seconds = time.thread_time()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Queries on a store, without any server: `python -m benchmarks.queries [ROWS]` prints what each kind takes."""
+"""Queries on a store, without a server: `python -m benchmarks.queries [ROWS]` prints the duration of each kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 def rows(count: int) -> pa.RecordBatch:
-    """Rows of eight columns, the same every time."""
+    """Return rows of eight columns, the same in every run."""
     numbers = range(count)
     columns: dict[str, list[Any]] = {
         "id": list(numbers),
@@ -65,7 +65,7 @@ def rows(count: int) -> pa.RecordBatch:
 
 
 def measured(reader: StoreReader, document: dict[str, Any]) -> dict[str, Any]:
-    """How long a query takes, from the document to the page, and its count."""
+    """Return the duration of a query, from the document to the page, and of its count."""
 
     def ask() -> int:
         with reader.transaction() as view:
@@ -87,7 +87,7 @@ def _micros(call: Any) -> float:
 
 
 def main(count: int) -> None:
-    """Fill a store, ask it, print JSON."""
+    """Fill a store, query it, print JSON."""
     with TemporaryDirectory() as folder:
         writer = StoreWriter.open(Path(folder), ENDPOINT)
         whole = rows(count)

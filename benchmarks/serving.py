@@ -1,9 +1,9 @@
-"""What an endpoint answers: `make bench-serve`.
+"""The performance of endpoints: `make bench-serve`.
 
-One row by its key over REST, beside a bare Go server (net/http and bbolt) and Redis, in turns, in one run; twenty rows
-by a secondary index; one row over gRPC; and how fast changes go from a log into a store with two secondary indexes. CPU
-seconds are those of the processes that answer, so that it matters little what else the machine does. The ones that ask
-(wrk, ghz, redis-benchmark) share its processors.
+One row by its key over REST, compared with a minimal Go server (net/http and bbolt) and Redis, alternating in one run;
+twenty rows by a secondary index; one row over gRPC; and the rate of changes from a log into a store with two secondary
+indexes. CPU seconds are those of the server processes, so that other load matters little. The load generators (wrk,
+ghz, redis-benchmark) share the processors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     options = _options()
     needed = {"wrk", "go", *(() if options.no_redis else ("redis",)), *(() if options.no_grpc else ("ghz",))}
     load.require(needed)
-    # ended from outside, it still ends its servers
+    # SIGTERM also ends the servers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         report = measured(Path(name), options)
@@ -87,7 +87,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(node: servers.Node, go: servers.Go, rows: int) -> None:
-    """All give the same row: what is compared is the same work."""
+    """Check that all servers return the same row, so that the same work is compared."""
     key = rows // 2
     ours, theirs = load.fetch(f"{node.url}/{ENDPOINT.name}/{key}"), load.fetch(f"{go.url}/{ENDPOINT.name}/{key}")
     if json.loads(ours) != json.loads(theirs):
@@ -100,7 +100,7 @@ def check(node: servers.Node, go: servers.Go, rows: int) -> None:
 def _round(
     node: servers.Node, go: servers.Go, redis: servers.Redis | None, options: argparse.Namespace, number: int
 ) -> dict[str, dict[str, float]]:
-    """Each in turn, so that a busy moment of the machine is not always the same one's."""
+    """Measure the servers alternately, so that other load does not always affect the same one."""
     asks: dict[str, Callable[[float], dict[str, float]]] = {
         "get": lambda seconds: load.gets(node.url, node.api, options, seconds),
         "get_go": lambda seconds: load.gets(go.url, go.processes, options, seconds),

@@ -1,4 +1,4 @@
-"""Those who ask: wrk, ghz and redis-benchmark, and what the servers cost meanwhile."""
+"""The load generators wrk, ghz and redis-benchmark, and the cost of the servers under load."""
 
 from __future__ import annotations
 
@@ -53,14 +53,13 @@ end
 
 
 def require(needed: Iterable[str]) -> None:
-    """End, with what is missing and how it is had."""
+    """Exit with the missing program and how to install it."""
     missing = [name for name in sorted(needed) if any(_find(program) is None for program in _PROGRAMS[name])]
     if missing:
         raise SystemExit("\n".join(f"{name} is missing: {_HOW[name]}" for name in missing))
 
 
 def go() -> str:
-    """The Go command."""
     return str(_find("go"))
 
 
@@ -69,7 +68,6 @@ def _find(program: str) -> str | None:
 
 
 def fetch(url: str, document: Any = None) -> bytes:
-    """One answer."""
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310
     with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
@@ -79,14 +77,14 @@ def fetch(url: str, document: Any = None) -> bytes:
 def gets(
     url: str, processes: Sequence[psutil.Process], options: argparse.Namespace, seconds: float
 ) -> dict[str, float]:
-    """Rows by random keys."""
+    """Request rows by random keys."""
     return _wrk(_GET.format(name=ENDPOINT.name, rows=options.rows), url, processes, options, seconds)
 
 
 def queries(
     url: str, processes: Sequence[psutil.Process], options: argparse.Namespace, seconds: float
 ) -> dict[str, float]:
-    """Twenty rows by random values of an indexed column."""
+    """Query twenty rows by random values of an indexed column."""
     groups = max(options.rows // PER_GROUP - 1, 0)
     script = _QUERY.format(name=ENDPOINT.name, groups=groups, limit=PER_GROUP)
     return _wrk(script, url, processes, options, seconds)
@@ -115,7 +113,7 @@ def _wrk(
 
 
 def parse_wrk(text: str) -> dict[str, float]:
-    """What wrk prints; an answer other than 2xx makes all of it worthless."""
+    """Parse the output of wrk. A response other than 2xx is an error."""
     for trouble in ("Non-2xx", "Socket errors"):
         line = next((line.strip() for line in text.splitlines() if trouble in line), None)
         if line is not None:
@@ -132,7 +130,7 @@ def parse_wrk(text: str) -> dict[str, float]:
 
 
 def redis_gets(redis: Redis, options: argparse.Namespace, seconds: float) -> dict[str, float]:
-    """The same rows from Redis. It is told how many to ask for, not how long: so it first finds out its pace."""
+    """Request the same rows from Redis. The tool takes a number of requests, so its rate is measured first."""
     pace = _redis(redis, options, 20_000)
     return _metered(redis.processes, lambda: _redis(redis, options, max(20_000, round(pace["per_s"] * seconds))))
 
@@ -150,7 +148,7 @@ def _redis(redis: Redis, options: argparse.Namespace, requests: int) -> dict[str
 
 
 def grpc_gets(node: Node, options: argparse.Namespace, seconds: float, *, typed: bool) -> dict[str, float]:
-    """Rows by random keys over gRPC: from the endpoint's own service, or from the common one."""
+    """Request rows by random keys over gRPC: from the endpoint's typed service, or from the common one."""
     key = f'"{{{{randomInt 1 {options.rows}}}}}"'
     name = ENDPOINT.name
     call = f"headrace.endpoints.{name}.{name.capitalize()}Service/Get" if typed else "headrace.v1.CommonService/Get"
@@ -162,7 +160,7 @@ def grpc_gets(node: Node, options: argparse.Namespace, seconds: float, *, typed:
 
 
 def parse_ghz(text: str) -> dict[str, float]:
-    """What ghz prints; a call that fails makes all of it worthless."""
+    """Parse the output of ghz. A failed call is an error."""
     found = json.loads(text)
     failed = {status: count for status, count in found["statusCodeDistribution"].items() if status != "OK"}
     if failed or not found["count"]:
@@ -179,7 +177,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def _metered(processes: Sequence[psutil.Process], ask: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """With what the server's processes cost, per request."""
+    """Add the cost of the server's processes per request."""
     before, began = _cpu(processes), time.perf_counter()
     found = ask()
     took, cpu = time.perf_counter() - began, _cpu(processes) - before

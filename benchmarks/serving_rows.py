@@ -1,4 +1,4 @@
-"""The rows that are asked for, and how fast they go from a log into a store."""
+"""The rows of the serving benchmark, and the rate at which they are applied from a log to a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BEGIN = 1_767_225_600_000_000
 
 
 def lines(rows: int) -> Iterator[tuple[int, bytes]]:
-    """Keys and rows as they are served, for the peers."""
+    """Yield keys and served rows, for the other servers."""
     made = RowJson(ENDPOINT.columns)
     for first in range(1, rows + 1, PER_SEGMENT):
         batch = changes(first, min(first + PER_SEGMENT, rows + 1), 0)
@@ -40,7 +40,7 @@ def lines(rows: int) -> Iterator[tuple[int, bytes]]:
 
 
 def changes(first: int, end: int, turn: int) -> pa.RecordBatch:
-    """Upserts of these rows. Another turn gives other values to the name and to all columns of indexes."""
+    """Return upserts of these rows. Each turn has other values in the name and in all indexed columns."""
     numbers = range(first, end)
     columns = {
         OP: [int(Op.UPSERT)] * len(numbers),
@@ -58,9 +58,9 @@ def changes(first: int, end: int, turn: int) -> pa.RecordBatch:
 
 
 def applier(folder: Path, rows: int) -> dict[str, float]:
-    """Changes per second, from a log into a store, by one process: first all rows, then a fifth of them anew.
+    """Return changes per second from a log into a store, by one process: all rows, then updates of a fifth of them.
 
-    The log is what the servers are filled from afterwards; the changes to rows are in one of its own.
+    The servers are filled from the log afterwards; the updates are in a separate log.
     """
     log = _written(folder / "log", rows, 0)
     again = _written(folder / "again", max(rows // 5, 1), 1)

@@ -1,4 +1,4 @@
-"""The servers that are measured: a serve node, the bare Go server and Redis, each with the same rows."""
+"""The measured servers: a serve node, the minimal Go server and Redis, each with the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PER_PIPELINE = 10_000
 
 
 class _Process:
-    """A process that is ended with the benchmark."""
+    """A server process that ends with the benchmark."""
 
     process: subprocess.Popen[bytes]
 
@@ -42,12 +42,11 @@ class _Process:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """All of them."""
         one = psutil.Process(self.process.pid)
         return [one, *one.children(recursive=True)]
 
     def first_line(self) -> str:
-        """What it prints when it answers."""
+        """The line that it prints when it is ready."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], _START_SECONDS)[0]:
             raise SystemExit(f"{self.process.args!r} has not answered after {_START_SECONDS:.0f} s")
@@ -58,7 +57,7 @@ class _Process:
 
 
 class Node(_Process):
-    """`headrace serve`, whose applier follows the log first."""
+    """`headrace serve`, after its applier has applied the log."""
 
     def __init__(self, folder: Path, log: Path, options: argparse.Namespace) -> None:
         folder.mkdir()
@@ -96,12 +95,12 @@ class Node(_Process):
 
     @property
     def api(self) -> list[psutil.Process]:
-        """Those that answer REST."""
+        """The REST processes."""
         return self._named("headrace.serve.rest.api")
 
     @property
     def grpc(self) -> list[psutil.Process]:
-        """Those that answer gRPC."""
+        """The gRPC processes."""
         return self._named("headrace.serve.grpc")
 
     def _named(self, module: str) -> list[psutil.Process]:
@@ -110,7 +109,7 @@ class Node(_Process):
 
 
 class Go(_Process):
-    """The bare server of benchmarks/peers/goserver."""
+    """The minimal server of benchmarks/peers/goserver."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         folder.mkdir()
@@ -141,7 +140,7 @@ class Redis:
         self._service.__enter__()
         pipeline = redis.Redis(port=self._service.port).pipeline(transaction=False)
         for number, one in lines(self._rows):
-            # as redis-benchmark writes random numbers
+            # the format of random numbers in redis-benchmark
             pipeline.set(f"key:{number - 1:012d}", one)
             if number % _PER_PIPELINE == 0:
                 pipeline.execute()
@@ -153,11 +152,10 @@ class Redis:
 
     @property
     def port(self) -> int:
-        """Where it answers."""
+        """Its address."""
         return self._service.port
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """The server."""
         listens = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
         return [psutil.Process(next(one.pid for one in listens if one.laddr.port == self.port and one.pid))]

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.store`: how fast a store takes changes and gives rows by key, per second of CPU time.
+"""`python -m benchmarks.store`: changes applied to a store and rows read by key, per second of CPU time.
 
-Rows have eight columns and two secondary indexes. They go into an empty store first; then they are updated at random,
-so that each update takes stale entries out of the indexes. The figures are of one process.
+Rows have eight columns and two secondary indexes. They are inserted into an empty store first; then they are updated at
+random, so that each update removes old index entries. The figures are of one process.
 """
 
 from __future__ import annotations

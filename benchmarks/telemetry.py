@@ -2,13 +2,12 @@
 
 Events of 1 kB, in batches as devices send them, go through extraction, validation, deduplication, denormalisation and
 routing, and then to the OLAP stage; every stage reads a topic and writes its topics exactly once. CPU seconds count the
-JVM and all Python processes of the engine, not Kafka and Redis. After the run every event is looked for.
+JVM and all Python processes of the engine, not Kafka and Redis. After the run every event is checked.
 
-With `--one-core` the engine has one core for itself and Kafka and Redis have another, so that events a second are those
-of one core by the clock.
+With `--one-core` the engine has one core, and Kafka and Redis have another, so that events per second are those of one
+core by the clock.
 
-What the JVM compiles while it warms up depends on the number of batches it has seen, so the run that is not measured
-takes small ones.
+The compilation of the JVM depends on the number of batches, so the warm-up run uses small batches.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def session(scratch: Path) -> SparkSession:
 
 
 def keep_apart(services: set[int]) -> None:
-    """This process and all that it will start on one core, and what runs already on another."""
+    """Bind this process and its future children to one core, and the running services to another."""
     own, other, *_ = sorted(os.sched_getaffinity(0))
     for service in services:
         for thread in Path(f"/proc/{service}/task").iterdir():
@@ -88,7 +87,7 @@ def keep_apart(services: set[int]) -> None:
 
 
 def fill(redis: Redis) -> None:
-    """What is known about devices, users and contents."""
+    """Fill the caches of devices, users and contents."""
     from redis import Redis as Client
 
     pipes = {
@@ -113,12 +112,12 @@ def run(
     events: int,
     size: int,
 ) -> dict[str, Any]:
-    """All stages over fresh topics, one after the other."""
+    """Run all stages over new topics, one after the other."""
     from headrace.project.loader import load
 
     for topic in TOPICS:
         kafka.create_topic(f"{env}.{topic}", PARTITIONS)
-    # what is older than three months is not denormalised
+    # events older than three months are not denormalised
     yesterday = int(time.time() * 1000) - 86_400_000
     batches = Generator(seed=len(env), size=size, start=yesterday).batches(events // size)
     sent, average = produce(kafka, f"{env}.telemetry.ingest", batches)
@@ -140,14 +139,14 @@ def run(
 
 
 def whole(events: int, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    """What some stages took together."""
+    """Return the total of some stages."""
     seconds, cpu = sum(one["seconds"] for one in stages), sum(one["cpu_s"] for one in stages)
     told = {"seconds": round(seconds, 1), "events_per_s": round(events / seconds)}
     return {**told, "cpu_s": round(cpu, 1), "events_per_cpu_s": round(events / cpu)}
 
 
 def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter[str], int]:
-    """How many events of each fate were sent, and their mean size."""
+    """Send the events; return the number by outcome, and their mean size."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -165,7 +164,7 @@ def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter
 
 
 def stage(project: Project, spark: SparkSession, name: str, services: set[int]) -> dict[str, Any]:
-    """One flow until it has caught up."""
+    """Run one flow until it has caught up."""
     from headrace.engine.flows.flow import FlowStarter
     from headrace.engine.state.state import StateDir
     from headrace.engine.supervise.runner import Runner
@@ -186,7 +185,7 @@ def stage(project: Project, spark: SparkSession, name: str, services: set[int]) 
 
 
 def size_of(kafka: Kafka, topic: str) -> int:
-    """How many committed records a topic has."""
+    """Return the number of committed records of a topic."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": kafka.address, "group.id": "bench", "isolation.level": "read_committed"}
@@ -204,7 +203,7 @@ def size_of(kafka: Kafka, topic: str) -> int:
 
 
 def check(sent: Counter[str], found: Counter[str], denormalised: bool) -> None:
-    """Every event is somewhere, once."""
+    """Check that every event is in exactly one topic."""
     log = sent["log"] + found["telemetry.ingest"]
     assert found["druid.events.log"] == log, f"{found['druid.events.log']} of {log} LOG events"
     items = found["telemetry.unique.primary"] + found["telemetry.unique.secondary"] - found["telemetry.cb.audit"]
@@ -220,7 +219,7 @@ def check(sent: Counter[str], found: Counter[str], denormalised: bool) -> None:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For people."""
+    """Print the results as text."""
     lines = [
         f"{report['events']:,} events of {report['event_bytes']} bytes, {report['cpus']} cores, load before "
         f"{report['load_before']}",

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.view_latency`: from a commit in PostgreSQL to the answer of the endpoint over REST.
+"""`python -m benchmarks.view_latency`: the latency from a commit in PostgreSQL to the endpoint over REST.
 
-A real server, `headrace run` as a user would start it, one update at a time; the endpoint is asked until it says what
-the database says. The first updates are warm-ups and not counted.
+It uses a real server and `headrace run`, with one update at a time. The endpoint is polled until it returns the updated
+result. The first updates are a warm-up and not counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.views`: a batch of changes of a view beside asking Spark anew, as the tables grow.
+"""`python -m benchmarks.views`: a batch of changes of a view, compared with a full Spark query, for growing tables.
 
 Orders are joined with customers and summed by region. Every change is an update of an order; in the second workload one
-in a hundred moves a customer to another region instead, for which the orders have to be looked through. Spark is asked
-anew as often as there are batches of one size, and warmed up by as many runs as those; both figures are medians. The
-result is compared with Spark's own answer at the end of every workload.
+in a hundred moves a customer to another region instead, which needs a scan of the orders. The full query runs as often
+as there are batches of one size, after as many warm-up runs; both figures are medians. The result is compared with
+Spark's own result at the end of every workload.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 class Tables:
-    """Tables as a log has them: a base, and the changes since."""
+    """Tables in the form of a log: a base, and the changes since."""
 
     def __init__(self, spark: SparkSession, folder: Path, orders: int) -> None:
         self._spark, self._folder = spark, folder
@@ -121,7 +121,7 @@ class Tables:
         return self._spark.read.schema(ddl).parquet(*files) if files else self._spark.createDataFrame([], ddl)
 
     def whole(self) -> None:
-        """Make plain tables of it, for Spark's own answer."""
+        """Register plain tables, for Spark's own result."""
         for name, rows in self.rows.items():
             file = self._folder / f"whole-{name}.parquet"
             pq.write_table(rows, file)
@@ -169,7 +169,7 @@ def _batch(
 def _recompute(
     spark: SparkSession, tables: Tables, result: Counter[tuple[Any, ...]], options: argparse.Namespace
 ) -> float:
-    """How long Spark takes by itself; its answer has to be the one that was kept."""
+    """Return the duration of the full query; its result must equal the maintained one."""
     tables.whole()
     times = []
     for _ in range(options.warm_ups + options.batches):

@@ -1,4 +1,4 @@
-"""One contestant on one job, in a process of its own: warm up, then measure. Prints one line of JSON."""
+"""Runs one variant of one job in a separate process: warm up, then measure. Prints one line of JSON."""
 
 from __future__ import annotations
 

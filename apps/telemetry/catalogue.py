@@ -1,6 +1,6 @@
-"""`python apps/telemetry/catalogue.py`: writes the lookups of denormalisation, the OLAP tables' SQL and Druid's specs.
+"""Generates the lookups of denormalisation, the SQL of the OLAP tables and the Druid specs from catalogue.yaml.
 
-All of it comes from catalogue.yaml. `--check` writes nothing and fails when a file is not as the catalogue says.
+`python apps/telemetry/catalogue.py` writes the files; `--check` writes nothing and fails when a file is out of date.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Step = dict[str, Any]
 
 
 class Model(BaseModel):
-    """Frozen, and without unknown keys."""
+    """A frozen model that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Lookup(Model):
-    """Where answers come from."""
+    """The source of the answers of a lookup."""
 
     redis: str
     key: str
     holds: Literal["hash", "text"]
 
 
-class Taken(Model):
-    """A field of a block, in the words of the step `reshape`."""
+class FieldRule(Model):
+    """A field of a block, in the syntax of the processor `reshape`."""
 
     path: str
     type: Literal["any", "text", "json", "long", "epoch_ms"] = "any"
@@ -49,17 +49,18 @@ class Taken(Model):
 
 
 class Block(Model):
-    """What denormalisation writes at one path of an event."""
+    """The fields that denormalisation writes at one path of an event."""
 
     path: str
     lookup: str | None = None
-    fields: dict[str, str | Taken]
+    fields: dict[str, str | FieldRule]
 
     def writes(self, path: tuple[str, ...]) -> bool:
-        """Whether a path below the block's own is written; below JSON there may be anything."""
+        """Return whether the block writes a path below its own; a JSON field may contain any path."""
         return any(
-            path == tuple(name.split(".")) or (isinstance(one, Taken) and one.type == "json" and path[:1] == (name,))
-            for name, one in self.fields.items()
+            path == tuple(name.split("."))
+            or (isinstance(rule, FieldRule) and rule.type == "json" and path[:1] == (name,))
+            for name, rule in self.fields.items()
         )
 
 
@@ -79,21 +80,21 @@ class Column(Model):
 
     @cached_property
     def steps(self) -> tuple[tuple[str, bool], ...]:
-        """The names of the path, and whether each of a list is meant."""
+        """The names of the path, each with whether it selects all elements of a list."""
         if self.path is None:
             return (("context", False), ("cdata", True))
-        found: list[tuple[str, bool]] = []
+        steps: list[tuple[str, bool]] = []
         position = 1
         while position < len(self.path):
             match = _STEP.match(self.path, position)
-            if match is None or not self.path.startswith("$") or (match["each"] and not found):
+            if match is None or not self.path.startswith("$") or (match["each"] and not steps):
                 raise ValueError(f"'{self.path}' is not a path like $.context.cdata[*].id")
             if match["each"]:
-                found[-1] = (found[-1][0], True)
+                steps[-1] = (steps[-1][0], True)
             else:
-                found.append((match["plain"] or match["quoted"], False))
+                steps.append((match["plain"] or match["quoted"], False))
             position = match.end()
-        return tuple(found)
+        return tuple(steps)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,15 +103,15 @@ class Column(Model):
 
 
 class Metric(Model):
-    """What Druid adds up."""
+    """A metric that Druid aggregates."""
 
     type: Literal["long", "double", "count", "distinct"]
     of: str | None = None
 
 
-def _columns(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a column is a text, that is its path."""
-    return {name: {"path": one} if isinstance(one, str) else one for name, one in given.items()}
+def _columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Expand columns that are only a path."""
+    return {name: {"path": column} if isinstance(column, str) else column for name, column in columns.items()}
 
 
 class Datasource(Model):
@@ -125,35 +126,36 @@ class Datasource(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _paths_alone(cls, given: Any) -> Any:
-        return {**given, "columns": _columns(given["columns"])}
+    def _paths_alone(cls, values: Any) -> Any:
+        return {**values, "columns": _columns(values["columns"])}
 
 
 class Rollup(Model):
-    """A further source of Druid over the topic of a table: what is added up by some of its columns."""
+    """A further Druid source over the topic of a table: an aggregation by some of its columns."""
 
     of: str
     granularity: Literal["none", "hour", "day"]
     metrics: dict[str, Metric] = Field(min_length=1)
     dimensions: list[str] = Field(min_length=1)
     columns: dict[str, Column] = {}
-    """Those that the table has not, or by another name; a dimension may be one of them."""
+    """Columns that the table does not have, or has under another name; they can be dimensions."""
     where: str | None = None
-    """Which events, as an expression of Druid."""
+    """A filter of events, as a Druid expression."""
     transforms: dict[str, str] = {}
-    """Dimensions that are not as they are read, as expressions of Druid."""
+    """Computed dimensions, as Druid expressions."""
 
     @model_validator(mode="before")
     @classmethod
-    def _paths_alone(cls, given: Any) -> Any:
-        return {**given, "columns": _columns(given.get("columns", {}))}
+    def _paths_alone(cls, values: Any) -> Any:
+        return {**values, "columns": _columns(values.get("columns", {}))}
 
     @property
-    def named(self) -> list[str]:
-        """All columns that it needs, the dimensions first."""
+    def used_columns(self) -> list[str]:
+        """All columns that it uses, the dimensions first."""
         expressions = [*self.transforms.values(), *([self.where] if self.where else [])]
-        words = [word for one in expressions for word in _WORD.findall(_TEXT.sub("", one)) if not word.endswith("(")]
-        return [*dict.fromkeys([*self.dimensions, *(one.of for one in self.metrics.values() if one.of), *words])]
+        words = [word for text in expressions for word in _WORD.findall(_TEXT.sub("", text)) if not word.endswith("(")]
+        sources = [metric.of for metric in self.metrics.values() if metric.of]
+        return [*dict.fromkeys([*self.dimensions, *sources, *words])]
 
 
 class Catalogue(Model):
@@ -171,17 +173,17 @@ class Catalogue(Model):
                 raise ValueError(f"column {table}.{name} reads a path that denormalisation does not write")
         for name, rollup in self.rollups.items():
             if rollup.of not in self.datasources:
-                raise ValueError(f"rollup {name} is of '{rollup.of}', which is no table")
-            for column in sorted({*rollup.named, *rollup.transforms} - self.readable(rollup).keys()):
-                raise ValueError(f"rollup {name} names '{column}', which is no column of {rollup.of}")
+                raise ValueError(f"rollup {name} is of '{rollup.of}', which is not a table")
+            for column in sorted({*rollup.used_columns, *rollup.transforms} - self.readable(rollup).keys()):
+                raise ValueError(f"rollup {name} names '{column}', which is not a column of {rollup.of}")
         return self
 
     def readable(self, rollup: Rollup) -> dict[str, Column]:
-        """All columns that a rollup can have."""
+        """Return all columns that a rollup can use."""
         return {**self.datasources[rollup.of].columns, **rollup.columns}
 
     def gaps(self, columns: Mapping[str, Column]) -> list[str]:
-        """The columns below a block that would always be empty."""
+        """Return the columns below a block that would always be empty."""
         blocks = {block.path: block for block in self.blocks.values()}
         return [
             name
@@ -191,12 +193,12 @@ class Catalogue(Model):
 
 
 def load(file: Path = ROOT / "catalogue.yaml") -> Catalogue:
-    """The catalogue; a ValueError says what is wrong with it."""
+    """Load the catalogue. Raises ValueError if it is invalid."""
     return Catalogue.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def generated(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
-    """The files and their texts."""
+    """Yield the generated files and their texts."""
     yield "flows/lookups.yaml", lookups_yaml(catalogue)
     for name, source in catalogue.datasources.items():
         yield f"sql/{name}.sql", table_sql(source)
@@ -207,25 +209,27 @@ def generated(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
 
 # --- denormalisation ---------------------------------------------------------------------------------------------
 
-_HEAD = "-- Written by catalogue.py from catalogue.yaml: change it there.\n"
+_HEAD = "-- Generated by catalogue.py from catalogue.yaml: change it there.\n"
 
 
 def lookups_yaml(catalogue: Catalogue) -> str:
-    """The flows between the keys and the documents: for each block a lookup, and what is kept of the answer."""
-    asked = {name: block for name, block in catalogue.blocks.items() if block.lookup}
-    kept = [_reshape(catalogue, name, block) for name, block in asked.items()]
-    files = [_in_files(name, block) for name, block in asked.items()]
-    redis = [_in_redis(catalogue, name, block) for name, block in asked.items()]
+    """Return the flows between keys and documents: for each block a lookup, and the selected fields of the answer."""
+    blocks = {name: block for name, block in catalogue.blocks.items() if block.lookup}
+    reshapes = [_reshape(catalogue, name, block) for name, block in blocks.items()]
+    files = [_in_files(name, block) for name, block in blocks.items()]
+    redis = [_in_redis(catalogue, name, block) for name, block in blocks.items()]
     flows = ("denormalise", "denormalise_summary")
-    over = {"kafka": {"flows": {f"{flow}_found": {"after": redis + kept} for flow in flows}}}
-    made = {f"{flow}_found": _found(flow, files + kept) for flow in flows}
-    head = "# Written by catalogue.py from catalogue.yaml: change it there.\n"
-    return head + yaml.dump({"flows": made, "profiles": over}, sort_keys=False, width=110, default_flow_style=None)
+    profiles = {"kafka": {"flows": {f"{flow}_found": {"after": redis + reshapes} for flow in flows}}}
+    found_flows = {f"{flow}_found": _found_flow(flow, files + reshapes) for flow in flows}
+    head = "# Generated by catalogue.py from catalogue.yaml: change it there.\n"
+    return head + yaml.dump(
+        {"flows": found_flows, "profiles": profiles}, sort_keys=False, width=110, default_flow_style=None
+    )
 
 
-def _found(flow: str, steps: list[Step]) -> Step:
+def _found_flow(flow: str, steps: list[Step]) -> Step:
     return {
-        "description": "Events with what the caches know about them.",
+        "description": "Events with the answers of the caches.",
         "sql": f"SELECT * FROM {flow}_keys",
         "after": steps,
     }
@@ -256,14 +260,14 @@ def _in_files(name: str, block: Block) -> Step:
 def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
     hashed = catalogue.lookups[str(block.lookup)].holds == "hash"
     fields = {
-        field: ({"path": one, "type": "json"} if hashed else one)
-        if isinstance(one, str)
-        else one.model_dump(exclude_unset=True)
-        for field, one in block.fields.items()
+        field: ({"path": rule, "type": "json"} if hashed else rule)
+        if isinstance(rule, str)
+        else rule.model_dump(exclude_unset=True)
+        for field, rule in block.fields.items()
     }
-    # the writers of the caches escape square brackets by backslashes, and write nothing as an empty text
+    # the writers of the caches escape square brackets with backslashes, and write a missing value as an empty text
     options = {"strip": "\\", "empty": "drop"} if hashed else {}
-    # an entry that cannot be read is none: the event is not to blame
+    # an invalid cache entry counts as missing: the event itself is valid
     return {"type": "reshape", "column": f"{name}_value", "invalid": "missing", **options, "fields": fields}
 
 
@@ -271,7 +275,7 @@ def _reshape(catalogue: Catalogue, name: str, block: Block) -> Step:
 
 
 def _long(text: str) -> str:
-    # numbers that went through Gson look like 1.5E12
+    # numbers written by Gson look like 1.5E12
     return f"coalesce(try_cast({text} AS BIGINT), try_cast(try_cast({text} AS DOUBLE) AS BIGINT))"
 
 
@@ -284,12 +288,12 @@ def _lines(parts: Sequence[str], indent: int) -> str:
 
 
 def table_sql(source: Datasource) -> str:
-    """The columns of a table, from one look at the event."""
+    """Return the query of a table, which parses the event once."""
     tree: dict[str, Any] = {"syncts": None, "ets": None}
     for column in source.columns.values():
         _grow(tree, column)
-    parts = [f"{_column(one)} AS {_quoted(name)}" for name, one in source.columns.items()]
-    parts += [f"{_metric(source, one)} AS {name}" for name, one in source.metrics.items()]
+    parts = [f"{_column(column)} AS {_quoted(name)}" for name, column in source.columns.items()]
+    parts += [f"{_metric(source, metric)} AS {name}" for name, metric in source.metrics.items()]
     time = f"timestamp_millis(coalesce({_millis('e.syncts')}, {_millis('e.ets')}))"
     return (
         f"{_HEAD}SELECT {time} AS __time,\n  CAST({time} AS DATE) AS day,\n  {_lines(parts, 2)}\n"
@@ -299,24 +303,24 @@ def table_sql(source: Datasource) -> str:
 
 
 def _grow(tree: dict[str, Any], column: Column) -> None:
-    """Add a path to the tree of what is read: None is a text, a dict a struct, a list with a dict a list of structs."""
-    *way, (last, _) = column.steps if column.path else (*column.steps, ("type", False))
-    for name, each in way:
-        held = tree.setdefault(name, [{}] if each else {})
-        tree = held[0] if isinstance(held, list) else held
+    """Add a path to the tree of parsed fields: None is a text, a dict a struct, a list of a dict a list of structs."""
+    *parents, (last, _) = column.steps if column.path else (*column.steps, ("type", False))
+    for name, each in parents:
+        child = tree.setdefault(name, [{}] if each else {})
+        tree = child[0] if isinstance(child, list) else child
     tree.setdefault(last, None)
     if column.cdata:
         tree.setdefault("id", None)
 
 
 def _ddl(tree: Mapping[str, Any], between: str = ": ") -> str:
-    return ", ".join(f"{_quoted(name)}{between}{_type(one)}" for name, one in tree.items())
+    return ", ".join(f"{_quoted(name)}{between}{_type(child)}" for name, child in tree.items())
 
 
-def _type(one: Any) -> str:
-    if isinstance(one, list):
-        return f"ARRAY<{_type(one[0])}>"
-    return "STRING" if one is None else f"STRUCT<{_ddl(one)}>"
+def _type(node: Any) -> str:
+    if isinstance(node, list):
+        return f"ARRAY<{_type(node[0])}>"
+    return "STRING" if node is None else f"STRUCT<{_ddl(node)}>"
 
 
 def _column(column: Column) -> str:
@@ -330,7 +334,7 @@ def _column(column: Column) -> str:
         return f"try_cast({value} AS DOUBLE)"
     if column.type == "string" or any(each for _, each in column.steps[:-1]):
         return value
-    # a list, or the one value that stands for a list
+    # a list, or a single value that counts as a list
     listed = f"CASE WHEN left({value}, 1) = '[' THEN from_json({value}, 'ARRAY<STRING>') ELSE array({value}) END"
     return f"CASE WHEN {value} IS NOT NULL THEN {listed} END"
 
@@ -347,46 +351,48 @@ def _quoted(name: str) -> str:
 
 
 def druid_spec(source: Datasource) -> dict[str, Any]:
-    """A supervisor that reads a table's topic into Druid."""
-    summed = {one.of for one in source.metrics.values()} if source.granularity != "none" else set()
+    """Return the supervisor spec that reads a table's topic into Druid."""
+    summed = {metric.of for metric in source.metrics.values()} if source.granularity != "none" else set()
     dimensions = [name for name in source.columns if name not in summed]
     schema = _schema(source.druid, dimensions, source.columns, source, rollup=source.rollup)
     return _supervisor(schema, source.topic, source.columns)
 
 
 def rollup_spec(catalogue: Catalogue, name: str, rollup: Rollup) -> dict[str, Any]:
-    """A supervisor that reads the topic of a table into Druid and adds up what is alike."""
+    """Return the supervisor spec that reads a table's topic into Druid and aggregates it."""
     readable = catalogue.readable(rollup)
-    columns = {one: readable[one] for one in rollup.named}
+    columns = {column: readable[column] for column in rollup.used_columns}
     schema = _schema(name, rollup.dimensions, columns, rollup, rollup=True)
-    made = [{"type": "expression", "name": one, "expression": how} for one, how in rollup.transforms.items()]
-    kept = {"filter": {"type": "expression", "expression": rollup.where}} if rollup.where else {}
-    transform = {"transformSpec": {"transforms": made, **kept}} if made or kept else {}
+    transforms = [
+        {"type": "expression", "name": column, "expression": text} for column, text in rollup.transforms.items()
+    ]
+    where = {"filter": {"type": "expression", "expression": rollup.where}} if rollup.where else {}
+    transform = {"transformSpec": {"transforms": transforms, **where}} if transforms or where else {}
     return _supervisor({**schema, **transform}, catalogue.datasources[rollup.of].topic, columns)
 
 
 def _schema(
-    name: str, dimensions: Sequence[str], columns: Mapping[str, Column], how: Datasource | Rollup, *, rollup: bool
+    name: str, dimensions: Sequence[str], columns: Mapping[str, Column], source: Datasource | Rollup, *, rollup: bool
 ) -> dict[str, Any]:
-    types = {one: columns[one].type.replace("strings", "string") for one in dimensions}
+    types = {column: columns[column].type.replace("strings", "string") for column in dimensions}
     return {
         "dataSource": name,
         "timestampSpec": {"column": "syncts", "format": "auto"},
-        "dimensionsSpec": {"dimensions": [{"type": type, "name": one} for one, type in types.items()]},
-        "metricsSpec": [_druid_metric(one, metric) for one, metric in how.metrics.items()],
+        "dimensionsSpec": {"dimensions": [{"type": type, "name": column} for column, type in types.items()]},
+        "metricsSpec": [_druid_metric(column, metric) for column, metric in source.metrics.items()],
         "granularitySpec": {
             "type": "uniform",
             "segmentGranularity": "DAY",
-            "queryGranularity": how.granularity.upper(),
+            "queryGranularity": source.granularity.upper(),
             "rollup": rollup,
         },
     }
 
 
 def _supervisor(schema: dict[str, Any], topic: str, columns: Mapping[str, Column]) -> dict[str, Any]:
-    """`ENV` and `BROKERS` stand for what is known when it is sent."""
+    """Return a supervisor spec. `ENV` and `BROKERS` are placeholders that are replaced when it is submitted."""
     timed = {"syncts": Column(type="long", path="$.syncts"), **columns}
-    fields = [_flat(name, one) for name, one in timed.items()]
+    fields = [_flat(name, column) for name, column in timed.items()]
     return {
         "type": "kafka",
         "spec": {
@@ -424,10 +430,12 @@ def _flat(name: str, column: Column) -> dict[str, str]:
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """The files that are not as the catalogue says."""
-    wanted = dict(generated(load(root / "catalogue.yaml")))
-    held = {file.relative_to(root).as_posix() for file in root.glob("druid/*.json")}
-    return sorted({name for name, text in wanted.items() if not _holds(root / name, text)} | (held - wanted.keys()))
+    """Return the files that are out of date."""
+    expected = dict(generated(load(root / "catalogue.yaml")))
+    existing = {file.relative_to(root).as_posix() for file in root.glob("druid/*.json")}
+    return sorted(
+        {name for name, text in expected.items() if not _holds(root / name, text)} | (existing - expected.keys())
+    )
 
 
 def _holds(file: Path, text: str) -> bool:
@@ -435,7 +443,7 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def main() -> int:
-    """Write the files, or say which are out of date."""
+    """Write the files, or report those that are out of date."""
     parser = argparse.ArgumentParser(prog="catalogue", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     if parser.parse_args().check:

@@ -1,5 +1,5 @@
-"""Telemetry as devices send it: sessions of users, in batches, with repeats and faults. The same seed and start, the
-same events.
+"""Generates telemetry of devices: user sessions in batches, with duplicates and invalid events. The same seed and start
+give the same events.
 
 python apps/telemetry/generator.py --batches 1000 --brokers localhost:9092 --topic dev.telemetry.ingest
 python apps/telemetry/generator.py --batches 10 > apps/telemetry/in/telemetry.ingest/1.jsonl
@@ -19,11 +19,11 @@ from typing import Any, Literal
 
 Event = dict[str, Any]
 Fate = Literal["log", "error", "primary", "secondary", "work_order", "failed"]
-"""What becomes of an event when it is sent once."""
+"""The outcome of an event that is sent once."""
 
 START = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 DEVICES, USERS, CONTENTS = 2_000, 5_000, 500
-# about as often as a player and a portal send them
+# approximately the frequencies of a player and a portal
 _WITHIN = {
     "IMPRESSION": 22, "INTERACT": 40, "ASSESS": 6, "RESPONSE": 6, "INTERRUPT": 2, "FEEDBACK": 1, "SHARE": 1, "AUDIT": 2,
     "ERROR": 1, "LOG": 6, "SEARCH": 3, "METRICS": 1, "SUMMARY": 1, "EXDATA": 1, "HEARTBEAT": 2, "CB_AUDIT": 1,
@@ -38,20 +38,20 @@ class Batch:
 
     text: str
     sent: tuple[tuple[str, Fate], ...]
-    """The ids of its events and what becomes of each."""
+    """The ids of its events and the outcome of each."""
 
 
 @dataclass
 class Generator:
-    """Batches without end."""
+    """Generates batches."""
 
     seed: int = 1
     size: int = 20
     """Events per batch."""
     repeats: float = 0.02
-    """The part of events that is sent a second time, in the same batch or a later one."""
+    """The share of events that is sent twice, in the same batch or a later one."""
     faults: float = 0.01
-    """The part of events that no schema allows."""
+    """The share of events that are invalid."""
     start: int = START
     _chance: random.Random = field(init=False, repr=False)
     _again: list[Event] = field(default_factory=list, repr=False)
@@ -60,12 +60,11 @@ class Generator:
         self._chance = random.Random(self.seed)  # noqa: S311  # the same events every time
 
     def batches(self, count: int) -> Iterator[Batch]:
-        """So many batches."""
         events = self._events()
         for number in range(count):
-            taken = [self._again.pop() if self._again and self._chance.random() < 0.5 else next(events)
+            chosen = [self._again.pop() if self._again and self._chance.random() < 0.5 else next(events)
                      for _ in range(self.size)]  # fmt: skip
-            yield self._batch(number, taken)
+            yield self._batch(number, chosen)
 
     def _batch(self, number: int, events: list[Event]) -> Batch:
         device = f"device-{number % DEVICES}"
@@ -74,7 +73,9 @@ class Generator:
             "params": {"msgid": f"batch-{self.seed}-{number}", "did": device, "requesterId": "", "key": ""},
             "events": events, "mid": f"request-{self.seed}-{number}", "syncts": self.start + number * 1000,
         }  # fmt: skip
-        return Batch(json.dumps(batch, separators=(",", ":")), tuple((one["mid"], fate_of(one)) for one in events))
+        return Batch(
+            json.dumps(batch, separators=(",", ":")), tuple((event["mid"], fate_of(event)) for event in events)
+        )
 
     def _events(self) -> Iterator[Event]:
         session = 0
@@ -92,17 +93,17 @@ class Generator:
         user, device = f"user-{chance.randrange(USERS)}", f"device-{chance.randrange(DEVICES)}"
         content = f"do_{31_000_000 + chance.randrange(CONTENTS)}"
         kinds = ["START", *chance.choices([*_WITHIN], [*_WITHIN.values()], k=chance.randrange(4, 40)), "END"]
-        for place, eid in enumerate(kinds):
-            ets = self.start + number * 60_000 + place * chance.randrange(500, 20_000)
+        for index, eid in enumerate(kinds):
+            ets = self.start + number * 60_000 + index * chance.randrange(500, 20_000)
             yield {
-                "eid": eid, "ets": ets, "ver": "3.0", "mid": f"{eid}:{self.seed}:{number}:{place}",
+                "eid": eid, "ets": ets, "ver": "3.0", "mid": f"{eid}:{self.seed}:{number}:{index}",
                 "actor": {"id": user, "type": "User"},
                 "context": {
                     "channel": "0123221617357783046602", "env": chance.choice(["home", "course", "discuss", "learn"]),
                     "pdata": {"id": "dev.sunbird.portal", "ver": "4.8.0", "pid": "sunbird-portal.contentplayer"},
                     "sid": f"session-{self.seed}-{number}", "did": device,
                     "cdata": [{"id": f"{number:032x}", "type": "ContentSession"},
-                              {"id": f"{place:032x}", "type": "PlaySession"}],
+                              {"id": f"{index:032x}", "type": "PlaySession"}],
                     "rollup": {"l1": "0123221617357783046602", "l2": "01285019302823526477"},
                 },
                 "object": {"id": content, "type": "Content", "ver": "2.0",
@@ -165,7 +166,7 @@ def _edata(eid: str, content: str, chance: random.Random) -> dict[str, Any]:
 
 
 def fate_of(event: Event) -> Fate:
-    """What becomes of an event that is sent once."""
+    """Return the outcome of an event that is sent once."""
     if event["eid"] == "LOG":
         return "log"
     if "spoilt" in event:
@@ -176,7 +177,7 @@ def fate_of(event: Event) -> Fate:
 
 
 def lookups() -> Iterator[tuple[int, str, Mapping[str, str] | str]]:
-    """What Redis knows about the devices, users and contents: database, key, and a hash or a text."""
+    """Yield the lookup data of devices, users and contents: Redis database, key, and a hash or a text."""
     for number in range(DEVICES):
         device = {
             "country_code": "IN",
@@ -208,17 +209,17 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--size", type=int, default=20, help="events per batch")
     parser.add_argument("--seed", type=int, default=1)
-    # what is older than some months is not denormalised
+    # events older than some months are not denormalised
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     parser.add_argument("--start", type=_millis, default=_millis(f"{yesterday}"), metavar="TIME",
-                        help="when the first session begins, UTC; yesterday's midnight if not given")  # fmt: skip
-    parser.add_argument("--brokers", help="host:port of Kafka; else the batches are printed")
+                        help="when the first session begins, UTC; default: yesterday's midnight")  # fmt: skip
+    parser.add_argument("--brokers", help="host:port of Kafka; otherwise the batches are printed")
     parser.add_argument("--topic", default="dev.telemetry.ingest")
     options = parser.parse_args()
-    made = Generator(options.seed, options.size, start=options.start).batches(options.batches)
+    batches = Generator(options.seed, options.size, start=options.start).batches(options.batches)
     fates: Counter[str] = Counter()
     send = _producer(options.brokers, options.topic) if options.brokers else None
-    for batch in made:
+    for batch in batches:
         fates.update(fate for _, fate in batch.sent)
         if send is None:
             print(batch.text)
@@ -242,7 +243,7 @@ def _producer(brokers: str, topic: str) -> Any:
     def send(text: str | None) -> None:
         if text is None:
             if producer.flush(60):
-                raise SystemExit(f"{brokers} did not take all batches")
+                raise SystemExit(f"{brokers} did not accept all batches")
             return
         while True:
             try:

@@ -140,7 +140,7 @@ def test_show(headrace: Run, shop: Path) -> None:
     assert "00000000  00 ff 61 62 00 ff 61 62 00 ff 61 62 00 ff 61 62  ..ab..ab..ab..ab" in dumped
     assert "00000010  00 ff 61 62 " in dumped
     assert headrace("dead-letters", "show", "4", "-p", shop, "--json").data["value"] is None
-    assert "not kept" in headrace("dead-letters", "show", "4", "-p", shop).out
+    assert "not stored" in headrace("dead-letters", "show", "4", "-p", shop).out
 
 
 def test_show_raw_is_the_record_and_nothing_else(shop: Path) -> None:

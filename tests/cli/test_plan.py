@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.projects._generation_changes import Anew, settle_changes
+from headrace.cli.projects._generation_changes import NewGenerations, settle_changes
 from headrace.core.errors import ProjectError
 from headrace.engine.positions.upgrade import record_query_id, resolve_generation
 from headrace.engine.state.state import StateDir
@@ -162,7 +162,7 @@ def test_run_knows_only_flows_and_places(
 def asked(project: Path, *anew: str, begin: str | None = None) -> None:
     """What `run --new-generation … --from …` does before it asks any service."""
     loaded = load(project, environment={})
-    settle_changes(loaded, StateDir.of(loaded.context), make_plan(loaded), Anew(tuple(anew), begin))
+    settle_changes(loaded, StateDir.of(loaded.context), make_plan(loaded), NewGenerations(tuple(anew), begin))
 
 
 def test_run_makes_the_generation_that_is_asked_for(

@@ -97,7 +97,8 @@ def test_a_dry_run_says_everything_and_does_nothing(headrace: Run, folder: Path,
         "  stream  partition  from         to  records",
         "  orders  all           –  beginning        –",
         "effects:",
-        "  parquet files in out: records are read again: their rows come in new files beside those already there",
+        "  parquet files in out: records are read again: their rows are written to new files, next to the existing "
+        "ones",
     ]
     assert ran.current("copy") == before
 

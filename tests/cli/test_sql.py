@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.cli.projects.sql import _logs, _one, _print, _script, _text
+from headrace.cli.projects.sql import _logs, _print, _run_statement, _script, _text
 from headrace.cli.terminal.output import printer
 from headrace.core.errors import ProjectError
 from headrace.engine.state.state import StateDir
@@ -52,7 +52,7 @@ class _Refusing:
 
 def test_an_error_has_its_place_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     for statement in _script("SELECT 1;\n\nSELECT\n  x;", "ask.sql"):
-        assert not _one(_Refusing(), statement, "json", threading.Event())
+        assert not _run_statement(_Refusing(), statement, "json", threading.Event())
     first, second = (json.loads(line)["error"]["where"] for line in capsys.readouterr().out.splitlines())
     assert (first["file"], first["line"], second["line"]) == ("ask.sql", 1, 4)
 
@@ -106,8 +106,8 @@ def test_csv_and_tables_have_nested_values_as_json_and_hide_secrets(capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([" ; "], 2, "there is no statement to run"),
-        (["SELECT 1", "--format", "xml"], 2, "there is no format 'xml'"),
+        ([" ; "], 2, "no statement to run"),
+        (["SELECT 1", "--format", "xml"], 2, "format 'xml'"),
         (["--file", "nowhere.sql"], 4, "[missing-file]"),
         (["--file", "latin.sql"], 1, "[file-unreadable]"),
         (["SELECT 1", "--file", "latin.sql"], 2, "given twice"),

@@ -15,7 +15,7 @@ from tests.serve.nodekit import until
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.lock import lock_holder
-from headrace.core.processes.children import Child, how
+from headrace.core.processes.children import Child, describe_exit
 from headrace.serve.base.lock import locked
 
 SLEEPER = """
@@ -89,7 +89,9 @@ def test_a_child_that_cannot_run_is_given_up() -> None:
     assert not child.hopeless
     child.code = 5
     assert child.hopeless
-    assert [how(1), how(-9), how(-200)] == ["ended with 1", "was ended by SIGKILL", "was ended by signal 200"]
+    assert describe_exit(1) == "ended with exit code 1"
+    assert describe_exit(-9) == "was ended by SIGKILL"
+    assert describe_exit(-200) == "was ended by signal 200"
 
 
 def test_a_store_has_one_keeper(tmp_path: Path) -> None:

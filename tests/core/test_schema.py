@@ -94,6 +94,6 @@ def test_what_is_no_list_of_columns_is_refused(ddl: str) -> None:
 
 
 def test_the_column_at_fault_is_named() -> None:
-    with pytest.raises(ProjectError, match=r"\('amount dubble' is no name and type\)") as caught:
+    with pytest.raises(ProjectError, match=r"\('amount dubble' is not a name and a type\)") as caught:
         from_ddl("id map<string, array<int>>, amount dubble, at timestamp")
     assert "did you mean 'double'?" in str(caught.value.hint)

@@ -17,15 +17,15 @@ from headrace.core.files.object_store import ObjectStore
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import (
     StatePath,
-    appearing,
+    atomic_folder,
     copy_tree,
     in_order,
+    remove_atomically,
     remove_tree,
     spark_path,
     state_path,
-    vanish,
     write_atomically,
-    write_first,
+    write_if_absent,
 )
 
 
@@ -64,8 +64,8 @@ def test_a_file_is_written_whole_and_read_again(folder: StatePath) -> None:
 
 def test_only_the_first_of_several_writers_has_its_way(folder: StatePath) -> None:
     pin = folder / "pins" / "1"
-    write_first(pin, b"first")
-    write_first(pin, b"second")
+    write_if_absent(pin, b"first")
+    write_if_absent(pin, b"second")
     assert pin.read_bytes() == b"first"
     assert names((folder / "pins").iterdir()) == ["1"]
 
@@ -86,16 +86,16 @@ def test_what_is_looked_for_is_found_level_by_level(folder: StatePath) -> None:
 
 def test_a_folder_appears_whole_and_vanishes(folder: StatePath) -> None:
     saved = folder / "savepoints" / "s1"
-    with suppress(ZeroDivisionError), appearing(saved) as draft:
+    with suppress(ZeroDivisionError), atomic_folder(saved) as draft:
         write_atomically(draft / "data", b"half")
         raise ZeroDivisionError
     assert not (saved / "note.json").exists()
-    with appearing(saved) as draft:
+    with atomic_folder(saved) as draft:
         write_atomically(draft / "checkpoint" / "offsets" / "0", b"v1")
         write_atomically(draft / "note.json", b"{}")
     assert names((folder / "savepoints").glob("[!.]*/note.json")) == ["note.json"]
     assert names(one for one in saved.rglob("*") if one.is_file()) == ["0", "note.json"]  # nothing of the half one
-    vanish(saved, "note.json")
+    remove_atomically(saved, "note.json")
     assert not saved.exists()
     assert names((folder / "savepoints").glob("[!.]*")) == []
 

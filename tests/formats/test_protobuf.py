@@ -205,7 +205,7 @@ def test_a_message_that_contains_itself_keeps_its_own_columns(project: Context, 
         ({"proto": "none.proto", "message": "shop.Order"}, "missing-file", "project"),
         ({"descriptors": "shop.proto", "message": "shop.Order"}, "bad-descriptors", "include_imports"),
         ({"proto": "broken.proto", "message": "shop.Order"}, "bad-proto", "proto_path"),
-        ({"proto": "binary.proto", "message": "shop.Order"}, "bad-proto", "mend the line"),
+        ({"proto": "binary.proto", "message": "shop.Order"}, "bad-proto", "fix the named line"),
     ],
 )
 def test_what_is_wrong_with_the_schema_is_said(project: Context, options: dict[str, str], code: str, hint: str) -> None:

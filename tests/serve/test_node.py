@@ -158,7 +158,8 @@ def test_changes_in_kafka_topics(project: Path, kafka: Kafka) -> None:
 
 def test_no_process_of_a_node_loads_spark(project: Path) -> None:
     code = (
-        "import sys; from headrace.serve import applier, api, node; from headrace.serve.base.settings import Settings; "
+        "import sys; from headrace.serve import node; from headrace.serve.replica import applier; "
+        "from headrace.serve.rest import api; from headrace.serve.base.settings import Settings; "
         "api.server(Settings.here()); sys.exit(any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
     )
     environment = {**os.environ, **ServeProjectRef(project).environment()}

@@ -55,7 +55,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_module, "drain", lambda rows: None)
     # hundreds of steps are tried: a call that is counted and does nothing is as good as one that waits for the disk
     monkeypatch.setattr(os, "fsync", lambda number: None)
-    monkeypatch.setattr(archive_module, "_PATIENCE", 300.0)
+    monkeypatch.setattr(archive_module, "_LONGEST_WAIT", 300.0)
 
 
 def read(root: StatePath, folder: str) -> list[int]:

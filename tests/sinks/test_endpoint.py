@@ -74,7 +74,7 @@ def test_options_that_do_not_fit_together_are_refused() -> None:
     for options, word in (
         ({"key": [], "sequence": "at"}, "needs `key`"),
         ({"key": [], "delete": "gone"}, "needs `key`"),
-        ({"delete": "gone", "operation": "op"}, "one too many"),
+        ({"delete": "gone", "operation": "op"}, "superfluous"),
         ({"on_insert": "update"}, "needs `operation`"),
         ({"on_update": "upsert", "delete": "gone"}, "needs `operation`"),
         ({"on_delete": "error"}, "needs `delete` or `operation`"),

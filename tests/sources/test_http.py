@@ -43,13 +43,13 @@ def at(commit: int) -> dict[str, dict[str, int]]:
     ("options", "told"),
     [
         ({"path": "v1"}, "pattern"),
-        ({"path": "/sql"}, "other questions"),
+        ({"path": "/sql"}, "which the API uses"),
         ({"path": "/v1", "fields": {"a": {}}}, "needs one of"),
         ({"path": "/v1", "fields": {"a": {"now": "ms", "uuid": True}}}, "needs one of"),
         ({"path": "/v1", "reply": {"ets": "{nov}"}}, "did you mean 'now'"),
-        ({"path": "/v1", "health": {"path": "/metrics"}}, "other questions"),
-        ({"path": "/v1", "health": {"path": "/health", "reply": "{code}"}}, "stands for nothing"),
-        ({"path": "/v1", "refusal": [{"a": "{position}"}]}, "stands for nothing"),
+        ({"path": "/v1", "health": {"path": "/metrics"}}, "which the API uses"),
+        ({"path": "/v1", "health": {"path": "/health", "reply": "{code}"}}, "is not a known word"),
+        ({"path": "/v1", "refusal": [{"a": "{position}"}]}, "is not a known word"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], told: str) -> None:

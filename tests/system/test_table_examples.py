@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.system.conftest import produce
 from tests.system.test_examples import EXAMPLES, copied
 
-from headrace.capture.follower import CaptureWorker
+from headrace.capture.worker import CaptureWorker
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.state import StateDir
 from headrace.log.folder import LogFolder

@@ -77,7 +77,7 @@ def test_a_day_of_an_operator(
         kafka.create_topic(name, 1)
     monkeypatch.setenv("KAFKA_BROKERS", kafka.address)
     # on a busy machine days take their time to be finished, and here it is waited for
-    monkeypatch.setattr(archive, "_PATIENCE", 300.0)
+    monkeypatch.setattr(archive, "_LONGEST_WAIT", 300.0)
     app, root = Application(tmp_path, "kafka", env=env), tmp_path / "archive"
     given = ("-p", tmp_path, "--profile", "kafka", "--set", f"variables.env={env}")
     ingest, raw, unique = (f"{env}.telemetry.{name}" for name in ("ingest", "raw", "unique"))

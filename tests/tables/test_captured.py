@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.tables.test_debezium import Connector, plain_key, wrapped_value
 
-from headrace.capture.follower import CaptureWorker
+from headrace.capture.worker import CaptureWorker
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
 from headrace.core.tables import WEIGHT, TableSource

@@ -28,7 +28,7 @@ from headrace.systems.schema_registry import Schemas
 from headrace.tables.debezium import DebeziumTable
 from headrace.tables.debezium.connect import columns_of
 from headrace.tables.debezium.messages import AvroMessages, BadMessageError, JsonMessages, MessageParser
-from headrace.tables.debezium.rows import Said, TableRows
+from headrace.tables.debezium.rows import NoChange, TableRows
 from headrace.testing.services import Kafka
 from headrace.testing.services.daemon import await_true
 
@@ -48,7 +48,7 @@ def rows_of(
     return TableRows("orders", shape, messages or JsonMessages(), declared=declared, **how)
 
 
-def change(rows: TableRows, value: bytes | None, key: bytes | None = None) -> RowChange | Said:
+def change(rows: TableRows, value: bytes | None, key: bytes | None = None) -> RowChange | NoChange:
     return rows.change(rows.event(value), key)
 
 
@@ -212,9 +212,9 @@ def test_each_operation_leaves_behind_what_it_says() -> None:
     assert change(rows, None, bare({"id": 3})) == RowChange("orders", None, before=(3,))
     assert change(rows, b"null", wrapped_key([ID], {"id": 3})) == RowChange("orders", None, before=(3,))
     assert change(rows, None, b"3") == RowChange("orders", None, before=(3,))
-    assert change(rows, None, bare({"other": 3})) is Said.NOTHING
-    assert change(rows, bare(payload("t", None, None))) is Said.TRUNCATED
-    assert change(rows, bare({"op": "m", "message": {}})) is Said.NOTHING
+    assert change(rows, None, bare({"other": 3})) is NoChange.NOTHING
+    assert change(rows, bare(payload("t", None, None))) is NoChange.TRUNCATED
+    assert change(rows, bare({"op": "m", "message": {}})) is NoChange.NOTHING
     assert rows.event(bare(payload("c", None, one))).at == 1_700_000_000_000  # type: ignore[union-attr]
 
 
@@ -267,7 +267,7 @@ def test_the_placeholder_is_known_in_every_kind_of_column(of: dict[str, Any], ra
         (
             wrapped([{"field": "id", "type": "int128"}], payload("c", None, {"id": 1})),
             None,
-            "its schema is not understood",
+            "its schema cannot be parsed",
         ),
         (bare({"schema": {"type": "struct", "fields": []}, "payload": payload("c", None, {})}), None, "has no `after`"),
     ],
@@ -388,7 +388,7 @@ def test_avro_is_read_with_the_schema_of_its_id(tmp_path: Path) -> None:
         (framed(7, AVRO, said)[:-3], "not Avro of its schema|ends at byte"),
         (framed(7, AVRO, said) + b"x", "ends at byte"),
         (framed(6, AVRO, said), "has no schema 6"),
-        (framed(9, AVRO, said), "schema 9 of the registry is not understood"),
+        (framed(9, AVRO, said), "schema 9 of the registry cannot be parsed"),
     ):
         with pytest.raises(BadMessageError, match=reason):
             change(rows, value)

@@ -149,7 +149,7 @@ def test_what_is_wrong_has_a_code(context: Context, monkeypatch: pytest.MonkeyPa
 def test_options_that_do_not_fit_are_refused() -> None:
     for bad, reason in (
         ({"format": "csv"}, "needs `columns`"),
-        ({"path": "s3://bucket/in"}, "folders of this machine"),
+        ({"path": "s3://bucket/in"}, "must be a local folder"),
         ({"columns": "id numbers"}, "not a list of columns"),
     ):
         with pytest.raises(ValidationError, match=reason):

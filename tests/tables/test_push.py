@@ -50,7 +50,7 @@ def reader(context: Context, after: dict[str, Any] | None = None, table: PushTab
     [
         ({"columns": "id bigint, name strin", "key": ["id"]}, "not a list of columns"),
         ({"columns": "order_id bigint", "key": ["orderid"]}, "did you mean 'order_id'?"),
-        ({"columns": "id array<int>", "key": ["id"]}, "no row is found by that"),
+        ({"columns": "id array<int>", "key": ["id"]}, "cannot identify rows"),
         ({"columns": "id bigint", "key": []}, "at least 1 item"),
         ({"columns": "id bigint", "key": ["id", "id"]}, "twice"),
     ],

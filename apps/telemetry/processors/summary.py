@@ -1,4 +1,4 @@
-"""ME_WORKFLOW_SUMMARY events, made of what is known of workflows that have ended (see workflow.py)."""
+"""Builds ME_WORKFLOW_SUMMARY events from the facts of ended workflows (see workflow.py)."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ Facts = dict[str, Any]
 
 
 def rounded(value: float) -> float:
-    """To two digits, halves up, as upstream does: the shortest decimal text of the number is what is rounded."""
+    """Round to two digits, halves up, as upstream does: the shortest decimal text of the number is rounded."""
     return float(Decimal(repr(value)).quantize(_CENT, ROUND_HALF_UP))
 
 
 class Summary:
-    """One event for each workflow. `compat: sunbird` counts pages as upstream does, else all visits count."""
+    """Builds one event per workflow. `compat: sunbird` counts pages as upstream does; otherwise all visits count."""
 
     columns = "mid string, value string"
     keep = False
 
     def __init__(self, compat: str = "none", app: str = "") -> None:
-        """`app` is that of workflows whose events name none."""
+        """`app` is the app of workflows whose events name none."""
         self._upstream = compat == "sunbird"
         self._app = app
 
     def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Their ids and documents."""
-        made = [self.event(msgspec.json.decode(facts)) for facts in batch.column("facts").to_pylist()]
-        texts = [msgspec.json.encode(one).decode() for one in made]
-        columns = [pa.array([one["mid"] for one in made], pa.string()), pa.array(texts, pa.string())]
+        events = [self.event(msgspec.json.decode(facts)) for facts in batch.column("facts").to_pylist()]
+        texts = [msgspec.json.encode(event).decode() for event in events]
+        columns = [pa.array([event["mid"] for event in events], pa.string()), pa.array(texts, pa.string())]
         return pa.RecordBatch.from_arrays(columns, names=["mid", "value"])
 
     def event(self, facts: Facts) -> dict[str, Any]:
-        """The event of a workflow."""
         about = facts["about"]
         pdata = about["pdata"]
         where = {"id": pdata.get("id") or self._app, "ver": pdata.get("ver") or "1.0", "pid": pdata.get("pid")}
@@ -84,40 +82,40 @@ class Summary:
         }
 
     def _pages(self, visits: list[list[Any]]) -> list[dict[str, Any]]:
-        """Pages in the order in which they were first seen. Upstream keeps of each the last visit only."""
-        of: dict[Any, list[list[Any]]] = {}
+        """Return pages in the order of their first visit. Upstream keeps only the last visit of each."""
+        by_page: dict[Any, list[list[Any]]] = {}
         for visit in visits:
-            of.setdefault(visit[0] if self._upstream else tuple(visit[:3]), []).append(visit)
-        made = []
-        for mine in of.values():
-            counted = mine[-1:] if self._upstream else mine
+            by_page.setdefault(visit[0] if self._upstream else tuple(visit[:3]), []).append(visit)
+        pages = []
+        for page_visits in by_page.values():
+            counted = page_visits[-1:] if self._upstream else page_visits
             page, kind, env, _ = counted[-1]
-            spent = rounded(sum(one[3] for one in counted) / 1000)
-            made.append({"id": page, "type": kind, "env": env, "time_spent": spent, "visit_count": len(counted)})
-        return made
+            spent = rounded(sum(visit[3] for visit in counted) / 1000)
+            pages.append({"id": page, "type": kind, "env": env, "time_spent": spent, "visit_count": len(counted)})
+        return pages
 
     def _envs(self, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Upstream takes for the visits of an environment those of its most visited page."""
-        of: dict[Any, list[dict[str, Any]]] = {}
+        """Return totals by environment. Upstream uses the visits of the most visited page of an environment."""
+        by_env: dict[Any, list[dict[str, Any]]] = {}
         for page in pages:
-            of.setdefault(page["env"], []).append(page)
-        together = max if self._upstream else sum
+            by_env.setdefault(page["env"], []).append(page)
+        combine = max if self._upstream else sum
         return [
             {
                 "env": env,
-                "time_spent": rounded(sum(one["time_spent"] for one in mine)),
-                "count": together(one["visit_count"] for one in mine),
+                "time_spent": rounded(sum(page["time_spent"] for page in env_pages)),
+                "count": combine(page["visit_count"] for page in env_pages),
             }
-            for env, mine in of.items()
+            for env, env_pages in by_env.items()
         ]
 
 
 def _mid(facts: Facts, app: str) -> str:
-    """The same again when the same workflow is summed up again."""
-    about, thing = facts["about"], facts["about"].get("object")
-    thing_id = thing.get("id", "NA") if isinstance(thing, dict) else "NA"
-    who = f"{about['uid']}{facts['type']}{facts['mode']}"
-    text = f"{EID}|{who}|{facts['start']}|{facts['end']}|SESSION|{thing_id}|{app}|{about['channel']}"
+    """Return the id of the summary, which is the same when the workflow is summarised again."""
+    about, obj = facts["about"], facts["about"].get("object")
+    object_id = obj.get("id", "NA") if isinstance(obj, dict) else "NA"
+    subject = f"{about['uid']}{facts['type']}{facts['mode']}"
+    text = f"{EID}|{subject}|{facts['start']}|{facts['end']}|SESSION|{object_id}|{app}|{about['channel']}"
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest().upper()
 
 

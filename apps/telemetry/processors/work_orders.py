@@ -1,4 +1,4 @@
-"""Work orders taken apart: one event per officer, and one per activity or competency of each officer."""
+"""Splits work orders: one event per officer, and one per activity or competency of each officer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-# JSON objects are taken apart one level at a time: what is below stays as it is written, digit by digit
+# JSON objects are decoded one level at a time: lower levels keep their text, digit by digit
 Fields = dict[str, msgspec.Raw]
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -20,9 +20,9 @@ _OF_ROLES = frozenset({"roleDetails", "competencyDetails"})
 
 
 class WorkOrders:
-    """Gives each event itself, and behind a work order its CB_ITEM_USER and, when it is published, CB_ITEM events.
+    """Emits each event, and after a work order its CB_ITEM_USER and, if it is published, CB_ITEM events.
 
-    Takes `value`, `mid`, `topic`, `work_order` (whether it is one to take apart) and `published`.
+    Reads `value`, `mid`, `topic`, `work_order` (whether to split the event) and `published`.
     """
 
     columns = "topic string, key string, value string"
@@ -33,9 +33,8 @@ class WorkOrders:
         self.rows = rows
 
     def process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """All events of each row."""
-        made = [event for row in batch.to_pylist() for event in self._events(row)]
-        columns = zip(*made, strict=True) if made else ([], [], [])
+        events = [event for row in batch.to_pylist() for event in self._events(row)]
+        columns = zip(*events, strict=True) if events else ([], [], [])
         names = ["topic", "key", "value"]
         return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], names=names)
 
@@ -47,19 +46,19 @@ class WorkOrders:
         edata = _object(event, "edata")
         order = _object(_object(edata, "cb_data"), "data")
         for number, fields in enumerate(officers(order)):
-            yield self.officers, *_made(row, event, edata, "CB_ITEM_USER", number, fields)
+            yield self.officers, *_derived_event(row, event, edata, "CB_ITEM_USER", number, fields)
         for number, fields in enumerate(items(order) if row["published"] else ()):
-            yield self.rows, *_made(row, event, edata, "CB_ITEM", number, fields)
+            yield self.rows, *_derived_event(row, event, edata, "CB_ITEM", number, fields)
 
 
 def officers(order: Fields) -> Iterator[Fields]:
-    """The fields of a work order with those of each of its officers."""
+    """Yield the fields of a work order combined with those of each officer."""
     for user in _list(order, "users"):
         yield _without(order, "", {"users"}) | _without(user, "wa_", _OF_USERS)
 
 
 def items(order: Fields) -> Iterator[Fields]:
-    """The same with those of each activity and competency of the officer, on its own or within a role."""
+    """Yield the fields of each officer combined with those of each activity and competency, also within a role."""
     for user, officer in zip(_list(order, "users"), officers(order), strict=True):
         yield from _leaves(officer, _list(user, "unmappedActivities"), _list(user, "unmappedCompetencies"))
         for role in _list(user, "roleCompetencyList"):
@@ -75,10 +74,10 @@ def _leaves(above: Fields, activities: list[Fields], competencies: list[Fields])
         yield above | _without(competency, "wa_competency_", frozenset())
 
 
-def _made(
+def _derived_event(
     row: Mapping[str, Any], event: Fields, edata: Fields, eid: str, number: int, fields: Fields
 ) -> tuple[str, str]:
-    """An event of its own. Its mid follows from the one it comes from, so a batch that runs again gives it again."""
+    """Return the mid and JSON of a derived event. The mid depends on the original only, so that it can be repeated."""
     origin = f"{row['mid'] or row['value']}|{eid}|{number}"
     mid = f"{eid}:{uuid.UUID(bytes=hashlib.sha256(origin.encode()).digest()[:16])}"
     changed: dict[str, Any] = {"eid": eid, "mid": mid, "edata": edata | {"cb_data": fields}}
@@ -92,7 +91,7 @@ def _without(fields: Fields, prefix: str, excluded: set[str] | frozenset[str]) -
 
 
 def _object(fields: Fields, name: str) -> Fields:
-    """A field that is an object; none of its fields where there is something else."""
+    """Return a field that is an object; an empty object if it is something else."""
     try:
         return _FIELDS.decode(fields[name])
     except (KeyError, msgspec.ValidationError):
@@ -100,7 +99,7 @@ def _object(fields: Fields, name: str) -> Fields:
 
 
 def _list(fields: Fields, name: str) -> list[Fields]:
-    """A field that is a list of objects; nothing where there is something else."""
+    """Return a field that is a list of objects; an empty list if it is something else."""
     try:
         return _LISTS.decode(fields[name]) or []
     except (KeyError, msgspec.ValidationError):

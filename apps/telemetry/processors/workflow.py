@@ -1,10 +1,9 @@
-"""Workflow summaries: what someone did with an app, from the events of one key in the order of their times.
+"""Workflow summaries: the use of an app, from the events of one key in the order of their times.
 
-Events between a START and its END are a workflow; workflows lie within each other (app > session > player), so the open
-ones are a tree. An event counts for the innermost one and all around it. When a workflow ends, what is known of it is
-given as JSON, of which summary.py makes an event.
-The step `sessions` gives the events and calls `finish` when there were none for a while.
-Whatever stands in an event, it counts: what cannot be read of it is as if it were not there.
+The events between a START and its END are a workflow. Workflows are nested (app > session > player), so the open ones
+are a tree. An event counts for the innermost workflow and all around it. When a workflow ends, its facts are emitted as
+JSON, from which summary.py builds an event. The processor `sessions` passes the events and calls `finish` after a time
+without events. Every event counts: invalid parts of it are ignored.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ INTERACTIONS = {
 
 
 _DEEPEST = 100
-"""Workflows within each other; a START within more of them is an event like any other."""
+"""The maximum depth of workflows; a START below it counts as an ordinary event."""
 _LATEST = 253_402_300_799_999
 _LEVELS = 32
-"""Of lists and objects within each other that are taken over into a summary."""
+"""The maximum depth of lists and objects that are copied into a summary."""
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def seconds(milliseconds: int) -> float:
-    """To two digits, halves up, as upstream rounds every span of time."""
+    """Convert to seconds with two digits, halves up, as upstream rounds every duration."""
     return (milliseconds + 5) // 10 / 100
 
 
 def _part(event: Any, name: str) -> dict[str, Any]:
-    found = event.get(name)
-    return found if isinstance(found, dict) else {}
+    part = event.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _read(text: str) -> dict[str, Any]:
-    """A document; where there is a number beyond all bounds, or too much within each other, without that member."""
-    found: dict[str, Any] = {}
+    """Parse a document, without members that have a number out of range or too many levels."""
+    members: dict[str, Any] = {}
     try:
         whole = msgspec.json.decode(text)
-        return whole if isinstance(whole, dict) else found
+        return whole if isinstance(whole, dict) else members
     except (msgspec.DecodeError, RecursionError):
         with suppress(msgspec.DecodeError, RecursionError):
             for name, member in _MEMBERS.decode(text).items():
                 with suppress(msgspec.DecodeError, RecursionError):
-                    found[name] = msgspec.json.decode(member)
-    return found
+                    members[name] = msgspec.json.decode(member)
+    return members
 
 
 def _text(value: Any) -> str:
@@ -63,14 +62,14 @@ def _text(value: Any) -> str:
 
 
 def _is_flat(value: Any, levels: int = _LEVELS) -> bool:
-    """Whether a value can be written wherever it goes."""
+    """Return whether a value is not nested too deeply."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_flat(one, levels - 1) for one in inside)
+    return levels > 0 and all(_is_flat(child, levels - 1) for child in inside)
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is looked at in an event."""
+    """The relevant parts of an event."""
 
     eid: str
     ets: int
@@ -80,7 +79,7 @@ class Event:
 
     @staticmethod
     def of(text: str, ets: int) -> Event:
-        """The event in a document, with its time in milliseconds."""
+        """Parse an event; `ets` is its time in milliseconds."""
         whole = _read(text)
         edata = _part(whole, "edata")
         kind, mode = edata.get("type"), edata.get("mode")
@@ -94,12 +93,12 @@ class Event:
 
     @cached_property
     def is_interaction(self) -> bool:
-        """Whether someone really did something."""
+        """Whether it is an interaction of a user."""
         return self.eid == "INTERACT" and self.type in INTERACTIONS
 
     @cached_property
     def edata(self) -> dict[str, Any]:
-        """What is special about it."""
+        """The event data."""
         return _part(self.whole, "edata")
 
     @cached_property
@@ -114,19 +113,19 @@ class Event:
 
 
 @dataclass
-class Made:
-    """A summary, and whether it has been given."""
+class SummaryFacts:
+    """The facts of a summary, and whether they were emitted."""
 
     facts: dict[str, Any]
-    given: bool = False
+    emitted: bool = False
 
 
 @dataclass(eq=False)
 class Node:
-    """A workflow that has begun."""
+    """A workflow that has started."""
 
     about: dict[str, Any]
-    """Who and where, from its first event."""
+    """The user, device, app and so on, from its first event."""
     type: str
     mode: str
     start: int
@@ -140,17 +139,17 @@ class Node:
     visits: list[list[Any]] = field(default_factory=list)
     """Of pages: id, type, env, milliseconds."""
     on_page: bool = False
-    """Whether the last of the visits goes on."""
+    """Whether the last visit continues."""
     items: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
-    """Its summary and those of workflows within it."""
+    made: list[SummaryFacts] = field(default_factory=list)
+    """Its summary and those of the workflows inside it."""
 
     @staticmethod
     def of(event: Event, *, app: bool = False) -> Node:
-        """A workflow that begins with an event; `app`: the whole stay in the app, whatever the event says."""
+        """Create a workflow that starts with an event; with `app`, a workflow for the whole use of the app."""
         node = Node(_about(event.whole), event.type or "app", event.mode, event.ets, event.ets)
         if app:
             node.type, node.mode = "app", ""
@@ -160,15 +159,15 @@ class Node:
         return node
 
     def is_of(self, event: Event) -> bool:
-        """Whether an event is about a workflow like this."""
+        """Return whether an event has the type and mode of this workflow."""
         return self.type == event.type and self.mode == event.mode
 
     def is_like(self, other: Node) -> bool:
-        """Whether upstream would take them for the same."""
+        """Return whether upstream treats them as the same workflow."""
         return (self.type, self.mode.lower(), self.start) == (other.type, other.mode.lower(), other.start)
 
     def line(self) -> Iterator[Node]:
-        """Itself and those around it, from the inside."""
+        """Yield the workflow and those around it, innermost first."""
         node: Node | None = self
         while node is not None:
             yield node
@@ -176,18 +175,18 @@ class Node:
 
     @property
     def top(self) -> Node:
-        """The outermost around it."""
+        """The outermost workflow around it."""
         return list(self.line())[-1]
 
     def reset(self) -> None:
-        """Begin anew in the same place: nothing has happened yet."""
+        """Reset the counters, and keep the position in the tree."""
         self.start = self.end = self.interactions = 0
         self.spent = 0.0
         self.events, self.visits, self.items, self.made = {}, [], [], []
         self.on_page = self.closed = False
 
     def reset_all(self) -> None:
-        """With all within it."""
+        """Reset the workflow and all workflows inside it."""
         for child in self.children:
             child.reset_all()
         self.reset()
@@ -196,7 +195,7 @@ class Node:
 def _about(event: dict[str, Any]) -> dict[str, Any]:
     context, actor = _part(event, "context"), _part(event, "actor")
     pdata = _part(context, "pdata")
-    said = {
+    facts = {
         "uid": _text(actor.get("id") or ""),
         "sid": _text(context.get("sid") or ""),
         "did": _text(context.get("did") or ""),
@@ -208,34 +207,34 @@ def _about(event: dict[str, Any]) -> dict[str, Any]:
         "cdata": context.get("cdata"),
         "rollup": context.get("rollup"),
     }
-    return _present(said)
+    return _present(facts)
 
 
-def _present(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value is not None and _is_flat(value)}
+def _present(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None and _is_flat(value)}
 
 
 class Workflow:
-    """The workflows of one key. `compat: sunbird` counts as upstream does, else its faults are mended.
+    """The workflows of one key. `compat: sunbird` counts as upstream does; otherwise its bugs are fixed.
 
-    Mended: time without activity is on no page, a page's time counts once, every visit counts, a workflow's first event
-    counts fully, every summary that was made is given, and a pause ends all workflows whatever comes after it.
+    Fixed: idle time counts for no page, the time of a page counts once, every visit counts, the first event of a
+    workflow counts fully, every summary is emitted, and a pause ends all workflows whatever event follows.
     """
 
     columns = "facts string"
 
     def __init__(self, compat: str = "none", idle: float = 600, pause: float = 1800) -> None:
-        """Times in seconds: how long someone may do nothing; in upstream's way also how long a session may pause."""
+        """Times in seconds: `idle` is the longest active time between two events, `pause` ends a session (sunbird)."""
         self._upstream = compat == "sunbird"
         self._idle = idle
         self._pause = pause
         self._root: Node | None = None
         self._cur: Node | None = None
         self._prev: int | None = None
-        self._out: list[Made] = []
+        self._out: list[SummaryFacts] = []
 
     def add(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """The summaries that are due with one more event."""
+        """Process an event; return the summaries that are due."""
         event = Event.of(row["value"], row["ets"])
         if self._upstream and self._prev is not None and event.ets - self._prev > self._pause * 1000:
             self._break(event)
@@ -246,37 +245,37 @@ class Workflow:
             case "END":
                 self._end(event)
             case _:
-                self._other(event)
-        return self._given()
+                self._other_event(event)
+        return self._take_output()
 
     def finish(self) -> list[dict[str, Any]]:
-        """The summaries of all that is open. What comes later goes on in the same workflows."""
+        """Return the summaries of all open workflows. Later events continue the same workflows."""
         cur, root = self._cur, self._root
         if cur is None or root is None:
             return []
         if self._upstream:
             if not cur.closed:
-                self._close_and_give(cur)
+                self._close_and_emit(cur)
                 if not cur.is_like(root) and not root.closed:
-                    self._close_and_give(root)
-            return self._given()
+                    self._close_and_emit(root)
+            return self._take_output()
         opened = not cur.closed
-        for one in (cur.top, root):
-            if not one.closed:
-                self._close_and_give(one)
+        for node in (cur.top, root):
+            if not node.closed:
+                self._close_and_emit(node)
         if opened:
-            self._begin_anew(cur)
+            self._restart(cur)
         else:
             self._root = self._cur = None
-        return self._given()
+        return self._take_output()
 
     def _break(self, event: Event) -> None:
         cur = self._cur
         if event.type != "app" and cur is not None and not cur.closed:
-            self._close_and_give(cur.top)
-            self._begin_anew(cur)
+            self._close_and_emit(cur.top)
+            self._restart(cur)
 
-    def _begin_anew(self, cur: Node) -> None:
+    def _restart(self, cur: Node) -> None:
         self._root = cur.top
         self._root.reset_all()
         cur.reset()
@@ -286,8 +285,8 @@ class Workflow:
             self._start_of_all(event)
             return
         cur = self._cur
-        assert cur is not None, "where there is a root there is a current workflow"
-        again = next((one for one in cur.line() if one.is_of(event)), None)
+        assert cur is not None, "a root implies a current workflow"
+        again = next((node for node in cur.line() if node.is_of(event)), None)
         if again is None:
             if not cur.closed and sum(1 for _ in cur.line()) >= _DEEPEST:
                 self._add(cur, event)
@@ -299,14 +298,14 @@ class Workflow:
             return
         self._close(again)
         if again.parent is not None:
-            self._give(again)
+            self._emit(again)
             self._cur = self._node(event)
             self._put(self._cur, again.parent, event)
             return
-        self._give(cur.parent or cur)
+        self._emit(cur.parent or cur)
         self._cur = self._node(event)
         if self._root.closed:
-            self._give(self._root)
+            self._emit(self._root)
             self._root = self._cur
 
     def _start_of_all(self, event: Event) -> None:
@@ -315,15 +314,15 @@ class Workflow:
         if event.type != "app":
             self._root = Node.of(event, app=True)
             if not self._upstream:
-                self._root.events = {}  # it is counted when the inner one is put into it
+                self._root.events = {}  # the event is counted when the inner workflow is added
             self._put(self._cur, self._root, event)
 
     def _end(self, event: Event) -> None:
         cur = self._cur
-        match_ = next((one for one in cur.line() if one.is_of(event)), None) if cur is not None else None
+        match_ = next((node for node in cur.line() if node.is_of(event)), None) if cur is not None else None
         if cur is None or match_ is None:
             return
-        assert self._root is not None, "where there is a current workflow there is a root"
+        assert self._root is not None, "a current workflow implies a root"
         outer = match_.parent or match_
         if cur.parent is not None and outer.is_like(cur.parent):
             if not cur.closed:
@@ -340,10 +339,10 @@ class Workflow:
 
     def _end_of(self, node: Node, event: Event, then: Node) -> None:
         self._add(node, event)
-        self._close_and_give(node)
+        self._close_and_emit(node)
         self._cur = then
 
-    def _other(self, event: Event) -> None:
+    def _other_event(self, event: Event) -> None:
         if self._cur is not None and not self._cur.closed:
             self._add(self._cur, event)
             return
@@ -355,18 +354,18 @@ class Workflow:
     def _node(self, event: Event) -> Node:
         node = Node.of(event)
         if not self._upstream:
-            self._look(node, event)
+            self._record(node, event)
         return node
 
     def _put(self, child: Node, parent: Node, event: Event) -> None:
-        """One workflow into another, for which the event counts too."""
-        # what is closed and not on the way to the current one has no part in anything any more
-        parent.children = [*(one for one in parent.children if not one.closed), child]
+        """Put a workflow into another one, for which the event counts too."""
+        # closed workflows that do not contain the current one are no longer needed
+        parent.children = [*(sibling for sibling in parent.children if not sibling.closed), child]
         child.parent = parent
         self._add(parent, event)
 
     def _add(self, innermost: Node, event: Event) -> None:
-        """One more event for a workflow and those around it."""
+        """Count an event for a workflow and those around it."""
         for node in innermost.line():
             self._count(node, event)
 
@@ -383,97 +382,100 @@ class Workflow:
             times = 2 if event.eid == "IMPRESSION" else 1
             node.visits[-1][3] += passed * times if self._upstream else active
         node.end, node.synced = event.ets, event.synced
-        self._look(node, event)
+        self._record(node, event)
 
     @staticmethod
-    def _look(node: Node, event: Event) -> None:
-        """At what was seen and answered."""
+    def _record(node: Node, event: Event) -> None:
+        """Record the visited page or the answer of an event."""
         if event.eid == "IMPRESSION":
             env = _part(event.whole, "context").get("env")
-            said = (event.edata.get("pageid"), event.edata.get("type"), env)
-            node.visits.append([*(None if one is None else _text(one) for one in said), 0])
+            page = (event.edata.get("pageid"), event.edata.get("type"), env)
+            node.visits.append([*(None if part is None else _text(part) for part in page), 0])
             node.on_page = True
         elif event.eid == "ASSESS":
             node.items.append(_answer(event))
 
-    def _close(self, node: Node) -> list[Made]:
-        """End a workflow and all within it. Without time spent there is nothing to tell."""
-        inner = [made for child in node.children if not child.closed for made in self._close(child)]
+    def _close(self, node: Node) -> list[SummaryFacts]:
+        """End a workflow and all workflows inside it. A workflow without time spent has no summary."""
+        inner = [facts for child in node.children if not child.closed for facts in self._close(child)]
         if node.spent > 0:
-            node.made += [*inner, Made({name: getattr(node, name) for name in _FACTS})]
+            node.made += [*inner, SummaryFacts({name: getattr(node, name) for name in _FACTS})]
         node.closed = True
         if not self._upstream:
-            self._give(node)
+            self._emit(node)
         return node.made
 
-    def _close_and_give(self, node: Node) -> None:
+    def _close_and_emit(self, node: Node) -> None:
         self._close(node)
-        self._give(node)
+        self._emit(node)
 
-    def _give(self, node: Node) -> None:
-        fresh = [one for one in node.made if not one.given]
-        for one in fresh:
-            one.given = True
+    def _emit(self, node: Node) -> None:
+        fresh = [summary for summary in node.made if not summary.emitted]
+        for summary in fresh:
+            summary.emitted = True
         self._out += fresh
 
-    def _given(self) -> list[dict[str, Any]]:
+    def _take_output(self) -> list[dict[str, Any]]:
         out, self._out = self._out, []
-        return [{"facts": msgspec.json.encode(one.facts).decode()} for one in out]
+        return [{"facts": msgspec.json.encode(summary.facts).decode()} for summary in out]
 
     def remember(self) -> dict[str, Any]:
-        """The open workflows, as JSON can hold them."""
+        """Return the open workflows as JSON values."""
         nodes: list[Node] = []
         for node in (self._root, self._cur):
             if node is not None and node.top not in nodes:
                 nodes += _within(node.top)
-        waiting = list({id(one): one for node in nodes for one in node.made if not one.given}.values())
-        places = {id(node): place for place, node in enumerate(nodes)}
+        waiting = list(
+            {id(summary): summary for node in nodes for summary in node.made if not summary.emitted}.values()
+        )
+        indexes = {id(node): index for index, node in enumerate(nodes)}
         return {
             "prev": self._prev,
-            "root": places.get(id(self._root)),
-            "cur": places.get(id(self._cur)),
-            "waiting": [one.facts for one in waiting],
+            "root": indexes.get(id(self._root)),
+            "cur": indexes.get(id(self._cur)),
+            "waiting": [summary.facts for summary in waiting],
             "nodes": [
                 {
-                    **{name: getattr(node, name) for name in _KEPT},
-                    "parent": None if node.parent is None else places[id(node.parent)],
-                    "made": [place for place, one in enumerate(waiting) if one in node.made],
+                    **{name: getattr(node, name) for name in _SAVED},
+                    "parent": None if node.parent is None else indexes[id(node.parent)],
+                    "made": [index for index, summary in enumerate(waiting) if summary in node.made],
                 }
                 for node in nodes
             ],
         }
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on with what was remembered."""
-        waiting = [Made(facts) for facts in memory["waiting"]]
-        nodes = [Node(**{name: one[name] for name in _KEPT}) for one in memory["nodes"]]
-        for node, said in zip(nodes, memory["nodes"], strict=True):
-            node.made = [waiting[place] for place in said["made"]]
-            if said["parent"] is not None:
-                node.parent = nodes[said["parent"]]
+        """Restore the workflows from the value of `remember`."""
+        waiting = [SummaryFacts(facts) for facts in memory["waiting"]]
+        nodes = [Node(**{name: saved[name] for name in _SAVED}) for saved in memory["nodes"]]
+        for node, saved in zip(nodes, memory["nodes"], strict=True):
+            node.made = [waiting[index] for index in saved["made"]]
+            if saved["parent"] is not None:
+                node.parent = nodes[saved["parent"]]
                 node.parent.children.append(node)
         self._prev = memory["prev"]
-        self._root, self._cur = (None if memory[one] is None else nodes[memory[one]] for one in ("root", "cur"))
+        self._root, self._cur = (None if memory[name] is None else nodes[memory[name]] for name in ("root", "cur"))
 
 
 _FACTS = ("about", "type", "mode", "start", "end", "spent", "interactions", "synced", "events", "visits", "items")
-_KEPT = (*_FACTS, "prev", "on_page", "closed")
+_SAVED = (*_FACTS, "prev", "on_page", "closed")
 
 
 def _within(node: Node) -> list[Node]:
-    """A workflow and all within it, the outer ones first."""
-    return [node, *(one for child in node.children for one in _within(child))]
+    """Return a workflow and all workflows inside it, outer ones first."""
+    return [node, *(inner for child in node.children for inner in _within(child))]
 
 
 def _answer(event: Event) -> dict[str, Any]:
-    """An answer to a question."""
     edata = event.edata
-    item, given = _part(edata, "item"), edata.get("resvalues")
-    values = [one for one in given if isinstance(one, dict) and _is_flat(one)] if isinstance(given, list) else []
-    said = {
+    item, results = _part(edata, "item"), edata.get("resvalues")
+    values = (
+        [value for value in results if isinstance(value, dict) and _is_flat(value)] if isinstance(results, list) else []
+    )
+    answer = {
         "itemId": item.get("id"),
         "timeSpent": edata.get("duration"),
-        "res": [f"{key}:{_text(value)}" for one in values for key, value in one.items()],
+        "res": [f"{key}:{_text(value)}" for entry in values for key, value in entry.items()],
         "resValues": values,
         "mc": item.get("mc"),
         "mmc": item.get("mmc"),
@@ -484,4 +486,4 @@ def _answer(event: Event) -> dict[str, Any]:
         "qtitle": item.get("title"),
         "qdesc": item.get("desc"),
     }
-    return _present(said)
+    return _present(answer)

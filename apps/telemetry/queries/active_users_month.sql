@@ -1,4 +1,4 @@
--- Users who were in an app in the last 30 days, by channel.
+-- Active users of the last 30 days, by channel.
 SELECT dimension_channel, count(DISTINCT uid) AS users
 FROM summary_events
 WHERE dimensions_type = 'app' AND __time > current_timestamp - INTERVAL '30' DAY

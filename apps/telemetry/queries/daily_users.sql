@@ -1,4 +1,4 @@
--- Users per day, in the zone of India, and their average.
+-- Users per day, in the time zone of India, and their average.
 SELECT avg(users) AS average, max(users) AS most, count(*) AS days
 FROM (
   SELECT date_trunc('day', __time + INTERVAL '330' MINUTE) AS day_there, count(DISTINCT actor_id) AS users

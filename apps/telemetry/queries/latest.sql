@@ -1,4 +1,4 @@
--- The events of the newest moment in the table.
+-- The newest events in the table.
 SELECT eid, count(*) AS events
 FROM telemetry_events_syncts
 WHERE __time = (SELECT max(__time) FROM telemetry_events_syncts)

@@ -1,4 +1,4 @@
--- A course that was not begun, or has no resources, counts 0; a completed one 100, whatever its resources say.
+-- The progress is 0 for a course that was not started or has no resources, and 100 for a completed one.
 SELECT user_id, course_id, course, org, batch_id, percent, enrolled_on,
        CASE WHEN percent = 0 THEN 'enrolled' WHEN percent < 10 THEN 'started' WHEN percent < 100 THEN 'in-progress'
             ELSE 'completed' END AS status

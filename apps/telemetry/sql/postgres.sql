@@ -1,7 +1,7 @@
--- Tables and views that flows of this project keep in PostgreSQL. Run it once, before the first start with --profile
--- kafka: psql "$POSTGRES_URL" -f sql/postgres.sql. What adds up rows is a view, so it can never differ from them.
+-- Tables and views of this project in PostgreSQL. Run it once, before the first start with --profile kafka:
+-- psql "$POSTGRES_URL" -f sql/postgres.sql. Totals over rows are views, so they never differ from the rows.
 
--- who is enrolled, and courses with the number of their resources; other services write them
+-- enrolments, and courses with their number of resources; other services write them
 CREATE TABLE IF NOT EXISTS user_enrolments (
   user_id text, course_id text, batch_id text, status int, progress int, enrolled_on timestamptz,
   PRIMARY KEY (user_id, course_id, batch_id)

@@ -6,33 +6,33 @@ import sys
 import threading
 import time
 
-from headrace.capture.follower import CaptureWorker
+from headrace.capture.worker import CaptureWorker
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.lock import hold_lock
-from headrace.core.processes.lifeline import STOP_SECONDS, live
+from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.log.tablestatus import LOCK, tables_folder
 from headrace.project.loader import Project
 from headrace.project.project_ref import ProjectRef
 from headrace.project.tables import groups
 
 
-def capture(project: Project, told: threading.Event) -> None:
-    """Capture all tables until told to stop."""
+def capture(project: Project, stopping: threading.Event) -> None:
+    """Capture all tables until `stopping` is set."""
     folder = tables_folder(project.context)
     restart, redact = project.spec.restart, project.secrets.redact
     with hold_lock(folder / LOCK, _in_use, timeout=STOP_SECONDS):
-        followers = [
+        workers = [
             CaptureWorker(group, tables, project.context, folder, restart, redact)
             for group, tables in groups(project.spec.tables).items()
         ]
-        for follower in followers:
-            follower.start()
-        told.wait()
-        for follower in followers:
-            follower.stop()
+        for worker in workers:
+            worker.start()
+        stopping.wait()
+        for worker in workers:
+            worker.stop()
         deadline = time.monotonic() + STOP_SECONDS
-        for follower in followers:
-            follower.join(max(0.0, deadline - time.monotonic()))
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
 
 
 def _in_use(pid: int) -> ProjectError:
@@ -45,4 +45,4 @@ def _in_use(pid: int) -> ProjectError:
 
 
 if __name__ == "__main__":
-    sys.exit(live(lambda told: capture(ProjectRef.here().project(), told)))
+    sys.exit(run_until_stopped(lambda stopping: capture(ProjectRef.here().project(), stopping)))

@@ -1,4 +1,4 @@
-"""The copy of a group's tables, brought to where their log is: followed after a crash, made again when it is lost."""
+"""The copy of a table group: it catches up with the log after a crash, and is built again when it is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_ONCE = 64
 
 @contextmanager
 def copy_of(folder: Path, log: TableLog) -> Iterator[TableCopy]:
-    """The copy in a folder while it is used. One in which damage is met is removed, to be made again."""
+    """The copy in a folder while it is used. A copy that turns out to be damaged is removed, to be built again."""
     copy = open_copy(folder, log)
     try:
         with closing(copy):
@@ -30,7 +30,7 @@ def copy_of(folder: Path, log: TableLog) -> Iterator[TableCopy]:
 
 
 def open_copy(folder: Path, log: TableLog) -> TableCopy:
-    """The copy in a folder, as of the newest commit of the log. One that is damaged or of another log is made again."""
+    """The copy in a folder as of the newest commit of the log. A damaged or foreign copy is built again."""
     try:
         copy = TableCopy.open(folder)
     except StoreDamagedError:
@@ -45,18 +45,18 @@ def open_copy(folder: Path, log: TableLog) -> TableCopy:
 
 
 def catch_up(copy: TableCopy, log: TableLog) -> None:
-    """Bring a copy to where the log is."""
+    """Apply the commits of the log that a copy lacks."""
     if copy.log != (log.id() or "") or copy.sequence > log.end():
-        make_again(copy, log)
+        build_copy(copy, log)
         return
     try:
         _follow(copy, log)
     except LogCutError:
-        make_again(copy, log)
+        build_copy(copy, log)
 
 
-def make_again(copy: TableCopy, log: TableLog) -> None:
-    """Make a copy from what the log has."""
+def build_copy(copy: TableCopy, log: TableLog) -> None:
+    """Build a copy from the log."""
     copy.begin_again()
     sequence, shapes = log.end(), log.shapes()
     for table, shape in shapes.items():
@@ -70,7 +70,7 @@ def _follow(copy: TableCopy, log: TableLog) -> None:
     shapes = log.shapes()
     while segments := log.after(copy.sequence, _AT_ONCE):
         for segment in segments:
-            # a table that is no more part of the group has no shape
+            # a table that was removed from the group has no shape
             named = {table: parts for table, parts in segment.parts.items() if table in shapes}
             rows = {table: [log.read(part, shapes[table]) for part in parts] for table, parts in named.items()}
             copy.follow(segment.sequence, {table: pa.concat_tables(found) for table, found in rows.items()}, shapes)

@@ -1,4 +1,4 @@
-"""One group of tables: what its reader takes from the source goes through the copy into the log, commit by commit."""
+"""Captures one table group: changes go from the reader of the source through the copy into the log, in commits."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headrace.project.tables import TableSpec
 from headrace.store.tables.copy import TableCopy
 
 MOST_CHANGES = 50_000
-"""So many changes make a commit, however quickly they come."""
+"""Changes that make a commit even before its time."""
 COMMIT_SECONDS = 0.2
-"""Between two commits, when they are smaller: what comes meanwhile is committed together."""
+"""Between two smaller commits: changes that arrive in between are committed together."""
 _WAIT_SECONDS, _LOOK_SECONDS = 0.5, 1.0
 _QUIET_SECONDS, _LONG_QUIET_SECONDS = 1.0, 10.0
 
 
 @dataclass
 class Progress:
-    """How far a group is; written by its thread, read by whoever tells it."""
+    """The progress of a table group; written by its thread, read by the one that reports it."""
 
     sequence: int = 0
     position: Mapping[str, Any] | None = None
@@ -37,15 +37,15 @@ class Progress:
     newest: str | None = None
     """When the newest change happened at the source."""
     changes: int = 0
-    """Weighted rows committed since the process began."""
+    """Weighted rows committed since the process started."""
     lag: int | None = None
     caught_up: bool = False
-    """Whether all tables are whole, and nothing came for a while: a second when the source says that there is nothing,
-    longer when it cannot tell."""
+    """Whether all tables are complete and no change came for a while: a second when the source reports that there is
+    none, longer when it cannot."""
 
 
 class Capture:
-    """Takes what the reader of a group gives until it is told to stop; used by one thread, once."""
+    """Writes the changes of one table group to its log until it is stopped; used once, by one thread."""
 
     def __init__(
         self,
@@ -60,32 +60,32 @@ class Capture:
         self._progress = progress
         self._log = table_log(context, group)
         self._commit_seconds = commit_seconds
-        self._committed = self._looked = 0.0
-        self._heard = time.monotonic()
-        self._held: CapturedBatch | None = None
+        self._committed = self._lag_checked = 0.0
+        self._last_change = time.monotonic()
+        self._deferred: CapturedBatch | None = None
 
     def run(self, stopping: Event, alive: Callable[[], None]) -> None:
-        """Follow the source; `alive` is called whenever it has answered. Raises what the source raises."""
+        """Follow the source; call `alive` after each of its answers. Raises the errors of the source."""
         with copy_of(self._folder, self._log) as copy:
             shapes = self._shapes()
-            self._tell(self._log, 0)
+            self._update_progress(self._log, 0)
             with closing(self._reader(shapes)) as reader:
                 while not stopping.is_set():
-                    taken = self._gathered(reader)
-                    if taken is not None:
-                        self._keep(copy, taken, shapes)
-                        reader.confirm(taken.position)
-                    self._look(reader, shapes, quiet=taken is None)
+                    batch = self._next_batch(reader)
+                    if batch is not None:
+                        self._commit(copy, batch, shapes)
+                        reader.confirm(batch.position)
+                    self._update_lag(reader, shapes, quiet=batch is None)
                     alive()
 
-    def _look(self, reader: TableReader, shapes: Mapping[str, TableShape], *, quiet: bool) -> None:
-        """See how far behind it is, not more than once a second while changes come."""
+    def _update_lag(self, reader: TableReader, shapes: Mapping[str, TableShape], *, quiet: bool) -> None:
+        """Update lag and `caught_up`, at most once a second while changes arrive."""
         now, progress = time.monotonic(), self._progress
-        self._heard = self._heard if quiet else now
-        if quiet or now - self._looked > _LOOK_SECONDS:
-            self._looked, progress.lag = now, reader.lag()
+        self._last_change = self._last_change if quiet else now
+        if quiet or now - self._lag_checked > _LOOK_SECONDS:
+            self._lag_checked, progress.lag = now, reader.lag()
         enough = _QUIET_SECONDS if progress.lag == 0 else _LONG_QUIET_SECONDS
-        progress.caught_up = now - self._heard > enough and progress.complete >= shapes.keys()
+        progress.caught_up = now - self._last_change > enough and progress.complete >= shapes.keys()
 
     def _reader(self, shapes: Mapping[str, TableShape]) -> TableReader:
         sources = {name: spec.source for name, spec in self._tables.items()}
@@ -93,46 +93,46 @@ class Capture:
         return kind.reader(sources, shapes, self._log.position(), self._context)
 
     def _shapes(self) -> dict[str, TableShape]:
-        """Those that the log has; of a table that is new, what its source says."""
+        """The shapes in the log; of a new table, that of its source."""
         known = self._log.shapes()
-        found = {}
+        shapes = {}
         for name, spec in self._tables.items():
-            found[name] = known.get(name) or plain(spec.shape(name, self._context))
+            shapes[name] = known.get(name) or plain(spec.shape(name, self._context))
             if name in known and spec.key and tuple(spec.key) != known[name].key:
                 raise _changed(name, f"the key was {', '.join(known[name].key)} and is {', '.join(spec.key)}")
-        return found
+        return shapes
 
-    def _gathered(self, reader: TableReader) -> CapturedBatch | None:
-        """What is there now. Changes that come soon after a commit wait for those after them."""
-        taken, self._held = self._held or reader.read(_WAIT_SECONDS), None
+    def _next_batch(self, reader: TableReader) -> CapturedBatch | None:
+        """The next changes to commit. Changes soon after a commit wait for those that follow."""
+        batch, self._deferred = self._deferred or reader.read(_WAIT_SECONDS), None
         due = self._committed + self._commit_seconds
-        while taken is not None and _only_changes(taken) and len(taken.changes) < MOST_CHANGES:
+        while batch is not None and _only_changes(batch) and len(batch.changes) < MOST_CHANGES:
             more = reader.read(max(0.0, due - time.monotonic()))
             if more is None:
                 break
             if not _only_changes(more):
-                self._held = more
+                self._deferred = more
                 break
-            taken = _joined(taken, more)
-        return taken
+            batch = _joined(batch, more)
+        return batch
 
-    def _keep(self, copy: TableCopy, taken: CapturedBatch, shapes: dict[str, TableShape]) -> None:
-        """Make it durable in one step: the log decides, the copy follows it after a crash."""
-        for name, shape in taken.shapes.items():
+    def _commit(self, copy: TableCopy, batch: CapturedBatch, shapes: dict[str, TableShape]) -> None:
+        """Commit to the log in one step; after a crash the copy follows the log."""
+        for name, shape in batch.shapes.items():
             shapes[name] = _extended(name, shapes.get(name), plain(shape))
-        changes = copy.take(taken, shapes)
-        # a table that was taken out of the project may come back: what is there of it stays
-        known, complete = {**self._log.shapes(), **shapes}, self._log.complete() | taken.ends
+        changes = copy.take(batch, shapes)
+        # a table that was removed from the project may come back: its rows stay
+        known, complete = {**self._log.shapes(), **shapes}, self._log.complete() | batch.ends
         try:
-            sequence = self._log.commit(changes, taken.position, known, taken.at, complete, after=copy.sequence)
+            sequence = self._log.commit(changes, batch.position, known, batch.at, complete, after=copy.sequence)
         except BaseException:
             copy.abort()
             raise
         copy.commit(self._log.id() or "", sequence)
         self._committed = time.monotonic()
-        self._tell(self._log, sum(rows.num_rows for rows in changes.values()))
+        self._update_progress(self._log, sum(rows.num_rows for rows in changes.values()))
 
-    def _tell(self, log: TableLog, rows: int) -> None:
+    def _update_progress(self, log: TableLog, rows: int) -> None:
         newest, progress = log.newest(), self._progress
         progress.sequence, progress.position = log.end(), log.position()
         progress.counts, progress.complete = log.counts(), log.complete()
@@ -141,18 +141,18 @@ class Capture:
             progress.newest = newest.at.isoformat()
 
 
-def _only_changes(taken: CapturedBatch) -> bool:
-    return not (taken.begins or taken.ends or taken.rows or taken.shapes)
+def _only_changes(batch: CapturedBatch) -> bool:
+    return not (batch.begins or batch.ends or batch.rows or batch.shapes)
 
 
-def _joined(one: CapturedBatch, more: CapturedBatch) -> CapturedBatch:
-    moments = [at for at in (one.at, more.at) if at is not None]
-    changes = [*one.changes, *more.changes]
-    return replace(more, changes=changes, at=max(moments, default=None))
+def _joined(first: CapturedBatch, second: CapturedBatch) -> CapturedBatch:
+    moments = [at for at in (first.at, second.at) if at is not None]
+    changes = [*first.changes, *second.changes]
+    return replace(second, changes=changes, at=max(moments, default=None))
 
 
 def _extended(name: str, known: TableShape | None, shape: TableShape) -> TableShape:
-    """A shape that adds columns to the one that was known; nothing else may change."""
+    """The new shape, which may only add columns to the known one."""
     if known is None:
         return shape
     if shape.key and shape.key != known.key:

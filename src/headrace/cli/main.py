@@ -67,11 +67,12 @@ class Command:
 
 @cache
 def commands(section: str) -> dict[str, Command]:
-    """The commands of a section by name."""
     package = f"headrace.cli.{SECTIONS[section]}"
     names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
-    found = [Command(name.replace("_", "-"), f"{package}.{name}") for name in names if not name.startswith("_")]
-    return {command.name: command for command in found}
+    section_commands = [
+        Command(name.replace("_", "-"), f"{package}.{name}") for name in names if not name.startswith("_")
+    ]
+    return {command.name: command for command in section_commands}
 
 
 def all_commands() -> dict[str, Command]:
@@ -91,19 +92,19 @@ class CommandGroup(TyperGroup):
             return known[cmd_name].load()
         if ctx.resilient_parsing:  # the shell completes an unfinished line
             return None
-        raise usage_error(f"there is no command '{cmd_name}'", did_you_mean(cmd_name, known, "commands"))
+        raise usage_error(f"command '{cmd_name}' does not exist", did_you_mean(cmd_name, known, "commands"))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for section in SECTIONS:
             with formatter.section(section):
-                formatter.write_dl([(name, one.help) for name, one in commands(section).items()], col_max=12)
+                formatter.write_dl([(name, command.help) for name, command in commands(section).items()], col_max=12)
 
 
 app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(enabled: bool) -> None:
+    if enabled:
         printer.data(f"{_PROGRAM} {__version__}")
         raise typer.Exit
 

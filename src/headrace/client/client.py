@@ -32,7 +32,6 @@ class Client:
         return f"Client({self._transport.url!r})"
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
     def endpoints(self) -> list[str]:

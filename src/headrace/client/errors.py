@@ -57,7 +57,6 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> A
 
 
 def error_of_problem(status: int, problem: Mapping[str, Any]) -> ApiError:
-    """The error of a problem document."""
     kind = _KINDS.get(status, ApiError)
     detail = problem.get("detail") or problem.get("title") or "the server gave no reason"
     return kind(status, str(problem.get("code", f"http-{status}")), str(detail), problem.get("hint"))

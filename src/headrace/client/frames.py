@@ -46,7 +46,6 @@ class Answer:
 
 
 def rows_table(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows of an endpoint as a table."""
     return table(columns, [[row.get(name) for row in rows] for name in columns])
 
 

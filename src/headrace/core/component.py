@@ -1,4 +1,4 @@
-"""What all kinds share: a component *is* its options, and its options are its YAML keys."""
+"""The base class of all kinds. A component is its options, and its options are its YAML keys."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Options(BaseModel):
-    """A frozen set of options that refuses keys it does not know."""
+    """A frozen set of options that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class Component(Options):
-    """One kind of source, format, processor or sink. The field `type` holds its name, which is that of its file."""
+    """One kind of source, format, processor or sink. The field `type` holds its name, which its module has too."""
 
     family: ClassVar[str]
 
     @classmethod
     def kind(cls) -> str:
-        """The name users write under `type:`."""
+        """Return the name that users write under `type:`."""
         return str(cls.model_fields["type"].default)
 
     @property
     def label(self) -> str:
-        """One short line for plans and messages; never contains a secret."""
+        """A short line for plans and messages. It never contains a secret."""
         return self.kind()
 
     def __repr_args__(self) -> Any:
-        """Only the kind: options may hold secrets, and reprs end up in logs."""
+        """Show only the kind: options may hold secrets, and reprs end up in logs."""
         return [("type", self.kind())]

@@ -1,4 +1,4 @@
-"""Durations as people write them: `500ms`, `10s`, `10 seconds`, `5min`, `1h 30m`, `1d`."""
+"""Durations such as `500ms`, `10s`, `10 seconds`, `5min`, `1h 30m` and `1d`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_duration(value: object) -> timedelta:
-    """A duration from its text; a ValueError says what was expected."""
+    """Parse a duration. Raises ValueError, which names the expected form, unless it is a positive duration."""
     if isinstance(value, timedelta):
         return value
     text = str(value).strip()
@@ -49,7 +49,7 @@ def _milliseconds(text: str) -> Fraction:
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest exact text: `90s`, `1500ms`, `2h`."""
+    """Return the shortest exact text, such as `90s`, `1500ms` or `2h`."""
     milliseconds = round(value.total_seconds() * 1000)
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if milliseconds % size == 0:
@@ -58,7 +58,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def spark_interval(value: timedelta) -> str:
-    """How Spark wants it: `1500 milliseconds`."""
+    """Return the interval in Spark's syntax, such as `1500 milliseconds`."""
     return f"{round(value.total_seconds() * 1000)} milliseconds"
 
 

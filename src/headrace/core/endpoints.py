@@ -1,4 +1,4 @@
-"""What an endpoint is and how its changes are laid out: what flows, logs, stores and servers agree on."""
+"""The definition of an endpoint and the layout of its changes, shared by flows, logs, stores and servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.core.schema import from_ddl, to_ddl
 
 OP, OLD = "__op", "__old"
 RESERVED = frozenset({"health", "metrics", "docs", "dashboards", "sql", "tables"})
-"""Names that no endpoint may have: the API answers other questions there."""
+"""Names that no endpoint may have, because the API uses these paths for other resources."""
 
 
 class Op(IntEnum):
-    """What a change does to the row of its key."""
+    """The effect of a change on the row of its key."""
 
     UPSERT = 0
     INSERT = 1
@@ -29,7 +29,7 @@ class Op(IntEnum):
 
 @dataclass(frozen=True)
 class Conflicts:
-    """What becomes of a change that does not fit what is there. An upsert and a first insert always fit."""
+    """How to handle a change that conflicts with the stored rows. Upserts and the first insert of a key never do."""
 
     on_insert: Literal["nothing", "update", "error"] = "nothing"
     on_update: Literal["nothing", "upsert", "error"] = "nothing"
@@ -38,46 +38,49 @@ class Conflicts:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One version of an endpoint: the columns of its rows, what they are found by, and how changes are taken."""
+    """One version of an endpoint: the columns of its rows, its key and indexes, and how conflicts are handled."""
 
     name: str
     columns: pa.Schema
     key: tuple[str, ...] = ()
-    """Without one, rows are only added, and none can be asked for by key."""
+    """Without a key, rows are only appended, and no row can be looked up by key."""
     indexes: tuple[tuple[str, ...], ...] = ()
     text: tuple[str, ...] = ()
-    """Columns whose words can be searched for."""
+    """Columns with full-text search."""
     conflicts: Conflicts = Conflicts()
     description: str = ""
     version: int = 1
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        """The types of its columns."""
         return dict(zip(self.columns.names, self.columns.types, strict=True))
 
     @property
     def changes(self) -> pa.Schema:
-        """The columns of its changes: what is done, the old key if that changes with an update, and the row.
+        """The columns of a change: the operation, the old key if an update changes the key, and the row.
 
-        Of the row of a delete only the key need be there."""
+        A delete needs only the key columns of the row.
+        """
         old = pa.struct([self.columns.field(name) for name in self.key])
         return pa.schema([(OP, pa.int8()), (OLD, old), *self.columns] if self.key else [(OP, pa.int8()), *self.columns])
 
     @property
     def fingerprint(self) -> str:
-        """Tells apart definitions that need a version each. Conflict policies and descriptions may change within it."""
+        """Identifies the parts of the definition that need a new version when they change.
+
+        Conflict policies and descriptions are not part of it.
+        """
         parts = [to_ddl(self.columns), self.key, sorted(self.indexes), sorted(self.text)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a log's folder."""
+        """Return the document that is stored in the folder of a log."""
         return {
             "name": self.name,
             "version": self.version,
             "columns": to_ddl(self.columns),
             "key": list(self.key),
-            "indexes": [list(one) for one in self.indexes],
+            "indexes": [list(index) for index in self.indexes],
             "text": list(self.text),
             "conflicts": vars(self.conflicts),
             "description": self.description,
@@ -85,12 +88,11 @@ class Endpoint:
 
     @staticmethod
     def from_json(document: dict[str, Any]) -> Endpoint:
-        """The inverse of `to_json`."""
         return Endpoint(
             name=document["name"],
             columns=from_ddl(document["columns"]),
             key=tuple(document["key"]),
-            indexes=tuple(tuple(one) for one in document["indexes"]),
+            indexes=tuple(tuple(index) for index in document["indexes"]),
             text=tuple(document["text"]),
             conflicts=Conflicts(**document["conflicts"]),
             description=document["description"],

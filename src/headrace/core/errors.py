@@ -1,6 +1,6 @@
-"""Errors a user can mend: each has a code, a place and a hint.
+"""Errors that a user can fix: each has a code, a location and a hint.
 
-Programming errors are not wrapped here: they keep their traceback.
+Programming errors are not wrapped: they keep their traceback.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import Self
 
 
 class Exit(IntEnum):
-    """The exit codes of the command, for scripts."""
+    """The exit codes of the `headrace` command."""
 
     meaning: str
 
     OK = 0, "The command succeeded."
-    FAILED = 1, "The command failed, or what it checked is wrong."
+    FAILED = 1, "The command failed, or a check failed."
     USAGE = 2, "The command line is wrong: an unknown command or option, or a missing argument."
-    TRANSIENT = 3, "Something outside is unavailable, such as a broker, a disk or a store; try again later."
-    NOT_FOUND = 4, "What the command names does not exist: a project, a flow, an endpoint, a running engine."
-    CONFLICT = 5, "The current state does not allow it, such as a flow that runs or needs a new generation."
+    TRANSIENT = 3, "An external system is unavailable, such as a broker, a disk or a store; try again later."
+    NOT_FOUND = 4, "A named object does not exist: a project, a flow, an endpoint, a running engine."
+    CONFLICT = (
+        5,
+        "The current state does not allow the command: for example, a flow runs or needs a new generation.",
+    )
     TIMEOUT = 124, "The condition was not met in time."
     INTERRUPTED = 130, "The command was interrupted, for example with Ctrl-C."
 
@@ -35,7 +38,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """The place in a project's files that a value came from."""
+    """The location of a value in the files of a project."""
 
     file: str
     line: int | None = None
@@ -47,7 +50,10 @@ class Origin:
 
 
 class ProjectError(Exception):
-    """Something the user can mend. Tests assert on `code`, people read the rest."""
+    """An error that the user can fix.
+
+    `code` is stable: tests and scripts compare it. `message` and `hint` are for people, and may be reworded.
+    """
 
     def __init__(
         self,
@@ -74,13 +80,13 @@ class ProjectError(Exception):
         return "\n".join(lines)
 
     def at(self, where: Origin | None) -> ProjectError:
-        """The same error with a place, unless it already knows one."""
+        """Set the location unless the error already has one. Returns the error itself."""
         if self.where is None:
             self.where = where
         return self
 
     def to_json(self) -> dict[str, object]:
-        """The shape every command prints with --json."""
+        """Return the document that every command prints with `--json`."""
         where = self.where
         return {
             "code": self.code,
@@ -92,7 +98,10 @@ class ProjectError(Exception):
 
 
 class RequestError(ProjectError):
-    """Something a caller of an endpoint can mend. `status` is what HTTP says of it; gRPC has its own word for each."""
+    """An error that the client of an endpoint can fix.
+
+    `status` is the HTTP status; gRPC maps it to its own status codes.
+    """
 
     def __init__(
         self,
@@ -106,11 +115,11 @@ class RequestError(ProjectError):
         super().__init__(code, message, hint=hint)
         self.status = status
         self.retry_after = retry_after
-        """Seconds until it is worth asking again, if time alone mends it."""
+        """Seconds after which a retry can succeed; None when a retry does not help."""
 
 
 class ProjectErrors(ProjectError):  # noqa: N818
-    """All that is wrong with a project, so that it can be mended in one go."""
+    """All errors of a project, so that they can be fixed together. Its fields are those of the first error."""
 
     def __init__(self, errors: Sequence[ProjectError]) -> None:
         first = errors[0]
@@ -128,20 +137,19 @@ class ProjectErrors(ProjectError):  # noqa: N818
 
 
 def unknown_flow(name: str, known: Iterable[str], label: str = "flows") -> ProjectError:
-    """The error for a flow that is not there, with those that are."""
     hint = did_you_mean(name, known, label)
-    return ProjectError("unknown-flow", f"there is no flow '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+    return ProjectError("unknown-flow", f"flow '{name}' does not exist", hint=hint, exit_code=Exit.NOT_FOUND)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """Return the known name that is most similar to `name`; None when none is similar."""
     candidates = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=0.6)
     return candidates[close[0]] if close else None
 
 
 def did_you_mean(name: str, known: Iterable[str], label: str = "known") -> str:
-    """A hint that names the nearest of `known` and lists them all."""
+    """Return a hint that names the most similar of the known names and lists all of them."""
     names = sorted(set(known))
     guess = nearest(name, names)
     listing = f"{label}: {', '.join(names)}" if names else f"{label}: none"

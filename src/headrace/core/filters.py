@@ -1,6 +1,6 @@
-"""Simple conditions that a decoder can apply before rows travel on to Spark.
+"""Simple conditions that a decoder applies before rows go to Spark.
 
-Spark applies the whole WHERE again, so a filter may let too much through but never drop a row that Spark would keep.
+Spark applies the whole WHERE again, so a filter may pass too many rows, but must never drop a row that Spark keeps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _COMPARISONS: dict[type[exp.Expr], tuple[Operator, Operator]] = {
 
 @dataclass(frozen=True)
 class ColumnFilter:
-    """`column operator values`, true for a row or not; null is not true.
+    """The condition `column operator values`; a null result counts as false.
 
-    `is null` is none that a decoder may apply: below an outer join it says something about rows that are not there.
+    A decoder must not apply `is null`: below an outer join it also selects rows without a match.
     """
 
     column: str
@@ -43,7 +43,7 @@ class ColumnFilter:
 
     @staticmethod
     def from_sql(condition: exp.Expr, field: pa.Field) -> ColumnFilter | None:
-        """The filter that means the same as a condition on this field, if there is one."""
+        """Return the filter that is equivalent to a condition on this field; None when there is none."""
         match condition:
             case exp.Not(this=exp.Is(this=exp.Column(), expression=exp.Null())):
                 return ColumnFilter(field.name, "is not null")
@@ -54,7 +54,7 @@ class ColumnFilter:
         return None
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        """Which rows pass."""
+        """Return a boolean array: true for each row that passes."""
         column = rows.column(self.column)
         if self.operator == "is not null":
             return pc.is_valid(column)
@@ -66,7 +66,7 @@ class ColumnFilter:
             return pc.is_in(column, value_set=pa.array(self.values, type=column.type))
         passed = _FUNCTIONS[self.operator](column, pa.scalar(self.values[0], type=column.type))
         if pa.types.is_floating(column.type) and self.operator in (">", ">=", "<>"):
-            passed = pc.or_(passed, pc.is_nan(column))  # Spark holds NaN to be larger than any number
+            passed = pc.or_(passed, pc.is_nan(column))  # in Spark NaN is larger than any number
         return pc.fill_null(passed, False)
 
 
@@ -83,7 +83,7 @@ _FUNCTIONS = {
 def _membership(literals: Sequence[exp.Expr], field: pa.Field) -> ColumnFilter | None:
     values = [_value(literal, field.type, "=") for literal in literals]
     if None in values or pa.types.is_floating(field.type):
-        return None  # a look-up in a set tells 0.0 from -0.0, Spark does not
+        return None  # is_in distinguishes 0.0 from -0.0, Spark does not
     return ColumnFilter(field.name, "in", tuple(value for value in values if value is not None))
 
 
@@ -100,14 +100,14 @@ def _comparison(condition: exp.Binary, field: pa.Field) -> ColumnFilter | None:
 
 
 def _value(literal: exp.Expr, kind: pa.DataType, operator: Operator) -> str | int | float | None:
-    """The literal as a value of the column's own type; None where Spark would convert one of the two."""
+    """Return the literal in the column's type; None when Spark would convert the literal or the column."""
     if isinstance(literal, exp.Neg):
         value = _value(literal.this, kind, operator)
         return None if value is None or isinstance(value, str) else -value
     if not isinstance(literal, exp.Literal):
         return None
     if literal.is_string:
-        # order of strings is left to Spark's collation, quotes within quotes to Spark's parser
+        # Spark's collation orders strings, and Spark's parser handles quotes within quotes
         plain = pa.types.is_string(kind) and operator in ("=", "<>") and not set(literal.this) & set("'\"\\")
         return str(literal.this) if plain else None
     if pa.types.is_int64(kind) or pa.types.is_int32(kind):
@@ -117,9 +117,9 @@ def _value(literal: exp.Expr, kind: pa.DataType, operator: Operator) -> str | in
 
 
 def apply_all(filters: Sequence[ColumnFilter], rows: pa.RecordBatch) -> pa.Array | None:
-    """The rows that pass all filters, or None when there are none to apply."""
+    """Return a boolean array: true for each row that passes all filters. None when there are no filters."""
     mask = None
-    for one in filters:
-        passed = one.mask(rows)
+    for column_filter in filters:
+        passed = column_filter.mask(rows)
         mask = passed if mask is None else pc.and_(mask, passed)
     return mask

@@ -1,8 +1,8 @@
 """The registry of kinds: every module of a family's package, and every installed entry point.
 
-Adding a kind is adding a file. Built-in kinds and installed ones come through the same door: an entry point in the
-group `headrace.<family>` whose name is the kind and whose value is the class. A kind is imported when a project uses
-it, so what a command costs does not grow with the number of kinds.
+A built-in kind is one module or package in its family's package. Other packages add a kind with an entry point in the
+group `headrace.<family>`: its name is the kind, its value is the class. A kind is imported when a project uses it, so
+the start time of a command does not grow with the number of kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAMILIES = ("sources", "formats", "processors", "sinks", "tables")
 
 
 class Kinds(Mapping[str, type[Component]]):
-    """The kinds of a family by name, each loaded when it is asked for."""
+    """The kinds of a family by name. Each is loaded at its first access."""
 
     def __init__(self, loaders: Mapping[str, Callable[[], type[Component]]]) -> None:
         self._loaders = dict(sorted(loaders.items()))
@@ -48,7 +48,10 @@ class Kinds(Mapping[str, type[Component]]):
 
 @cache
 def kinds(family: str) -> Kinds:
-    """All kinds of a family."""
+    """Return the kinds of one of the `FAMILIES`.
+
+    Raises ProjectError `kind-not-loadable` when an installed kind has the name of a built-in one.
+    """
     package = importlib.import_module(f"headrace.{family}")
     loaders: dict[str, Callable[[], type[Component]]] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -56,7 +59,7 @@ def kinds(family: str) -> Kinds:
             loaders[module.name] = partial(_kind_in, f"{package.__name__}.{module.name}", module.name)
     for entry in entry_points(group=f"headrace.{family}"):
         if entry.name in loaders:
-            raise _not_loadable(family, entry, "there is a kind of that name already")
+            raise _not_loadable(family, entry, "a kind with this name already exists")
         loaders[entry.name] = partial(_installed, family, entry)
     return Kinds(loaders)
 
@@ -92,27 +95,27 @@ def _kind_in(module_name: str, name: str) -> type[Component]:
 
 @dataclass(frozen=True)
 class KindOf:
-    """Annotation for a field that holds any kind of a family, chosen by its `type` key."""
+    """Annotation for a field that accepts any kind of a family, selected by the key `type`."""
 
     family: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validation by the kind that `type` names; a bare name stands for a kind without options."""
+        """Validate with the kind that `type` names; a plain name means a kind without options."""
         return core_schema.no_info_plain_validator_function(self._validate)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The union of all kinds, discriminated by `type`."""
+        """Return the union of all kinds, discriminated by `type`."""
         members = tuple(kinds(self.family).values())
-        any_of_them: Any = Annotated[Union[members], Field(discriminator="type")]  # noqa: UP007
-        return handler(TypeAdapter(any_of_them).core_schema)
+        union: Any = Annotated[Union[members], Field(discriminator="type")]  # noqa: UP007
+        return handler(TypeAdapter(union).core_schema)
 
     def _validate(self, value: Any) -> Any:
         if isinstance(value, Component) and value.family == self.family:
             return value
-        given = {"type": value} if isinstance(value, str) else value
-        if not isinstance(given, dict):
+        document = {"type": value} if isinstance(value, str) else value
+        if not isinstance(document, dict):
             raise PydanticKnownError("model_attributes_type")
-        tag = given.get("type")
+        tag = document.get("type")
         if tag is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
         known = kinds(self.family)
@@ -120,11 +123,11 @@ class KindOf:
             expected = ", ".join(f"'{name}'" for name in known)
             context = {"discriminator": "'type'", "tag": str(tag), "expected_tags": expected}
             raise PydanticKnownError("union_tag_invalid", context)
-        return _validator(self.family, tag).validate_python(given)
+        return _validator(self.family, tag).validate_python(document)
 
 
 @cache
 def _validator(family: str, kind: str) -> SchemaValidator:
-    """Of one kind, but as the member of a union, so that errors name it in their location."""
+    """Return the validator of one kind, as the member of a union, so that errors name the kind in their location."""
     member = kinds(family)[kind]
     return SchemaValidator(core_schema.tagged_union_schema({kind: member.__pydantic_core_schema__}, "type"))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _LazyModule(ModuleType):
-    """Stands for a module and imports it at the first access to one of its names."""
+    """A proxy that imports its module at the first access to an attribute."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
@@ -20,9 +20,9 @@ class _LazyModule(ModuleType):
 
 
 def lazy_modules(*names: str) -> Any:
-    """One stand-in per dotted module name; a single name gives the stand-in itself.
+    """Return one proxy per dotted module name; for a single name, the proxy itself instead of a tuple.
 
-    Type checkers should see the plain import instead:
+    Show the plain import to type checkers:
 
         if TYPE_CHECKING:
             from headrace.sinks.kafka import records

@@ -1,4 +1,4 @@
-"""Where the changes of endpoints are kept when that is Kafka."""
+"""The location of logs that are kept in Kafka."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class LogTopics:
-    """How the topics of logs are called, and how they are reached."""
+    """The names of the topics of logs, and the connection to their cluster."""
 
     prefix: str
     replication: int | None
     properties: Mapping[str, str] = field(repr=False)
-    """For librdkafka; may hold secrets."""
+    """Properties for librdkafka; may hold secrets."""

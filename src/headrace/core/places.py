@@ -1,4 +1,4 @@
-"""Where sinks write and sources read, so that it can be told which flow feeds which."""
+"""Where sinks write and sources read: the planner derives from it which flow feeds which."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Location:
-    """A topic of a cluster, a folder, a table. `*` in its name stands for anything."""
+    """A topic of a cluster, a folder or a table. `*` in its name matches anything."""
 
     system: str
     name: str
 
     def meets(self, other: Location) -> bool:
-        """Whether what is written to one may be read from the other."""
+        """Whether rows that are written to one may be read from the other."""
         if self.system != other.system:
             return False
         return fnmatchcase(self.name, other.name) or fnmatchcase(other.name, self.name)

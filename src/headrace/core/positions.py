@@ -1,6 +1,7 @@
-"""Positions in sources: where a reader is, where it may be told to go, and how far it is behind.
+"""Positions in sources: where a reader is, where it can be moved to, and how far it is behind.
 
-A position is JSON that only its source understands, such as `{"orders": {"0": 12}}`: the next record to read.
+A position is a JSON document that only its source interprets. It names the next record to read, for example
+`{"orders": {"0": 12}}`.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from headrace.core.errors import Exit, ProjectError
 Position = Mapping[str, Any]
 Offsets = dict[str, dict[int, int]]
 Reached = Mapping[str, tuple[int, ...]]
-"""How far a reader is, by the parts of a source: greater is further."""
+"""The progress of a reader by part of a source; a greater tuple is further ahead."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a source that is read on its own, such as a partition, as it is now. What is not known is None."""
+    """The current state of one part of a source that is read separately, such as a partition. None means unknown."""
 
     topic: str
     partition: int
     start: int
-    """The oldest that can still be read."""
+    """The oldest available record."""
     end: int
-    """One after the newest."""
+    """The position after the newest record."""
     position: int | None
-    """The next to be read."""
+    """The next record to read."""
     lag_s: float | None = None
-    """How long the oldest unread record has been waiting; 0 when there is none."""
+    """The age of the oldest unread record in seconds; 0 when all records are read."""
     counts_records: bool = True
-    """Whether offsets count records: the difference of two versions of a table says nothing about its rows."""
+    """Whether offsets count records. They do not for a lake table, whose offsets are versions."""
     unread: int | None = None
-    """How many records are still to be read, where the source knows it and offsets do not say it."""
+    """The number of unread records, when the source knows it and it does not follow from the offsets."""
 
     @property
     def lag(self) -> int | None:
-        """How many records are still to be read."""
+        """The number of unread records; None when it is unknown."""
         if self.unread is not None:
             return self.unread
         if self.position is None or not (self.counts_records or self.position >= self.end):
@@ -50,7 +51,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Earliest:
-    """The oldest record there is."""
+    """The oldest available record."""
 
     def __str__(self) -> str:
         return "earliest"
@@ -58,7 +59,7 @@ class Earliest:
 
 @dataclass(frozen=True)
 class Latest:
-    """Only what comes from now on."""
+    """The end: only records that arrive from now on."""
 
     def __str__(self) -> str:
         return "latest"
@@ -66,15 +67,15 @@ class Latest:
 
 @dataclass(frozen=True)
 class Current:
-    """Where the flow is."""
+    """The current position of the flow."""
 
     def __str__(self) -> str:
-        return "where it is"
+        return "the current position"
 
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first record of this time or later; the end where there is none."""
+    """The first record at or after this time; the end when existing is none."""
 
     moment: datetime
 
@@ -94,22 +95,22 @@ class AtOffset:
 
 @dataclass(frozen=True)
 class ShiftBy:
-    """So many records on, or back when negative."""
+    """A number of records forward, or back when negative."""
 
     records: int
 
     def __str__(self) -> str:
-        return f"{abs(self.records)} records {'on' if self.records >= 0 else 'back'}"
+        return f"{abs(self.records)} records {'forward' if self.records >= 0 else 'back'}"
 
 
 @dataclass(frozen=True)
 class Explicit:
-    """An offset for each split named (-2: earliest, -1: latest); the others stay where they are."""
+    """An offset for each named split (-2: earliest, -1: latest). Other splits keep their position."""
 
     offsets: Mapping[str, Mapping[int, int]]
 
     def __str__(self) -> str:
-        return "given offsets"
+        return "explicit offsets"
 
 
 Target = Earliest | Latest | Current | AtTime | AtOffset | ShiftBy | Explicit
@@ -117,35 +118,35 @@ Target = Earliest | Latest | Current | AtTime | AtOffset | ShiftBy | Explicit
 
 @dataclass(frozen=True)
 class SplitScope:
-    """Which splits are meant: all, or those of some topics."""
+    """The splits that an operation applies to: all, or those of some topics."""
 
     topics: Mapping[str, frozenset[int] | None] = field(default_factory=dict)
 
     def holds(self, topic: str, partition: int) -> bool:
-        """Whether a split is meant."""
+        """Return whether the scope includes a split."""
         if not self.topics:
             return True
         chosen = self.topics.get(topic, frozenset())
         return chosen is None or partition in chosen
 
     def require(self, splits: Sequence[Split]) -> None:
-        """Refuse a topic or a partition that none of the sources has."""
-        there = {(split.topic, split.partition) for split in splits}
+        """Raise ProjectError `unknown-partition` when the scope names a topic or partition that is not in `splits`."""
+        existing = {(split.topic, split.partition) for split in splits}
         for topic, chosen in self.topics.items():
-            mine = sorted(partition for name, partition in there if name == topic)
-            if not mine or (chosen is not None and not chosen <= set(mine)):
-                known = ", ".join(sorted({f"{name}:{partition}" for name, partition in there})) or "none"
-                asked = topic if chosen is None else f"{topic}:{','.join(map(str, sorted(chosen)))}"
+            partitions = sorted(partition for name, partition in existing if name == topic)
+            if not partitions or (chosen is not None and not chosen <= set(partitions)):
+                known = ", ".join(sorted({f"{name}:{partition}" for name, partition in existing})) or "none"
+                requested = topic if chosen is None else f"{topic}:{','.join(map(str, sorted(chosen)))}"
                 raise ProjectError(
                     "unknown-partition",
-                    f"the flow does not read {asked}",
+                    f"the flow does not read {requested}",
                     hint=f"it reads: {known}",
                     exit_code=Exit.NOT_FOUND,
                 )
 
 
 def parse_scope(texts: Sequence[str]) -> SplitScope:
-    """The scope that texts such as `orders` and `orders:0,2` mean; a ValueError says what was expected."""
+    """Parse a scope from texts such as `orders` and `orders:0,2`. Raises ValueError, which names the expected form."""
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, colon, listed = text.partition(":")
@@ -157,102 +158,106 @@ def parse_scope(texts: Sequence[str]) -> SplitScope:
 
 
 def parse_time(text: str) -> datetime:
-    """A time as people write it; without a zone it is UTC. A ValueError says that it is none."""
+    """Parse an ISO 8601 time; without a zone it is UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Offsets from a file: JSON as positions are printed, or the lines `topic,partition,offset` of Kafka's tools.
+    """Parse offsets: JSON in the printed form of positions, or the lines `topic,partition,offset` of Kafka's tools.
 
-    A ValueError says what was expected.
+    Raises ValueError, which names the expected form.
     """
     if text.lstrip().startswith("{"):
         return _from_json(json.loads(text))
-    found: Offsets = {}
+    offsets: Offsets = {}
     for number, line in enumerate(text.splitlines(), start=1):
         parts = [part.strip().strip('"') for part in line.split(",")]
         if not line.strip() or parts[-3:] == ["topic", "partition", "offset"]:
             continue
-        # Kafka's tools write the group first when there are several
+        # Kafka's tools write the consumer group first when there are several
         if len(parts) not in (3, 4) or not (parts[-2].isdecimal() and parts[-1].lstrip("-").isdecimal()):
             raise ValueError(f"line {number} is not topic,partition,offset: {line[:100]}")
-        found.setdefault(parts[-3], {})[int(parts[-2])] = int(parts[-1])
-    if not found:
-        raise ValueError("there is no offset in it")
-    return found
+        offsets.setdefault(parts[-3], {})[int(parts[-2])] = int(parts[-1])
+    if not offsets:
+        raise ValueError("it contains no offset")
+    return offsets
 
 
-def _from_json(given: Any) -> Offsets:
+def _from_json(document: Any) -> Offsets:
     try:
         return {
-            str(topic): {int(part): int(offset) for part, offset in parts.items()} for topic, parts in given.items()
+            str(topic): {int(part): int(offset) for part, offset in parts.items()} for topic, parts in document.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError('it must look like {"topic": {"0": 12, "1": -2}}') from error
 
 
 class Positions:
-    """What a source knows about positions in it, asked without Spark.
+    """The positions of one source, without Spark.
 
-    Subclass this for a source that can begin anywhere; as it is, a flow can only begin at the beginning again. It may
-    keep connections until `close`. Not to be used by several threads at once.
+    Subclass this for a source that can start at any position. With this base class, a flow can only restart from the
+    beginning. An instance may keep connections open until `close`. It is not safe for use by several threads.
     """
 
     comparable = False
-    """Whether `reached` can tell which of two readers is further."""
+    """Whether `reached` can compare the progress of two readers."""
     releases = False
-    """Whether the source keeps records until all flows have read them, and `release` lets them go."""
+    """Whether the source keeps records until all flows have read them and `release` is called."""
 
     def __init__(self, label: str) -> None:
         self.label = label
 
     def of_checkpoint(self, end: Any) -> Position | None:
-        """The position that Spark's record of a batch says, None when that is the record of another source."""
+        """Return the position of an entry of Spark's offset log; None when the entry belongs to another source."""
         return None
 
     def reached(self, end: Any) -> Reached | None:
-        """How far Spark's record of a batch is, to be compared with another one of the same source part by part.
+        """Return the progress of an entry of Spark's offset log, for comparison with another entry of this source.
 
-        None when that is the record of another source, or cannot be compared.
+        None when the entry belongs to another source, or cannot be compared.
         """
         return None
 
     def moved(self, end: Any, to: Any) -> Any:
-        """The record `end` of Spark as it is when the reader has come as far as `to`. Both are of this source."""
+        """Return the entry `end` of Spark's offset log advanced to the entry `to`. Both belong to this source."""
         return to
 
     def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
-        """The position a target means now, in all splits; splits out of scope stay at `current`.
+        """Return the position of a target at this moment, for all splits. Splits outside the scope keep `current`.
 
-        None is the beginning, for sources that can begin nowhere else.
+        None means the beginning, for sources that can only start there. Raises ProjectError `rewind-unsupported` when
+        the source cannot start at the target.
         """
         if isinstance(target, Earliest) and not scope.topics:
             return None
         raise ProjectError(
             "rewind-unsupported",
-            f"{self.label} can be read again from its beginning, but it cannot begin at: {target}",
-            hint="--to earliest, or --to a savepoint, which holds the place in every source",
+            f"{self.label} can be read again from the beginning, but not from: {target}",
+            hint="use --to earliest, or --to a savepoint, which holds the position of every source",
             exit_code=Exit.CONFLICT,
         )
 
     def measure(self, position: Position | None) -> list[Split]:
-        """Every split with what can be read, and how far behind `position` is; nothing when it cannot be told."""
+        """Return the state of every split and its lag behind `position`; an empty list when it is unknown."""
         return []
 
     def identities(self) -> dict[str, str]:
-        """What would tell a topic from another one that was made anew under its name."""
+        """Return an id per topic. A topic that was deleted and created again has another id."""
         return {}
 
     def group(self, project: str, flow: str) -> str | None:
-        """The name under which `publish` makes positions known, None when the system has no such thing."""
+        """Return the consumer group for `publish`; None when the system has no consumer groups."""
         return None
 
     def publish(self, group: str, position: Position) -> None:
-        """Tell the system behind the source where the flow is, for the tools that its operators have."""
+        """Commit the position of the flow to the source system, so that the system's own tools show it."""
 
     def release(self, reached: Sequence[Position | None]) -> None:
-        """All flows that read the source have come this far; None: one has not begun. What is before may go."""
+        """Release the records that all flows have read.
+
+        `reached` has the position of every flow that reads the source; None for a flow that has not started.
+        """
 
     def close(self) -> None:
-        """Let go of what was kept."""
+        """Close connections."""

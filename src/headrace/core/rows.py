@@ -1,4 +1,4 @@
-"""What several sinks do with the rows of a batch."""
+"""Operations of several sinks on the rows of a batch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def drain(rows: DataFrame) -> None:
-    """Read every partition and keep nothing.
+    """Read every partition and discard the rows.
 
-    A batch that is already written must be read all the same: Spark stops a stateful flow whose batch ends before all
-    of its state is committed.
+    A batch that is already written must still be read: Spark stops a stateful flow whose batch ends before all of its
+    state is committed.
     """
     rows.write.format("noop").mode("overwrite").save()
 

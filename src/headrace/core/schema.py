@@ -1,4 +1,4 @@
-"""Arrow schemas as the one language of columns: to and from DDL text, without Spark."""
+"""Arrow schemas to and from DDL text, without Spark. All parts describe columns with Arrow schemas."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _TYPES = (
     *("string", "binary", "date", "timestamp", "timestamp_ntz", "array", "map", "struct"),
 )
 _NOT_COLUMNS = (sqlglot.errors.SqlglotError, KeyError, AttributeError, ValueError, IndexError)
-# a column up to the comma after it, which stands in no brackets
+# one column: the text up to the next comma outside brackets
 _COLUMN = re.compile(r"(?:[^,<(]|<(?:[^<>]|<[^<>]*>)*>|\([^()]*\))+")
 
 
 def from_ddl(ddl: str) -> pa.Schema:
-    """The schema that `id bigint, at timestamp, tags map<string, string>` describes."""
+    """Parse DDL such as `id bigint, at timestamp, tags map<string, string>`. Raises ProjectError `bad-schema`."""
     try:
         fields = _fields(ddl)
         _refuse_repeated([name for name, _ in fields])
         return pa.schema(fields)
     except _NOT_COLUMNS as error:
-        # what the parser says of a whole list points past the column at fault
+        # the parser's error for the whole list points past the wrong column
         column = None if isinstance(error, ValueError) else _first_wrong_column(ddl)
-        reason = str(error).splitlines()[0][:200] if column is None else f"'{column[:100]}' is no name and type"
+        reason = str(error).splitlines()[0][:200] if column is None else f"'{column[:100]}' is not a name and a type"
         word = (column or "").rpartition(" ")[2]
         guess = nearest(word, _TYPES) if word.isidentifier() and word not in _TYPES else None
         hint = f"did you mean '{guess}'? " if guess else ""
         raise ProjectError(
             "bad-schema",
             f"not a list of columns: '{ddl.strip()[:200]}' ({reason})",
-            hint=hint + "write name and type, separated by commas: id bigint, amount double, at timestamp",
+            hint=hint + "write columns as name and type, separated by commas: id bigint, amount double, at timestamp",
         ) from error
 
 
@@ -79,7 +79,7 @@ def _first_wrong_column(ddl: str) -> str | None:
 
 
 def _with_quoted_names(ddl: str) -> str:
-    """The same text with names quoted: `any string` and `case int` are columns to Spark, but not to the parser."""
+    """Quote all names: `any string` and `case int` are valid columns in Spark, but not for the parser."""
     pieces: list[str] = []
     position, name_follows, previous = 0, True, None
     in_struct: list[bool] = []
@@ -100,7 +100,7 @@ def _with_quoted_names(ddl: str) -> str:
 def _refuse_repeated(names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise ValueError(f"'{repeated[0]}' is there more than once")
+        raise ValueError(f"'{repeated[0]}' is defined more than once")
 
 
 def _arrow(kind: exp.DataType) -> pa.DataType:
@@ -120,17 +120,17 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """The DDL text of a schema, as Spark reads it."""
+    """Return the DDL text of a schema in Spark's syntax."""
     return ", ".join(f"{quoted(field.name)} {ddl_type(field.type)}" for field in schema)
 
 
 def quoted(name: str) -> str:
-    """A name as Spark SQL takes it whatever is in it."""
+    """Quote a name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def ddl_type(kind: pa.DataType) -> str:
-    """The Spark SQL name of an Arrow type."""
+    """Return the Spark SQL name of an Arrow type."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'{quoted(part.name)}: {ddl_type(part.type)}' for part in kind)}>"
     if pa.types.is_map(kind):

@@ -1,4 +1,4 @@
-"""How many bytes Arrow columns hold, without a look at their rows."""
+"""The size of Arrow columns in bytes, without reading their rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def binary_bytes(column: pa.Array) -> int:
-    """The bytes of all values of a binary or text column: the distance between its first and last offset."""
+    """Return the total size of a binary or text column: the distance between its first and last offset."""
     length = len(column)
     if not length:
         return 0

@@ -1,7 +1,7 @@
-"""The contract of tables: keyed rows that change. A source tells what changes; Headrace keeps a copy and a log of it.
+"""The contract of table sources. A table is keyed rows that change; Headrace keeps a copy and a log of each table.
 
-What a source says may be incomplete (only the key of a deleted row, a column that did not change) or come twice. The
-copy of the table makes it whole: the log gets, for every change, the row as it was (weight -1) and as it is (+1).
+A source reports changes. They may be incomplete (only the key of a deleted row, no value for an unchanged column) or
+repeated. The copy completes them: for every change the log gets the old row (weight -1) and the new row (weight +1).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from headrace.core.context import Context
 from headrace.core.positions import Position
 
 WEIGHT = "__weight"
-"""The column of weighted rows: how often a row came to be (1) or ceased to be (-1)."""
+"""The weight column: 1 for a row that is added, -1 for a row that is removed."""
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """The columns of a table, and those that identify a row. A table that is captured has a key."""
+    """The columns of a table and its key. A captured table always has a key."""
 
     columns: pa.Schema
     key: tuple[str, ...] = ()
 
     @property
     def weighted(self) -> pa.Schema:
-        """Its rows in a log."""
+        """The columns of the table in a log."""
         return self.columns.append(pa.field(WEIGHT, pa.int64()))
 
 
@@ -44,15 +44,15 @@ class _Unchanged(Enum):
 
 
 UNCHANGED: Final = _Unchanged.UNCHANGED
-"""Stands in a row for a value that the source did not send because it is what it was."""
+"""The placeholder for a value that the source did not send because it did not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What one change leaves behind: the row that is there now, or none.
+    """One change: the new row, or None for a delete.
 
-    `row` has a value for every column of the table, as Python values of its Arrow types. `before` is the key that the
-    row had, where the change was a delete (then `row` is None) or changed the key; otherwise None.
+    `row` has a Python value, or UNCHANGED, for every column of the table. `before` is the old key, for a delete or a
+    changed key; otherwise None.
     """
 
     table: str
@@ -62,53 +62,56 @@ class RowChange:
 
 @dataclass(frozen=True)
 class CapturedBatch:
-    """What a reader took from its source in one go; it is made durable in one step, for all tables together.
+    """The changes that a reader returns from one call. They become durable together, for all tables.
 
-    In order: `shapes`, `begins`, `rows`, `changes`, `ends`. Whole transactions of the source, where it has any.
+    The parts apply in the order `shapes`, `begins`, `rows`, `changes`, `ends`. A batch holds whole transactions, if
+    the source has transactions.
     """
 
     position: Position
-    """Where to go on after it. With the first one after a snapshot began, and until it ends, the source says so itself
-    in the position, so that a new reader begins the snapshot again."""
+    """Where to resume after this batch. During a snapshot the source records this in the position, so that a new reader
+    starts the snapshot again."""
     changes: Sequence[RowChange] = ()
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
-    """Many rows that are there now, by table: quicker than changes. With the columns of the table, no weight."""
+    """Current rows by table, with the columns of the table and no weight: faster than many changes."""
     begins: frozenset[str] = frozenset()
-    """Tables of which all rows will come now."""
+    """Tables whose snapshot begins with this batch."""
     ends: frozenset[str] = frozenset()
-    """Tables of which all rows have come since they began: those that did not come are there no more."""
+    """Tables whose snapshot ends with this batch. Rows that the snapshot did not contain are deleted."""
     shapes: Mapping[str, TableShape] = field(default_factory=dict)
-    """Tables that have other columns from here on: more than before, never fewer; the new ones at the end."""
+    """Tables with a new schema from this batch on. Columns are only added, at the end."""
     at: datetime | None = None
-    """When the newest of it happened at the source, if it says so."""
+    """When the newest change was made in the source; None when unknown."""
 
 
 class TableReader(ABC):
-    """Follows the tables of one group. Used by one thread. Raises ProjectError; an `exit_code` of Exit.TRANSIENT says
-    that it may be tried again with a new reader."""
+    """Reads the tables of one table group. Used by one thread.
+
+    Methods raise ProjectError. With an `exit_code` of Exit.TRANSIENT, Headrace tries again with a new reader.
+    """
 
     @abstractmethod
     def read(self, seconds: float) -> CapturedBatch | None:
-        """The next changes, waiting for them up to so long; None when there are none. Bounded in size."""
+        """Return the next changes, or None when none arrive within `seconds`. The size of a batch is bounded."""
 
     @abstractmethod
     def confirm(self, position: Position) -> None:
-        """All up to this position is durable: the source may forget it."""
+        """Confirm that all changes up to this position are durable: the source may discard them."""
 
     def lag(self) -> int | None:
-        """How far behind the source's end it is, in the source's own unit (bytes of WAL, records); None: not known."""
+        """Return the distance to the end of the source in its own unit (bytes of WAL, records); None when unknown."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything it holds open. Twice is as good as once."""
+        """Release all resources. Idempotent."""
 
 
 class TableSource(Component):
-    """Where a table's rows come from: a snapshot, then changes. The model's fields are the keys under `source:`.
+    """The source of a table: a snapshot, then changes. The fields of the model are the keys under `source:`.
 
-    Tables of one `group` are read by one reader and change together in the log, so that a view over two of them never
-    sees half a transaction.
+    One reader reads all tables of one `group`. Their changes are committed to the log together, so a view over two of
+    them never sees a partial transaction.
     """
 
     family: ClassVar[str] = "tables"
@@ -116,19 +119,19 @@ class TableSource(Component):
     @property
     @abstractmethod
     def group(self) -> str:
-        """What it is read with: a database and slot, a set of topics. Never contains a secret."""
+        """The table group, such as a database and slot, or a set of topics. It never contains a secret."""
 
     @property
     def declared(self) -> TableShape | None:
-        """The columns and the key as the options say; None when only the system behind it knows."""
+        """The columns and the key from the options; None when only the source system knows them."""
         return None
 
     def check(self, context: Context) -> None:
-        """Ask the system behind this source whether it can be read; a ProjectError says what to mend."""
+        """Check with the source system that the table can be read. Raises ProjectError."""
 
     @abstractmethod
     def shape(self, context: Context) -> TableShape:
-        """The columns and the key, as options or the system behind it say. May connect."""
+        """Return the columns and the key, from the options or the source system. May connect."""
 
     @classmethod
     @abstractmethod
@@ -139,6 +142,8 @@ class TableSource(Component):
         after: Position | None,
         context: Context,
     ) -> TableReader:
-        """A reader of the tables of one group, all of this kind, by their names in the project. It goes on `after` a
-        position that is durable, or begins anew with None. A table that the position does not know is new: its rows
-        have to come first. `shapes` are those that the log has."""
+        """Create a reader for the tables of one group, keyed by their names in the project. All are of this kind.
+
+        The reader resumes `after` a durable position; None means a first start. A table that the position does not
+        contain is new, and the reader returns its snapshot first. `shapes` are the current schemas in the log.
+        """

@@ -10,8 +10,8 @@ Part = Callable[[pa.Array, pa.Field], pa.Array]
 
 
 def rebuild(array: pa.Array, shape: pa.DataType, part: Part) -> pa.Array:
-    """A nested array with the parts that `shape` names, each made by `part` from the part it was."""
-    if array.offset:  # the offsets of a slice do not start where its values do
+    """A nested array with the parts of `shape`, each converted by `part`."""
+    if array.offset:  # the offsets of a slice do not start at its values
         array = pa.concat_arrays([array])
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(shape):

@@ -1,4 +1,4 @@
-"""Bookkeeping of decoders: which record of the batch each row and each bad record was."""
+"""Indices of rows and bad records in a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def moved(bad: Sequence[Bad], positions: Sequence[int]) -> list[Bad]:
 
 
 def set_aside(values: pa.Array, bad: Sequence[Bad], decode: Decode) -> Decoded:
-    """Decode all but the records that are already known to be bad."""
+    """Decode all records except known bad ones."""
     if not bad:
         return decode(values)
     out = {one.index for one in bad}
@@ -54,7 +54,7 @@ def rows_around_bad(
     positions: Sequence[int],
     bad: Sequence[Bad],
 ) -> Decoded:
-    """Rows of parsed records, of which some may turn out not to fit their columns."""
+    """Rows of parsed records, without those whose values do not fit their columns."""
     try:
         return Decoded(rows(objects), tuple(bad))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):

@@ -1,4 +1,4 @@
-"""The Confluent wire format: a zero byte, a schema id in four bytes and, for protobuf, where the message stands."""
+"""The Confluent wire format: a zero byte, a schema id in four bytes and, for protobuf, the message indexes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Key = tuple[int, tuple[int, ...]]
 
 
 class FramedDecoder(Decoder):
-    """Takes a batch apart by writer schema, decodes each part with its own decoder and puts the rows back in order."""
+    """Splits a batch by writer schema, decodes each part with its own decoder and restores the order of rows."""
 
     def __init__(self, schema: pa.Schema, *, indexed: bool) -> None:
         self.schema = schema
@@ -45,7 +45,7 @@ class FramedDecoder(Decoder):
         """The decoder of a writer schema. Raises when the registry does not answer: then the batch must be retried."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode framed values; what is not framed or has an unknown schema is bad."""
+        """Decode framed values; a record without frame or with an unknown schema is bad."""
         values = values.cast(pa.binary())
         framed = pc.fill_null(
             pc.and_(pc.starts_with(values, b"\0"), pc.greater_equal(pc.binary_length(values), HEADER)), False
@@ -105,7 +105,7 @@ class FramedDecoder(Decoder):
 
     def _decode_part(self, key: Key, bodies: pa.Array) -> Decoded:
         decoder = self._decoders.get(key) or self.decoder_for(*key)
-        if isinstance(decoder, UnreadableSchema):  # not remembered: the schema may be registered by the next batch
+        if isinstance(decoder, UnreadableSchema):  # not cached: the schema may be registered by the next batch
             refused = [Bad(i, decoder.reason, decoder.detail) for i in range(len(bodies))]
             return Decoded(pa.RecordBatch.from_pylist([], self.schema), refused)
         self._decoders[key] = decoder
@@ -113,7 +113,7 @@ class FramedDecoder(Decoder):
 
 
 class StrippedDecoder(FramedDecoder):
-    """Framed records whose own decoder needs no writer schema: only the header is taken off."""
+    """Framed records whose decoder needs no writer schema: only the header is removed."""
 
     def __init__(self, inner: Decoder, *, indexed: bool) -> None:
         super().__init__(inner.schema, indexed=indexed)
@@ -125,7 +125,7 @@ class StrippedDecoder(FramedDecoder):
 
 
 class FramedEncoder(Encoder):
-    """Puts the header before what another encoder makes."""
+    """Adds the header to the values of another encoder."""
 
     def __init__(self, inner: Encoder, header: bytes) -> None:
         self._inner = inner

@@ -13,7 +13,7 @@ from headrace.systems.schema_registry import Registry
 
 
 class FramedFormat(Format):
-    """A format that may stand behind the header of the Confluent wire format."""
+    """A format whose records may have the header of the Confluent wire format."""
 
     framing: Literal["plain", "confluent"] = Field(
         "plain",
@@ -21,7 +21,7 @@ class FramedFormat(Format):
     )
     registry: Registry | None = Field(
         None,
-        description="Where the schemas of records are looked up. Without it, all have the schema given here.",
+        description="Where the schemas of records are looked up. Without it, all have the schema of the format.",
     )
     schema_id: int | None = Field(
         None, description="The schema id that written records carry.", ge=0, lt=2**32, examples=[7]
@@ -34,7 +34,7 @@ class FramedFormat(Format):
         return self
 
     def framed(self, encoder: Encoder, path: tuple[int, ...] | None = None) -> Encoder:
-        """The encoder, with the header before its values if there is to be one."""
+        """The encoder, which adds the header if records are framed."""
         return encoder if self.framing == "plain" else FramedEncoder(encoder, self.header(path))
 
     def header(self, path: tuple[int, ...] | None = None) -> bytes:

@@ -12,7 +12,7 @@ _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 
 
 def parse_timestamps(texts: pa.Array, target: pa.DataType = TIMESTAMP) -> pa.Array:
-    """Timestamps in UTC; a text without a zone is UTC. ArrowInvalid when one of them is no timestamp."""
+    """Timestamps in UTC; a text without a zone is UTC. Raises ArrowInvalid when one of them is not a timestamp."""
     if target.tz is None:
         return texts.cast(target)
     try:

@@ -1,4 +1,4 @@
-"""Records as they are."""
+"""`type: raw`: records as they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RawFormat(Format):
     """The bytes of a record in one column `value`, untouched; or as a string, where bytes that are not UTF-8 become �.
 
-    Order: kept. No record is ever bad; a null value is a null.
+    Order: kept. No record is ever bad; a null value is null.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -33,7 +33,7 @@ class RawFormat(Format):
         return pa.schema([("value", pa.string() if self.as_ == "string" else pa.binary())])
 
     def decoder(self, context: Context, schema: pa.Schema) -> Decoder:
-        """A decoder that hands the value on."""
+        """A decoder that returns the value."""
         return _RawDecoder(schema)
 
     def encoder(self, context: Context, schema: pa.Schema) -> Encoder:
@@ -61,7 +61,7 @@ class _RawDecoder(Decoder):
         self.schema = schema
 
     def decode(self, values: pa.Array) -> Decoded:
-        """The values, as text if that is wanted."""
+        """The values, as text if `as` is string."""
         columns = [
             _texts(values) if pa.types.is_string(field.type) else values.cast(pa.binary()) for field in self.schema
         ]

@@ -1,4 +1,4 @@
-"""Small documents that make segments count, each with a checksum of itself."""
+"""The documents that commit segments, each with a checksum."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Marks:
     batches: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def has(self, mark: Mark) -> bool:
-        """Whether this batch is there: they come in rising order."""
+        """Whether this batch is committed: batches are committed in rising order."""
         return self.batches.get(mark.writer, {}).get(mark.generation, -1) >= mark.batch
 
     def with_(self, mark: Mark) -> Marks:
-        """With one more batch."""
+        """These marks with one more batch."""
         generations = {**self.batches.get(mark.writer, {}), mark.generation: mark.batch}
         return Marks({**self.batches, mark.writer: generations})
 
 
 @dataclass(frozen=True)
 class SegmentCommit:
-    """One segment, and what is there with it."""
+    """One segment, with the batches that are committed up to it."""
 
     segment: Segment
     marks: Marks
 
     def to_bytes(self) -> bytes:
-        """As it stands in its file."""
+        """The content of its file."""
         segment = self.segment
         return sealed(
             {
@@ -69,7 +69,7 @@ def sealed(document: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(content: bytes, name: str) -> dict[str, Any]:
-    """A document whose checksum fits."""
+    """The document, after a check of its checksum."""
     try:
         document: dict[str, Any] = dict(json.loads(content))
     except (ValueError, TypeError) as error:

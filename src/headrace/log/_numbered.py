@@ -1,4 +1,4 @@
-"""Files that are numbered from 1: what a log's order is made of."""
+"""Files that are numbered from 1, which give a log its order."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ def numbered(folder: StatePath, number: int) -> StatePath:
 
 
 def number_of(file: StatePath) -> int | None:
-    """The number of a file; None for another one."""
+    """The number of a file; None for a file without one."""
     found = _NUMBERED.fullmatch(file.name)
     return int(found[1]) if found else None
 
 
 def numbers(folder: StatePath) -> list[int]:
-    """All numbers that are there, in order."""
+    """All numbers of files in a folder, in order."""
     return sorted(number for file in files_in(folder) if (number := number_of(file)) is not None)
 
 
 def highest(folder: StatePath) -> int:
-    """The greatest number that is there; 0 when there is none."""
+    """The greatest number of a file in a folder; 0 without any."""
     return max(numbers(folder), default=0)
 
 
 def files_in(folder: StatePath) -> list[StatePath]:
-    """What is in a folder that may not be there."""
+    """The files of a folder; none when it does not exist."""
     try:
         return list(folder.iterdir())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The documents of a table log: what a commit adds, and what is so from then on."""
+"""The documents of a table log: what a commit adds, and the state after it."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from headrace.log._commits import sealed, unsealed
 from headrace.log.log import SegmentPart
 
 _schema = lru_cache(maxsize=1024)(from_ddl)
-"""The columns of DDL: nearly always the same as in the commit before."""
+"""The columns of DDL, cached: they are nearly always those of the commit before."""
 
 
 @dataclass(frozen=True)
 class TableSegment:
-    """What changed with one commit."""
+    """The changes of one commit."""
 
     sequence: int
     at: datetime | None
-    """When the newest of it happened at the source, if that says so."""
+    """When the newest change happened at the source, if that reports it."""
     committed: datetime
     position: Position
-    """Where its reader goes on after it."""
+    """Where the reader of the source resumes after it."""
     parts: Mapping[str, tuple[SegmentPart, ...]] = field(repr=False)
     """The files of weighted rows, by table."""
 
     @property
     def rows(self) -> int:
-        """How many weighted rows it has."""
+        """The number of weighted rows."""
         return sum(part.rows for parts in self.parts.values() for part in parts)
 
 
 @dataclass(frozen=True)
 class TableCommit:
-    """A segment, and what is so with it."""
+    """A segment, and the state of the tables after it."""
 
     segment: TableSegment
     shapes: Mapping[str, Mapping[str, Any]]
     """By table: `columns` as DDL, and `key`."""
     complete: tuple[str, ...]
     counts: Mapping[str, int]
-    """How many rows each table has."""
+    """The number of rows of each table."""
 
     def to_bytes(self) -> bytes:
-        """As it stands in its file."""
+        """The content of its file."""
         segment = self.segment
         return sealed(
             {
@@ -78,7 +78,7 @@ class TableCommit:
 
 
 def shape_to_json(shape: TableShape) -> dict[str, Any]:
-    """A shape as it stands in a commit."""
+    """A shape as JSON, as in a commit."""
     return {"columns": to_ddl(shape.columns), "key": list(shape.key)}
 
 
@@ -87,5 +87,5 @@ def shape_from_json(said: Mapping[str, Any]) -> TableShape:
 
 
 def plain(shape: TableShape) -> TableShape:
-    """A shape with the types that it will have when it is read again: one per type of Spark."""
+    """A shape with the types it has when it is read again: one Arrow type per type of Spark."""
     return shape_from_json(shape_to_json(shape))

@@ -1,9 +1,9 @@
 """A log in files, on a disk or an object store.
 
-`commits/<position>.json` is put there in one step by whoever is first, and names the pieces of the segment in `parts/`.
-It also holds the newest batch of every writer, so that a batch that comes again is known by the last commit alone.
-`cuts/<position>.json` says up to where the log was cut off, and holds the same; the greatest counts. A commit file at
-or before a cut is nothing but a remainder.
+`commits/<position>.json` is written atomically by the fastest writer, and names the pieces of the segment in `parts/`.
+It also holds the newest batch of every writer, so that the last commit alone identifies a repeated batch.
+`cuts/<position>.json` marks up to where the log was cut off, and holds the same; the greatest is valid. A commit file
+at or before a cut is a leftover.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headrace.log.log import Log, LogCutError, LogDamagedError, Mark, Segment, S
 from headrace.log.parts import FileStaging, place_of, read_part, series
 
 _FIRST = 0
-# a follower asks a store once a second; where the log was cut off matters only to one that stayed far behind
+# a follower lists the store once a second; the cut matters only to a follower that is far behind
 _LOOK_AT_CUTS_SECONDS = 10.0
-# a batch that was staged so long ago and not committed will never be
+# a batch that was staged longer ago and is not committed never will be
 _FORGOTTEN_SECONDS = 24 * 3600.0
 
 
@@ -43,13 +43,13 @@ class FileLog(Log):
         self._cut_due = 0.0
 
     def make(self) -> None:
-        """Folders come with their first file."""
+        """Nothing: folders are created with their first file."""
 
     def remove(self) -> None:
-        """Nothing is kept elsewhere."""
+        """Nothing: all of it is in the folder."""
 
     def end(self) -> int:
-        """The newest position: found by one look at the next one, as long as nobody else commits."""
+        """The newest position: a single lookup of the next one, as long as no other process commits."""
         cut = self._cut()
         if self._seen < cut or self._seen == _FIRST or self._file(self._seen + 1).is_file():
             self._seen = max(cut, highest(self._commits))
@@ -60,7 +60,7 @@ class FileLog(Log):
         return self._cut() + 1
 
     def after(self, position: int, limit: int = 64) -> list[Segment]:
-        """Read commits one after the other until there is none."""
+        """Reads the commits one by one up to the newest."""
         self._require_kept(position, self._recent_cut())
         found: list[Segment] = []
         while len(found) < limit:
@@ -69,13 +69,13 @@ class FileLog(Log):
                 break
             found.append(commit.segment)
         if found:
-            # remainders of what was cut off can be read as well
+            # leftovers before a cut can still be read
             self._require_kept(position, self._cut())
             self._seen = max(self._seen, found[-1].position)
         return found
 
     def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """Read piece by piece."""
+        """Reads piece by piece."""
         for part in segment.parts:
             try:
                 yield from read_part(self._parts, part)
@@ -84,15 +84,15 @@ class FileLog(Log):
                 raise LogDamagedError(f"{part.name} of segment {segment.position} is missing") from None
 
     def has(self, mark: Mark) -> bool:
-        """Whether a batch is there already."""
+        """Whether a batch is committed already."""
         return self._newest()[1].has(mark)
 
     def staging(self, mark: Mark) -> FileStaging:
-        """Where tasks put the changes of a batch."""
+        """Where tasks write the changes of a batch."""
         return FileStaging(self._parts, self.endpoint.changes, mark)
 
     def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
-        """Make what tasks have staged count, in the order given."""
+        """Commit the changes that tasks have staged, in the given order."""
         if not parts:
             return None
         sync(self._parts)
@@ -102,14 +102,14 @@ class FileLog(Log):
                 return None
             segment = segment_of(end + 1, mark, parts)
             taken = write_new(self._file(end + 1), SegmentCommit(segment, marks.with_(mark)).to_bytes())
-            # who slept between these lines may have put it where others had committed and cut off meanwhile; if it was
+            # a writer that was suspended here may have written where others have committed and cut off; if it was
             # cut off only now, its mark is known
             if taken and self._cut() < segment.position:
                 self._seen = segment.position
                 return segment
 
     def take_in(self, other: Log, segment: Segment) -> None:
-        """Commit a segment of another log as well, unless it is there. Files are linked, if they can be."""
+        """Commit a segment of another log, unless it is committed. Files are linked where possible."""
         if not isinstance(other, FileLog):
             super().take_in(other, segment)
             return
@@ -118,7 +118,7 @@ class FileLog(Log):
         self.commit_parts(segment.mark, segment.parts)
 
     def cut(self, position: int) -> None:
-        """Say where the log was cut off, then remove what is before it."""
+        """Record where the log is cut off, then remove what is before."""
         end = self.end()
         if not _FIRST < position <= end:
             raise ValueError(f"the log has positions up to {end}, and is to be cut off at {position}")
@@ -129,7 +129,7 @@ class FileLog(Log):
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove commits, cuts and pieces that nobody needs any more."""
+        """Remove commits, cuts and pieces that are no longer needed."""
         (cut, gone), (_, known) = self._last_cut(), self._newest()
         for file in files_in(self._commits):
             if (number_of(file) or cut + 1) <= cut:
@@ -144,7 +144,7 @@ class FileLog(Log):
                 file.unlink(missing_ok=True)
 
     def _newest(self) -> tuple[int, Marks]:
-        """The newest position, and which batches are there with it."""
+        """The newest position, and the batches that are committed up to it."""
         while True:
             end = self.end()
             cut, marks = self._last_cut()
@@ -152,16 +152,16 @@ class FileLog(Log):
                 return cut, marks
             commit = self._read(end)
             if self._cut() >= end:
-                continue  # cut off just now: what was read may be a remainder
+                continue  # cut off just now: the commit may be a leftover
             if commit is None:
                 raise LogDamagedError(f"{self._file(end)} is missing")
             return end, commit.marks
 
     def _last_cut(self) -> tuple[int, Marks]:
-        """Up to where the log was cut off, and which batches were there by then."""
+        """Up to where the log was cut off, and the batches that were committed by then."""
         while (cut := self._cut()) > _FIRST:
             file = numbered(self._cuts, cut)
-            with suppress(FileNotFoundError):  # a later one took its place
+            with suppress(FileNotFoundError):  # a later one replaced it
                 return cut, Marks(unsealed(file.read_bytes(), file.name)["marks"])
         return _FIRST, Marks()
 

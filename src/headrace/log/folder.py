@@ -1,6 +1,6 @@
-"""All logs of a project: which endpoints there are, their versions, and which of them requests get.
+"""All logs of a project: the endpoints, their versions, and the version that is served.
 
-`<root>/<endpoint>/v<N>/endpoint.json` is what a version is; `<root>/<endpoint>/alias.json` says which one is served.
+`<root>/<endpoint>/v<N>/endpoint.json` defines a version; `<root>/<endpoint>/alias.json` names the one that is served.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _VERSION = re.compile(r"v([1-9]\d*)")
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an endpoint, as its file says."""
+    """One version of an endpoint."""
 
     endpoint: Endpoint
     builder: str | None = None
-    """Who made it beside the others, if anybody did: a candidate, or a rewind."""
+    """The candidate generation or rewind that builds it in parallel; None for a version that is written directly."""
     ready: bool = True
-    """Whether it has all that it should: then it is, was or will be served."""
+    """Whether it is complete: then it is, was or will be served."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12], compare=False)
-    """Of its log."""
+    """The id of its log."""
     kafka: bool = field(default=False, compare=False)
     """Whether its changes are in topics."""
 
@@ -50,7 +50,7 @@ class Version:
         return self.endpoint.version
 
     def to_bytes(self) -> bytes:
-        """As it stands in its file."""
+        """The content of its file."""
         about = {"builder": self.builder, "ready": self.ready, "id": self.id, "kafka": self.kafka}
         return json.dumps({**self.endpoint.to_json(), **about}, indent=1).encode()
 
@@ -67,7 +67,7 @@ class LogFolder:
 
     root: StatePath
     topics: LogTopics | None = None
-    """Where changes are kept if not in files."""
+    """Where changes are stored, if not in files."""
 
     @staticmethod
     def of(context: Context) -> LogFolder:
@@ -79,19 +79,19 @@ class LogFolder:
         return sorted(folder.name for folder in _folders(self.root) if self.details(folder.name))
 
     def versions(self, name: str) -> list[Endpoint]:
-        """What there is of an endpoint, oldest first; also a version that is still being built."""
+        """The versions of an endpoint, oldest first, with one that is still being built."""
         return [version.endpoint for version in self.details(name)]
 
     def details(self, name: str) -> list[Version]:
-        """The versions with what is known about each."""
+        """The versions with their state."""
         return [version for version in self._numbers(name).values() if version is not None]
 
     def open(self, name: str, version: int) -> Log:
         """The log of a version."""
-        found = next((one for one in self.details(name) if one.number == version), None)
-        if found is not None:
-            return self.log(found)
-        numbers = [f"v{one.version}" for one in self.versions(name)]
+        match = next((known for known in self.details(name) if known.number == version), None)
+        if match is not None:
+            return self.log(match)
+        numbers = [f"v{endpoint.version}" for endpoint in self.versions(name)]
         if numbers:
             raise ProjectError(
                 "unknown-version",
@@ -107,7 +107,7 @@ class LogFolder:
         )
 
     def log(self, version: Version) -> Log:
-        """The log of a version that is known."""
+        """The log of a version."""
         folder = self._folder(version.endpoint.name, version.number)
         if not version.kafka:
             return FileLog(folder, version.endpoint, version.id)
@@ -115,66 +115,66 @@ class LogFolder:
             raise ProjectError(
                 "log-in-kafka",
                 f"the changes of version {version.number} of endpoint '{version.endpoint.name}' are in Kafka, and the "
-                "project does not say where that is",
-                hint="put `serve.topics` back, or fill a new version: headrace run --new-generation FLOW",
+                "project has no `serve.topics`",
+                hint="restore `serve.topics`, or fill a new version: headrace run --new-generation FLOW",
             )
         return kafka.KafkaLog(folder, version.endpoint, version.id, self.topics)
 
     def has(self, version: Version) -> bool:
-        """Whether a version is still there."""
+        """Whether a version still exists."""
         return self._definition(version.endpoint).is_file()
 
     def newest(self, name: str, builder: str | None = None) -> Version | None:
-        """The version that changes go to: the last one, or with `builder` that which it is about to build."""
+        """The version that changes are written to: the last one, or with `builder` the one that it builds."""
         return _newest(self.details(name), builder)
 
     def define(self, endpoint: Endpoint, builder: str | None = None) -> Log:
-        """The log that changes of such an endpoint go to."""
+        """The log that changes of this endpoint are written to."""
         return self.log(self.settle(endpoint, builder))
 
     def settle(self, endpoint: Endpoint, builder: str | None = None) -> Version:
-        """The newest version if it is defined like that, or else another one after it.
+        """The newest version if its definition is the same, else a new version after it.
 
-        A version that was left is not taken up again: it lacks what came since. The first one is served at once,
-        another when it is published.
+        An abandoned version is never resumed: it lacks later changes. The first version is served at once, another
+        when it is published.
         """
         while True:
-            # one look for both: who was faster with a version must not be followed by another of the same kind
+            # a single listing for both: a version of a faster writer must not be followed by another of the same kind
             numbers = self._numbers(endpoint.name)
-            found = _newest([version for version in numbers.values() if version is not None], builder)
-            if found is not None and found.endpoint.fingerprint == endpoint.fingerprint:
+            newest = _newest([version for version in numbers.values() if version is not None], builder)
+            if newest is not None and newest.endpoint.fingerprint == endpoint.fingerprint:
                 break
-            self._begin(replace(endpoint, version=1 + max(numbers, default=0)), builder, first=not numbers)
-        now = replace(found, endpoint=replace(endpoint, version=found.number))
-        if now != found:  # policies and words may change
+            self._create(replace(endpoint, version=1 + max(numbers, default=0)), builder, first=not numbers)
+        now = replace(newest, endpoint=replace(endpoint, version=newest.number))
+        if now != newest:  # policies and descriptions may change
             write_atomically(self._definition(now.endpoint), now.to_bytes())
         if now.ready and self.served(endpoint.name) is None:
             self.serve(endpoint.name, now.number)
         return now
 
-    def _begin(self, endpoint: Endpoint, builder: str | None, *, first: bool) -> None:
-        """Begin a version, unless somebody else is faster."""
-        made = Version(endpoint, builder, ready=first and builder is None, kafka=self.topics is not None)
-        log = self.log(made)
+    def _create(self, endpoint: Endpoint, builder: str | None, *, first: bool) -> None:
+        """Create a version, unless another process is faster."""
+        version = Version(endpoint, builder, ready=first and builder is None, kafka=self.topics is not None)
+        log = self.log(version)
         log.make()
-        if not write_new(self._definition(endpoint), made.to_bytes()):
+        if not write_new(self._definition(endpoint), version.to_bytes()):
             log.remove()
 
     def publish(self, name: str, builder: str | None = None) -> None:
-        """Serve the newest version, or that which was built beside, if it was not ready. Twice is as good as once."""
+        """Serve the newest version, or the one that `builder` built, if it was not ready. Idempotent."""
         version = self.newest(name, builder)
         if version is not None and not version.ready:
             self.serve(name, version.number)
             write_atomically(self._definition(version.endpoint), replace(version, ready=True).to_bytes())
 
     def forget(self, name: str, builder: str) -> None:
-        """Drop what was being built beside, unless it was published."""
+        """Drop the version that `builder` builds, unless it was published."""
         version = self.newest(name, builder)
         if version is not None:
             self.drop(name, version.number)
 
     def served(self, name: str) -> int | None:
-        """The version that requests get."""
+        """The version that is served."""
         try:
             document = json.loads((self.root / name / _ALIAS).read_bytes())
         except FileNotFoundError:
@@ -182,16 +182,16 @@ class LogFolder:
         return int(document["version"])
 
     def serve(self, name: str, version: int) -> None:
-        """Let requests get this version."""
+        """Serve this version from now on."""
         self.open(name, version)
         write_atomically(self.root / name / _ALIAS, json.dumps({"version": version}).encode())
 
     def is_dropped(self, name: str, version: int) -> bool:
-        """Whether a version was removed on purpose: one that just cannot be seen may be on a disk that is away."""
+        """Whether a version was removed on purpose: one that is missing may be on a disk that is not mounted."""
         return (self._folder(name, version) / _DROPPED).is_file()
 
     def drop(self, name: str, version: int) -> None:
-        """Remove a version. Its number is not given again: a store that holds it would take the other for it."""
+        """Remove a version. Its number is never used again: a store that holds the version would confuse the two."""
         log = self.open(name, version)
         folder = self._folder(name, version)
         write_atomically(folder / _DROPPED, b"")
@@ -201,15 +201,15 @@ class LogFolder:
             remove_tree(folder / part)
 
     def _numbers(self, name: str) -> dict[int, Version | None]:
-        """The versions in order; None stands for one that was dropped. One that is not yet whole does not count."""
-        found: dict[int, Version | None] = {}
+        """The versions in order; None for one that was dropped. A version without a definition is left out."""
+        versions: dict[int, Version | None] = {}
         for folder in _folders(self.root / name):
             number = _VERSION.fullmatch(folder.name)
             if number is None:
                 continue
             with suppress(FileNotFoundError):
-                found[int(number[1])] = _read(folder)
-        return dict(sorted(found.items()))
+                versions[int(number[1])] = _read(folder)
+        return dict(sorted(versions.items()))
 
     def _folder(self, name: str, version: int) -> StatePath:
         return self.root / name / f"v{version}"
@@ -220,10 +220,10 @@ class LogFolder:
 
 def _newest(versions: Sequence[Version], builder: str | None) -> Version | None:
     if builder is None:
-        mine = [version for version in versions if version.builder is None or version.ready]
+        candidates = [version for version in versions if version.builder is None or version.ready]
     else:
-        mine = [version for version in versions if version.builder == builder and not version.ready]
-    return mine[-1] if mine else None
+        candidates = [version for version in versions if version.builder == builder and not version.ready]
+    return candidates[-1] if candidates else None
 
 
 def _read(folder: StatePath) -> Version | None:

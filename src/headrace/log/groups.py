@@ -1,4 +1,4 @@
-"""The names of folders and files of groups of tables."""
+"""The names of folders and files of table groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import re
 
 
 def group_id(group: str) -> str:
-    """What the folder of a group is called: readable, and no other group has it."""
+    """The name of the folder of a table group: readable and unique."""
     digest = hashlib.sha256(group.encode()).hexdigest()[:10]
     return re.sub(r"[^A-Za-z0-9_.]+", "_", group)[:80].strip("_.") + f"-{digest}"

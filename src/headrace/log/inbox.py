@@ -1,10 +1,10 @@
-"""An inbox: what was accepted over HTTP or gRPC and is not yet taken. A table that is pushed to has one, and a stream.
+"""An inbox: requests that were accepted over HTTP or gRPC, for a table or a stream.
 
-Any number of processes add to it at the same time; what all readers have taken is cut off. A segment is one step for
-all requests in it. Whoever adds has read all that is there before, and its segment counts only if nobody was faster:
-so a request that comes again, to whichever process, is found by its id and adds nothing. Ids outlive the segments they
-came with: before segments are cut off, their ids are put into `ids/<position>-<time of the newest>.json`. `read.json`
-says up to which position all readers of a stream have read: what is after it takes up room.
+Any number of processes add to it at the same time; what all readers have read is cut off. A segment holds several
+requests, which are committed together. A process reads all earlier segments before it adds one, and its commit fails
+if another process was faster: so a repeated request, to any process, is recognised by its id and adds nothing. Ids
+outlive their segments: before segments are cut off, their ids are written to `ids/<position>-<time of newest>.json`.
+`read.json` holds the position up to which all readers of a stream have read: later segments count as backlog.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _COLUMNS = pa.schema([("row", pa.binary()), ("id", pa.binary())])
 _NAME_BYTES, _CONTENT_BYTES = 16, 8
 _AT_ONCE = 256
 _ROWS, _IDS = 0, 1
-"""Ids are a piece of their own: whoever adds has to know all of them, and need not read the rows."""
+"""Ids are a separate piece: a process that adds needs all ids, but not the rows."""
 _KEPT = re.compile(r"(\d{12})-(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One change of one row: the row as JSON, of a delete at least its key."""
+    """One change of one row: the row as JSON; for a delete at least its key."""
 
     op: Op
     row: bytes
@@ -47,28 +47,28 @@ class InboxEntry:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What one request adds, all or nothing."""
+    """The changes of one request, committed together."""
 
     entries: Sequence[InboxEntry]
     id: bytes | None = None
 
 
 class RepeatedIdError(Exception):
-    """An id that stands for something else."""
+    """An id that was used for another content."""
 
 
 def id_of(name: str, content: bytes, *, request: bool) -> bytes:
-    """What tells a request, or one change, from all others, and from another that has taken its name."""
+    """The id of a request or a change, made of its name and its content."""
     kind = b"request\0" if request else b"change\0"
     named = hashlib.blake2b(kind + name.encode(), digest_size=_NAME_BYTES).digest()
     return named + hashlib.blake2b(content, digest_size=_CONTENT_BYTES).digest()
 
 
 class Inbox:
-    """The inbox of one table or stream. An object is for one thread at a time."""
+    """The inbox of one table or stream. Not thread-safe."""
 
     def __init__(self, root: StatePath, name: str, max_age: timedelta) -> None:
-        folder = root / ".inbox" / name  # no endpoint's log has a name like that
+        folder = root / ".inbox" / name  # no log of an endpoint has such a name
         self._log = FileLog(folder, Endpoint(name, _COLUMNS))
         self._kept = folder / "ids"
         self._read = folder / "read.json"
@@ -78,17 +78,17 @@ class Inbox:
         self._position = 0
         self._sizes: deque[tuple[int, int]] = deque()
 
-    # --- who adds
+    # --- adding
 
     def add(self, requests: Sequence[Pushed]) -> list[int | RepeatedIdError]:
-        """Add several requests in one step, durably; the position at which each is, or why one is not."""
+        """Commit several requests together; the position of each, or why it was refused."""
         while True:
             self._catch_up()
             position = self._position + 1
             found, entries, ids = self._new(requests, position)
             if not entries and not ids:
                 return found
-            # the mark makes it fail if anybody else has committed since: then there may be ids to look at
+            # the mark makes the commit fail if another process has committed since: then there may be new ids
             mark, named = Mark("push", "", position), [*ids, *_ids(entries)]
             staging = self._log.staging(mark)
             parts = staging.stage(_ROWS, [_rows_batch(entries)]) + staging.stage(_IDS, [_ids_batch(named)])
@@ -99,11 +99,11 @@ class Inbox:
                 return found
 
     def probe(self) -> None:
-        """Make nothing durable; an OSError when that cannot be done."""
+        """Check that the folder can be written; raises an OSError if not."""
         write_atomically(self._probe, b"")
 
     def unread(self) -> int:
-        """Bytes that some reader of the stream has not read yet, as far as this object has seen."""
+        """Bytes that some reader of the stream has not read yet, of the segments that this object knows."""
         read = self.read()
         while self._sizes and self._sizes[0][0] <= read:
             self._sizes.popleft()
@@ -116,7 +116,7 @@ class Inbox:
     def _new(
         self, requests: Sequence[Pushed], position: int
     ) -> tuple[list[int | RepeatedIdError], list[InboxEntry], list[bytes]]:
-        """Where each request is or will be, and what is to be added for it."""
+        """The position of each request, and the changes and ids to add."""
         found: list[int | RepeatedIdError] = []
         entries: list[InboxEntry] = []
         ids: list[bytes] = []
@@ -148,7 +148,7 @@ class Inbox:
         return found, entries, ids
 
     def _catch_up(self) -> None:
-        """Learn what others have added."""
+        """Read the ids that other processes have added."""
         while True:
             try:
                 segments = self._log.after(self._position, _AT_ONCE)
@@ -162,10 +162,10 @@ class Inbox:
                 return
 
     def _learn_kept(self) -> None:
-        """The ids of segments that were cut off."""
+        """Read the ids of segments that were cut off."""
         cut = self._log.begin() - 1
         for reached, at, file in self._kept_files():
-            with suppress(FileNotFoundError):  # too old just now
+            with suppress(FileNotFoundError):  # expired meanwhile
                 for position, id in _read_ids(file) if reached > self._position else ():
                     self._known.add(at, position, [id])
         self._position = max(self._position, cut)
@@ -174,17 +174,17 @@ class Inbox:
         named = replace(segment, parts=_parts(segment, _IDS))
         return [id for batch in self._log.changes(named) for id in batch["id"].to_pylist()]
 
-    # --- who takes
+    # --- reading
 
     def begin(self) -> int:
-        """The position before the oldest that is there."""
+        """The position before the oldest segment."""
         return self._log.begin() - 1
 
     def end(self) -> int:
         return self._log.end()
 
     def after(self, position: int) -> Iterator[tuple[Segment, list[tuple[Op, bytes]]]]:
-        """The segments after a position with their changes. LogCutError when they are gone."""
+        """The segments after a position with their changes. Raises LogCutError when they were cut off."""
         for segment in self._log.after(position, _AT_ONCE):
             changes: list[tuple[Op, bytes]] = []
             for batch in self.batches(segment):
@@ -193,11 +193,11 @@ class Inbox:
             yield segment, changes
 
     def segments(self, position: int, limit: int = _AT_ONCE) -> list[Segment]:
-        """The segments after a position; LogCutError when they are gone."""
+        """The segments after a position. Raises LogCutError when they were cut off."""
         return self._log.after(position, limit)
 
     def batches(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """What a segment holds, with a column `row`."""
+        """The changes of a segment, with a column `row`."""
         return self._log.changes(replace(segment, parts=_parts(segment, _ROWS)))
 
     def read(self) -> int:
@@ -208,7 +208,7 @@ class Inbox:
             return 0
 
     def release(self, position: int, keep: timedelta) -> None:
-        """All readers have read up to a position; let go of what is older than that and than `keep`."""
+        """Record that all readers have read up to a position, and cut off what is before it and older than `keep`."""
         if position != self.read():
             write_atomically(self._read, sealed({"position": position}))
         oldest, reached = datetime.now(UTC) - keep, self.begin()
@@ -221,7 +221,7 @@ class Inbox:
             self.cut(old)
 
     def cut(self, position: int) -> None:
-        """Let go of all up to a position that is durable elsewhere; ids are kept as long as they may come again."""
+        """Cut off all up to a position that is durable elsewhere; ids are kept for `max_age`."""
         at, ids = datetime.fromtimestamp(0, UTC), list[tuple[int, str]]()
         reached = self.begin()
         while reached < position:
@@ -238,7 +238,7 @@ class Inbox:
                 file.unlink(missing_ok=True)
 
     def _kept_files(self) -> list[tuple[int, datetime, StatePath]]:
-        """The files with ids of what was cut off: up to which position, when the newest came, and where it is."""
+        """The files with ids of segments that were cut off: position, time of the newest id, and file."""
         try:
             found = [(name, file) for file in self._kept.iterdir() if (name := _KEPT.fullmatch(file.name))]
         except FileNotFoundError:
@@ -248,7 +248,7 @@ class Inbox:
 
 
 class _KnownIds:
-    """Ids of the last time, each with what it stands for and where that is."""
+    """The ids of the last `max_age`, each with the digest of its content and its position."""
 
     def __init__(self, max_age: timedelta) -> None:
         self._seconds = max_age.total_seconds()
@@ -256,11 +256,11 @@ class _KnownIds:
         self._ages: deque[tuple[float, bytes]] = deque()
 
     def get(self, name: bytes) -> tuple[bytes, int] | None:
-        """What is known of an id."""
+        """Content and position of an id; None for a new one."""
         return self._places.get(name)
 
     def add(self, at: datetime, position: int, ids: Sequence[bytes]) -> None:
-        """Ids that are there now; those that are too old are forgotten."""
+        """Add ids, and forget those that have expired."""
         for id in ids:
             self._places[id[:_NAME_BYTES]] = (id[_NAME_BYTES:], position)
             self._ages.append((at.timestamp(), id[:_NAME_BYTES]))
@@ -273,7 +273,7 @@ def _ids(entries: Sequence[InboxEntry]) -> list[bytes]:
 
 
 def count(segment: Segment) -> int:
-    """How many rows a segment holds."""
+    """The number of rows of a segment."""
     return sum(part.rows for part in _parts(segment, _ROWS))
 
 

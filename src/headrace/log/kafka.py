@@ -1,9 +1,9 @@
-"""A log in two Kafka topics of one partition each: `….commits` names the segments, `….changes` holds them.
+"""A log in two Kafka topics of one partition each: `….commits` lists the segments, `….changes` holds their changes.
 
-A segment is one transaction over both, of a producer whose transactional id is the topic's: who begins to write fences
-whoever wrote before, so that the newest commit is known for certain when the next one is made. Tasks stage changes in
-the log's folder, as for a log in files; the driver sends them. Changes that were cut off are deleted from their topic;
-the newest commit stays, since it knows which batches there were.
+A segment is one transaction over both. The transactional id of the producer is the name of the topic: a new writer
+fences the one before, so the newest commit is certain when the next one is written. Tasks stage changes in the log's
+folder, as for a log in files; the driver sends them. Changes that were cut off are deleted from their topic; the
+newest commit stays, since it lists the batches so far.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.systems.kafka.cluster import Cluster, client, cluster_error
 _CHUNK_BYTES = 900_000
 _SECONDS = 30.0
 _APART_SECONDS = 0.2
-# changes go when they are cut off, never by themselves
+# changes are deleted when they are cut off, never by Kafka
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -44,29 +44,29 @@ class KafkaLog(Log):
         name = f"{topics.prefix}.{endpoint.name}.v{endpoint.version}.{id}"
         self._commits, self._changes = f"{name}.commits", f"{name}.changes"
         self._known: dict[int, tuple[SegmentCommit, int]] = {}
-        """The commits that are there, each with its offset."""
+        """The commits read so far, each with its offset."""
         self._next = 0
         """The offset to read commits from."""
         self._reader: Any = None
         self._producer: Any = None
         self._own: SegmentCommit | None = None
-        """The last commit of this producer: Kafka says that it is committed before readers get it."""
+        """The last commit of this producer, which Kafka confirms before readers see it."""
         self._lock = threading.Lock()
 
     def end(self) -> int:
-        """Read all commits that are new."""
+        """Reads all new commits."""
         with self._lock:
             self._read_commits()
             return max(self._known, default=0)
 
     def begin(self) -> int:
-        """The first position whose changes are there."""
+        """The first position whose changes exist."""
         with self._lock:
             self._read_commits()
             return self._begin()
 
     def after(self, position: int, limit: int = 64) -> list[Segment]:
-        """Read all commits that are new, and give some."""
+        """Reads all new commits."""
         with self._lock:
             self._read_commits()
             end = max(self._known, default=0)
@@ -76,21 +76,21 @@ class KafkaLog(Log):
             return [self._known[number][0].segment for number in range(position + 1, last + 1)]
 
     def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """Read part by part."""
+        """Reads part by part."""
         for part in segment.parts:
             yield from batches_of(self._read_part(part, segment.position), part)
 
     def staging(self, mark: Mark) -> FileStaging:
-        """In the log's folder: only the driver talks to Kafka."""
+        """In the log's folder: only the driver writes to Kafka."""
         return FileStaging(self._parts, self.endpoint.changes, mark)
 
     def has(self, mark: Mark) -> bool:
-        """Whether a batch is there already."""
+        """Whether a batch is committed already."""
         with self._lock:
             return self._newest()[1].has(mark)
 
     def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
-        """Send what tasks have staged, and what makes it count, in one transaction."""
+        """Send the staged changes and their commit in one transaction."""
         if not parts:
             return None
         with self._lock:
@@ -99,7 +99,7 @@ class KafkaLog(Log):
                 try:
                     return self._commit(mark, parts)
                 except KafkaException as error:
-                    # most often somebody else has begun to write. The batch may be there all the same: the next look
+                    # most often another writer has started. The batch may be committed all the same: the next attempt
                     # tells, once a new producer has settled what this one left open
                     self._producer = self._own = None
                     if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ class KafkaLog(Log):
                 time.sleep(random.uniform(0.0, _APART_SECONDS))  # noqa: S311  # or two fence each other for ever
 
     def cut(self, position: int) -> None:
-        """Delete the changes, and the commits but for the newest."""
+        """Delete the changes, and all commits but the newest."""
         from confluent_kafka.admin import AdminClient
 
         with self._lock:
@@ -117,19 +117,19 @@ class KafkaLog(Log):
                 raise ValueError(f"the log has positions up to {end}, and is to be cut off at {position}")
             if position < self._begin():
                 return
-            # not to the end of the topic: there may be changes of a segment that is about to be committed
+            # not to the end of the topic: there may be changes of a segment that is not yet committed
             first, chunks = _place(self._known[position][0].segment.parts[-1])
             commits = self._known[min(position + 1, end)][1]
             admin = client(AdminClient, self._topics.properties)
             wanted = [TopicPartition(self._changes, 0, first + chunks), TopicPartition(self._commits, 0, commits)]
-            for one in wanted:  # in this order: a commit without its changes is known to be cut off
+            for one in wanted:  # in this order: a commit without its changes counts as cut off
                 try:
                     admin.delete_records([one])[one].result(_SECONDS)
                 except KafkaException as error:
                     raise self._failed(error) from error
 
     def make(self) -> None:
-        """Make the topics, unless they are there."""
+        """Create the topics, unless they exist."""
         cluster = Cluster(self._topics.properties)
         for topic in (self._changes, self._commits):
             cluster.create(topic, 1, self._topics.replication, _KEPT)
@@ -139,7 +139,7 @@ class KafkaLog(Log):
 
         gone = client(AdminClient, self._topics.properties).delete_topics([self._changes, self._commits])
         for answer in gone.values():
-            with suppress(KafkaException):  # gone already
+            with suppress(KafkaException):  # deleted already
                 answer.result(_SECONDS)
 
     def _commit(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
@@ -159,7 +159,7 @@ class KafkaLog(Log):
         return segment
 
     def _send(self, producer: Any, part: SegmentPart) -> SegmentPart:
-        """Send one part in chunks; it is called by where it is then."""
+        """Send one part in chunks; its name becomes its place in the topic."""
         content = (self._parts / part.name).read_bytes()
         offsets: list[int] = []
         failures: list[KafkaError] = []
@@ -174,12 +174,12 @@ class KafkaLog(Log):
             producer.produce(self._changes, content[at : at + _CHUNK_BYTES], partition=0, on_delivery=delivered)
         try:
             producer.flush(_SECONDS)
-        except SystemError as error:  # what Python makes of a fatal error that is raised while deliveries are told
+        except SystemError as error:  # how a fatal error in a delivery callback is raised
             raise KafkaException(KafkaError(KafkaError._FATAL)) from error
         if failures:
             raise KafkaException(failures[0])
         chunks = -(-len(content) // _CHUNK_BYTES)
-        # between them there may be records of another writer, who is fenced by now
+        # between them there may be records of another writer, which is fenced by now
         if len(offsets) != chunks or max(offsets) - min(offsets) != chunks - 1:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return replace(part, name=f"{min(offsets)}+{chunks}")
@@ -191,7 +191,7 @@ class KafkaLog(Log):
                 {
                     **self._topics.properties,
                     "transactional.id": self._commits,
-                    "compression.type": "none",  # they are
+                    "compression.type": "none",  # they exist
                     "linger.ms": "0",
                     "message.max.bytes": "1000000",
                 },
@@ -208,13 +208,13 @@ class KafkaLog(Log):
         return (end, self._known[end][0].marks) if end else (0, Marks())
 
     def _begin(self) -> int:
-        """The first position of which all is there."""
+        """The first position all of whose changes exist."""
         low, _ = self._offsets(self._changes)
         there = [n for n, (commit, _) in self._known.items() if _place(commit.segment.parts[0])[0] >= low]
         return min(there, default=max(self._known, default=0) + 1)
 
     def _read_commits(self) -> None:
-        """Take in what was committed since the last look."""
+        """Read the commits since the last call."""
         low, high = self._offsets(self._commits)
         self._known = {n: known for n, known in self._known.items() if known[1] >= low}
         first = max(low, self._next)
@@ -238,7 +238,7 @@ class KafkaLog(Log):
         raise self._failed(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
 
     def _offsets(self, topic: str) -> tuple[int, int]:
-        """The first offset of a topic that is there, and the one after the last."""
+        """The first offset of a topic, and the one after the last."""
         try:
             low, high = self._consumer().get_watermark_offsets(TopicPartition(topic, 0), _SECONDS)
         except KafkaException as error:
@@ -246,9 +246,9 @@ class KafkaLog(Log):
         return low, high
 
     def _read(self, topic: str, first: int, end: int) -> tuple[list[Any], int]:
-        """What was committed from one offset to before another, as far as it is decided; and where to go on.
+        """The committed records from one offset to before another, up to an open transaction; and where to continue.
 
-        Markers of transactions are passed over."""
+        Markers of transactions are skipped."""
         consumer, found = self._consumer(), []
         consumer.assign([TopicPartition(topic, 0, first)])
         deadline, place = time.monotonic() + _SECONDS, first
@@ -272,7 +272,7 @@ class KafkaLog(Log):
                 Consumer,
                 {
                     **self._topics.properties,
-                    "group.id": "headrace.log",  # clients insist on one; nothing is subscribed or committed
+                    "group.id": "headrace.log",  # required by the client; nothing is subscribed or committed
                     "enable.auto.commit": "false",
                     "enable.partition.eof": "true",
                     "isolation.level": "read_committed",
@@ -294,6 +294,6 @@ class KafkaLog(Log):
 
 
 def _place(part: SegmentPart) -> tuple[int, int]:
-    """The first offset of a part, and how many records it has."""
+    """The first offset of a part, and its number of records."""
     first, _, chunks = part.name.partition("+")
     return int(first), int(chunks)

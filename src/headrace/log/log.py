@@ -1,7 +1,7 @@
-"""The log of an endpoint: its changes, in segments that are there whole or not at all.
+"""The log of an endpoint: its changes, in segments that are committed atomically.
 
-One segment is what one batch of one flow changed. Positions count segments: 1, 2, 3 … without holes. Whoever follows a
-log keeps the position of the last segment it has taken in, and asks for those after it.
+One segment holds the changes of one batch of one flow. Positions count segments: 1, 2, 3 … without gaps. A reader
+stores the position of the last segment it has applied, and reads those after it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headrace.core.endpoints import Endpoint
 
 
 class LogCutError(Exception):
-    """What is asked for was cut off the log: begin with a snapshot."""
+    """The requested segments were cut off: start from a snapshot."""
 
 
 class LogDamagedError(Exception):
-    """What was read is not what was written."""
+    """The content of a file is not what was written."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Which batch of which writer a segment is. Batches of one writer and generation come in rising order."""
+    """The batch and the writer of a segment. Batches of one writer and generation come in rising order."""
 
     writer: str
     """`<flow>/<sink>`."""
@@ -56,7 +56,7 @@ class Segment:
     at: datetime
     """When it was committed."""
     parts: tuple[SegmentPart, ...] = field(default=(), repr=False)
-    """For the log itself."""
+    """Used by the log only."""
 
 
 def segment_of(position: int, mark: Mark, parts: Sequence[SegmentPart]) -> Segment:
@@ -66,10 +66,10 @@ def segment_of(position: int, mark: Mark, parts: Sequence[SegmentPart]) -> Segme
 
 
 class BatchStaging(Protocol):
-    """Takes the changes of a batch, task by task. Pickled to the tasks."""
+    """Where tasks write the changes of a batch. Pickled to the tasks."""
 
     def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[SegmentPart]:
-        """Write the changes of one task. They count once a segment is committed that has them."""
+        """Write the changes of one task. They take effect when a segment with them is committed."""
 
 
 class Log(ABC):
@@ -77,59 +77,60 @@ class Log(ABC):
 
     endpoint: Endpoint
     id: str
-    """Made up when the log was begun: tells it from one that was removed and begun anew, at the same position."""
+    """A random id of the log: a log that was removed and created again has another."""
 
     @abstractmethod
     def end(self) -> int:
-        """The newest position; 0 when there is nothing yet."""
+        """The newest position; 0 for an empty log."""
 
     @abstractmethod
     def begin(self) -> int:
-        """The oldest position that is still there, or would be: 1 when nothing was ever cut off."""
+        """The position of the oldest segment that was not cut off: 1 when nothing was ever cut off."""
 
     @abstractmethod
     def after(self, position: int, limit: int = 64) -> list[Segment]:
-        """The segments after a position, in order; none when it is the newest. LogCutError when one of them is gone."""
+        """The segments after a position, in order. Raises LogCutError when one of them was cut off."""
 
     @abstractmethod
     def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """What a segment changes, in order, with the columns of `endpoint.changes`.
+        """The changes of a segment, in order, with the columns of `endpoint.changes`.
 
-        Nothing of a part is given before all of it was checked: LogDamagedError. LogCutError when it is gone.
+        A part is checked as a whole before any of it is returned: raises LogDamagedError, or LogCutError when it was
+        cut off.
         """
 
     @abstractmethod
     def make(self) -> None:
-        """Make what it is kept in, if that does not come by itself; it may be there."""
+        """Create its storage, where that is needed. Idempotent."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Delete what it is kept in beside its folder; it may be gone."""
+        """Delete its storage outside its folder. Idempotent."""
 
     def commit(self, mark: Mark, batches: Iterable[pa.RecordBatch]) -> Segment | None:
-        """Add a segment, durably, in one step. None: there is nothing to add, or that batch is already there."""
+        """Commit a segment atomically. None when it is empty or the batch is committed already."""
         return self.commit_parts(mark, self.staging(mark).stage(0, batches))
 
     @abstractmethod
     def staging(self, mark: Mark) -> BatchStaging:
-        """Where the tasks of a batch put its changes."""
+        """Where the tasks of a batch write its changes."""
 
     @abstractmethod
     def commit_parts(self, mark: Mark, parts: Sequence[SegmentPart]) -> Segment | None:
-        """Make what tasks have staged a segment, in the order given, as `commit` does."""
+        """Commit the changes that tasks have staged, in the given order, as `commit` does."""
 
     @abstractmethod
     def has(self, mark: Mark) -> bool:
-        """Whether a batch is there already."""
+        """Whether a batch is committed already."""
 
     def knows(self, writer: str, generation: str) -> bool:
-        """Whether a batch of this generation is there."""
+        """Whether any batch of this generation is committed."""
         return self.has(Mark(writer, generation, 0))
 
     def take_in(self, other: Log, segment: Segment) -> None:
-        """Commit a segment of another log as well, unless it is there."""
+        """Commit a segment of another log, unless it is committed already."""
         self.commit(segment.mark, other.changes(segment))
 
     @abstractmethod
     def cut(self, position: int) -> None:
-        """Forget the segments up to and including this one. What batches they were is still known."""
+        """Cut off the segments up to and including this one. Their batches are still known."""

@@ -1,7 +1,7 @@
-"""Pieces of segments: Arrow streams in files that are named by what is in them.
+"""Pieces of segments: Arrow streams in files that are named after their content.
 
-A task may run twice at once, and an engine that lost its lease may write what another writes too. Since the name holds
-a digest of the content, neither can change a piece that was committed.
+A task may run twice at the same time, and an engine that lost its lease may still write. Since the name holds a digest
+of the content, neither can change a piece that was committed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NAME = re.compile(r"(?P<series>.+)-(?P<batch>\d+)-(?P<task>\d+)-\d+-[0-9a-f]+\.
 
 @dataclass(frozen=True)
 class FileStaging:
-    """Where the tasks of a batch put its changes. Pickled to them."""
+    """Where the tasks of a batch write its changes. Pickled to the tasks."""
 
     folder: StatePath
     schema: pa.Schema
     mark: Mark
 
     def stage(self, task: int, batches: Iterable[pa.RecordBatch]) -> list[SegmentPart]:
-        """Write the changes of one task. They count once a segment is committed that has them."""
+        """Write the changes of one task. They take effect when a segment with them is committed."""
         pieces = enumerate(_pieces(self.schema, batches))
         return [self._put(f"{task:05d}-{number:03d}", rows, content) for number, (rows, content) in pieces]
 
@@ -56,13 +56,13 @@ def _pieces(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tu
 
 
 def read_part(folder: StatePath, part: SegmentPart) -> Iterator[pa.RecordBatch]:
-    """The changes of a piece, once it is known to be what was written. FileNotFoundError when it is gone."""
+    """The changes of a piece, after a check of its content. Raises FileNotFoundError when it was removed."""
     content = (folder / part.name).read_bytes()
     yield from batches_of(content, part)
 
 
 def batches_of(content: bytes, part: SegmentPart) -> Iterator[pa.RecordBatch]:
-    """The changes in a piece's content, once that is known to be what was written."""
+    """The changes in the content of a piece, after a check of its digest."""
     if digest_of(content) != part.digest:
         raise LogDamagedError(f"{part.name}: its checksum does not fit")
     with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
@@ -70,18 +70,18 @@ def batches_of(content: bytes, part: SegmentPart) -> Iterator[pa.RecordBatch]:
 
 
 def digest_of(content: bytes) -> str:
-    """What tells one content from another."""
+    """The digest of a content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def series(writer: str, generation: str) -> str:
-    """The beginning of the names of all pieces of a writer's generation: readable, and no other has it."""
+    """The prefix of the names of all pieces of a writer's generation: readable and unique."""
     digest = hashlib.sha256(f"{writer}\0{generation}".encode()).hexdigest()[:12]
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{writer}-{generation}")[:100] + f"-{digest}"
 
 
 def place_of(name: str) -> tuple[str, int] | None:
-    """The series and batch that a piece is of; None for another file."""
+    """The series and batch of a piece; None for another file."""
     found = _NAME.fullmatch(name)
     return (found["series"], int(found["batch"])) if found else None
 

@@ -1,10 +1,10 @@
-"""The log of the tables of one group: weighted rows in Parquet, committed for all tables together.
+"""The log of one table group: weighted rows in Parquet, committed for all its tables together.
 
-`commits/<sequence>.json` is put there in one step and names the files of weighted rows in `parts/`; it also holds the
-position of the source, the shapes and which tables are whole. One process writes, any number read: who commits without
-having seen the newest commit is refused. `bases/<table>/<sequence>.json` names files that hold all rows of a table as
-of a sequence, so that older parts need not be read, and may go once nobody wants an older state. `floor.json` says up
-to where they went: a commit file at or before that is nothing but a remainder.
+`commits/<sequence>.json` is written atomically and names the files of weighted rows in `parts/`; it also holds the
+position of the source, the shapes and the complete tables. One process writes, any number read: a commit of a writer
+that has not seen the newest commit is refused. `bases/<table>/<sequence>.json` names files that hold all rows of a
+table as of a sequence, so that older parts need not be read and can be removed once no reader needs an older state.
+`floor.json` marks up to where they were removed: a commit file at or before that is a leftover.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["LogMovedError", "TableLog", "TableSegment", "group_id", "plain", "ta
 
 _PART = re.compile(r"(?P<table>.+)-(?P<sequence>\d{12})-[0-9a-f]+\.parquet")
 _IDENTITY, _FLOOR = "log.json", "floor.json"
-# what a reader keeps in mind; older ones are read again when they are wanted
+# commits that a reader caches; older ones are read again
 _REMEMBERED = 20_000
 
 
 class LogMovedError(Exception):
-    """Another writer has committed meanwhile: look at the log again."""
+    """Another writer has committed meanwhile: read the log again."""
 
 
 def table_log(context: Context, group: str) -> TableLog:
-    """The log of a group of a project's tables."""
+    """The log of a table group of a project."""
     return TableLog(context.log_path / "tables" / group_id(group))
 
 
 class TableLog:
-    """The log of one group, in one folder."""
+    """The log of one table group, in one folder."""
 
     def __init__(self, folder: StatePath) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class TableLog:
         self._named: dict[int, Mapping[str, tuple[SegmentPart, ...]]] = {}
 
     def id(self) -> str | None:
-        """Made up when the log was begun: tells it from one that was removed and begun anew. None: not yet begun."""
+        """A random id of the log: a log that was removed and created again has another. None for an empty log."""
         try:
             file = self.folder / _IDENTITY
             return str(unsealed(file.read_bytes(), file.name)["id"])
@@ -67,17 +67,17 @@ class TableLog:
             return None
 
     def end(self) -> int:
-        """The newest sequence, found by one look at the next one as long as there is none; 0 without any."""
+        """The newest sequence; 0 for an empty log. A single lookup of the next one, as long as there is none."""
         if self._seen == 0 or numbered(self._commits, self._seen + 1).is_file():
             self._seen = max(self._seen, highest(self._commits))
         return self._seen
 
     def begin(self) -> int:
-        """The oldest sequence that is still there, or would be: 1 when nothing was ever removed."""
+        """The oldest sequence that was not removed: 1 when nothing was ever removed."""
         return self._floor() + 1
 
     def position(self) -> Position | None:
-        """Where the source is read on, as of the newest commit."""
+        """Where the source is read next, as of the newest commit."""
         newest = self._last()
         return None if newest is None else newest.segment.position
 
@@ -87,12 +87,12 @@ class TableLog:
         return {} if newest is None else {name: shape_from_json(said) for name, said in newest.shapes.items()}
 
     def complete(self) -> frozenset[str]:
-        """The tables whose first snapshot is whole."""
+        """The tables whose first snapshot is complete."""
         newest = self._last()
         return frozenset() if newest is None else frozenset(newest.complete)
 
     def counts(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """The number of rows of each table."""
         newest = self._last()
         return {} if newest is None else dict(newest.counts)
 
@@ -111,10 +111,10 @@ class TableLog:
         *,
         after: int | None = None,
     ) -> int:
-        """Add weighted rows of tables, durably, in one step; gives the sequence. Also without rows, when only the
-        position or the shapes matter.
+        """Commit weighted rows of tables atomically, and return the sequence. Also without rows, for a new position or
+        new shapes.
 
-        LogMovedError when `after` is given and is not the newest sequence, or when another writer is faster.
+        Raises LogMovedError when `after` is not the newest sequence, or when another writer is faster.
         """
         before = self._last()
         sequence = 1 if before is None else before.segment.sequence + 1
@@ -130,7 +130,7 @@ class TableLog:
         counts = {name: (before.counts.get(name, 0) if before else 0) + _net(filled.get(name)) for name in shapes}
         said = {name: shape_to_json(shape) for name, shape in shapes.items()}
         made = TableCommit(segment, said, tuple(complete), counts)
-        # who slept before this line may put it where others had committed and removed it meanwhile
+        # a writer that was suspended here may write where others have committed and removed meanwhile
         if not write_new(numbered(self._commits, sequence), made.to_bytes()) or highest(self._commits) != sequence:
             self._seen, self._newest = 0, None
             raise LogMovedError(f"{self.folder} already has {sequence}")
@@ -138,7 +138,7 @@ class TableLog:
         return sequence
 
     def after(self, sequence: int, limit: int = 64) -> list[TableSegment]:
-        """The segments after a sequence, in order. LogCutError when one of them is gone."""
+        """The segments after a sequence, in order. Raises LogCutError when one of them was removed."""
         found: list[TableSegment] = []
         while len(found) < limit:
             commit = self._read(sequence + len(found) + 1)
@@ -146,7 +146,7 @@ class TableLog:
                 break
             found.append(commit.segment)
             self._remember(commit)
-        # remainders of what was removed can be read as well
+        # leftovers of removed commits can still be read
         if (found or sequence < self.end()) and sequence < self._floor():
             raise LogCutError(f"{self.folder} begins at {self.begin()}, and {sequence + 1} is wanted")
         return found
@@ -162,14 +162,14 @@ class TableLog:
         return files
 
     def is_base(self, files: Sequence[StatePath]) -> bool:
-        """Whether nothing but a base is in these files of a state."""
+        """Whether these files of a state are a base alone."""
         return bool(files) and all(str(file.parent.parent.parent) == str(self._bases) for file in files)
 
     def file(self, part: SegmentPart) -> StatePath:
         return self._parts / part.name
 
     def read(self, part: SegmentPart, shape: TableShape) -> pa.Table:
-        """The weighted rows of a part, with the columns of the shape, once it is known to be what was written."""
+        """The weighted rows of a part with the columns of the shape, after a check of its content."""
         content = self.file(part).read_bytes()
         if digest_of(content) != part.digest:
             raise LogDamagedError(f"{part.name}: its checksum does not fit")
@@ -182,12 +182,12 @@ class TableLog:
                 yield shaped(pq.read_table(opened), shape)
 
     def staging(self, table: str, sequence: int) -> StatePath:
-        """A folder of its own for files that are to become the base of a table at a sequence."""
+        """A new folder for files that will become the base of a table at a sequence."""
         return self._bases / table / f"{sequence:012d}-{uuid.uuid4().hex[:8]}"
 
     def fold(self, table: str, sequence: int, files: Sequence[StatePath]) -> None:
-        """Make files the base of a table: all its rows at a sequence, each once, in a folder that `staging` gave.
-        Who is first has their way."""
+        """Make files the base of a table: all its rows at a sequence, each once, in a folder from `staging`. The first
+        of several writers wins."""
         for file in files:
             assert str(file.parent.parent) == str(self._bases / table), f"{file} is not where bases are kept"
             sync(file)
@@ -196,13 +196,13 @@ class TableLog:
         self._write_base(table, sequence, files)
 
     def retain(self, sequence: int) -> int:
-        """Remove what is needed neither for states nor for segments from a sequence on; gives the oldest sequence
-        that is left. Of a table that was not folded since, the files stay as they are."""
+        """Remove what is needed neither for states nor for segments from a sequence on, and return the oldest sequence
+        that is left. Files of a table without a newer base stay."""
         last = self._last()
         if last is None:
             return 1
         sequence = min(sequence, last.segment.sequence)
-        # the newest commit tells where the source is read on
+        # the newest commit holds the position of the source
         floor = min(sequence, last.segment.sequence - 1)
         if floor > self._floor():
             for table in last.shapes:
@@ -213,7 +213,7 @@ class TableLog:
         return floor + 1
 
     def _remove(self, floor: int, bases: Mapping[str, int]) -> None:
-        """Remove commits and parts up to a floor, and what is older than the bases, unless a base has it."""
+        """Remove commits and parts up to a floor, and files that are older than the bases, unless a base has them."""
         for file in files_in(self._commits):
             if (number_of(file) or floor + 1) <= floor:
                 file.unlink(missing_ok=True)
@@ -232,7 +232,7 @@ class TableLog:
                 file.unlink(missing_ok=True)
 
     def _based(self, table: str, base: int) -> Iterator[StatePath]:
-        """The files of a base, and of all after it."""
+        """The files of a base and of all later ones."""
         for number in numbers(self._bases / table):
             if number >= base:
                 yield from self._base(table, number)[1]
@@ -249,7 +249,7 @@ class TableLog:
             return 0
 
     def _newest_base(self, table: str, sequence: int) -> int:
-        """The newest base of a table that states from a sequence on can be built from; 0 without any."""
+        """The newest base from which states of a table from a sequence on can be built; 0 without any."""
         return max((number for number in numbers(self._bases / table) if number <= sequence), default=0)
 
     def _base(self, table: str, sequence: int) -> tuple[int, list[StatePath]]:
@@ -311,7 +311,7 @@ class TableLog:
 
 
 def shaped(rows: pa.Table, shape: TableShape) -> pa.Table:
-    """Weighted rows with the columns of a newer shape: nulls where there was none."""
+    """Weighted rows with the columns of a newer shape; missing columns are null."""
     schema = shape.weighted
     columns = [
         rows.column(field.name).cast(field.type)

@@ -1,4 +1,4 @@
-"""What a capture says of each group of tables: small files in the local state folder that everybody may read."""
+"""The status of each table group, which a capture writes to small files in the local state folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.core.files.state_files import write_atomically
 from headrace.log.groups import group_id
 
 STALE_SECONDS = 5.0
-"""A capture that says nothing of a group for so long is away, or stuck."""
+"""A capture that writes no status of a table group for so long has ended, or hangs."""
 LOCK = "capture.lock"
 _ENDING = ".json"
 
 
 def tables_folder(context: Context) -> Path:
-    """Where a capture keeps its copies and says how they are."""
+    """The folder of copies and status files of a capture."""
     return context.local / "tables"
 
 
 def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
-    """Say how a group is. Not durable: after a crash of the machine nothing of it holds."""
+    """Write the status of a table group. Not durable: after a crash of the machine it is meaningless."""
     now = time.time()
     as_of = utc_text(datetime.fromtimestamp(now, UTC), "milliseconds")
     document = {"group": group, "as_of": as_of, "written": now, **said}
@@ -35,12 +35,12 @@ def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
 
 
 def read_group(folder: Path, group: str) -> dict[str, Any] | None:
-    """What was last said of a group, with its age and whether it still holds; None when nothing ever was."""
+    """The last status of a table group, with its age and whether it is current; None without any."""
     return _read(folder / f"{group_id(group)}{_ENDING}", lock_holder(folder / LOCK))
 
 
 def read_groups(folder: Path) -> list[dict[str, Any]]:
-    """What was last said of every group, also of those that are no longer in the project."""
+    """The last status of every table group, with those that are no longer in the project."""
     pid = lock_holder(folder / LOCK)
     files = sorted(folder.glob(f"*{_ENDING}"))
     return [said for file in files if (said := _read(file, pid)) is not None]

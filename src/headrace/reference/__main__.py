@@ -1,4 +1,4 @@
-"""`python -m headrace.reference [--check]`: write the generated documentation, or report what is stale."""
+"""`python -m headrace.reference [--check]`: write the generated documentation, or report stale files."""
 
 from __future__ import annotations
 

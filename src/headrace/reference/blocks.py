@@ -18,7 +18,7 @@ BLOCKS: dict[str, Callable[[str], list[str]]] = {
     "guarantees": guarantees_table,
     "processors": partial(kinds_table, "processors"),
 }
-"""By name; each takes the way from the page to the reference folder."""
+"""The generators by block name; the argument is the relative path from the page to the reference folder."""
 
 
 class BlockError(ValueError):
@@ -26,7 +26,7 @@ class BlockError(ValueError):
 
 
 def filled(text: str, page: Path, reference: Path) -> str:
-    """The text of a page with all its blocks generated anew."""
+    """Return the text of a page with regenerated blocks. Raises BlockError for an unknown or unpaired marker."""
     home = Path(os.path.relpath(reference, page.parent)).as_posix()
     home = "" if home == "." else f"{home}/"
     for marker in _MARKER.finditer(_BLOCK.sub("", text)):

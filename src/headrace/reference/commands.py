@@ -1,4 +1,4 @@
-"""The pages of the command line: one per command, with its subcommands, and one of the exit codes."""
+"""The pages of the command line: one per command, with its subcommands, and one for the exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROGRAM = "headrace"
 
 
 def command_pages() -> dict[str, str]:
-    """By path below the reference folder."""
+    """Return the pages by path below the reference folder."""
     root = _root()
     pages = {"cli/index.md": _index(root), "cli/exit-codes.md": _exit_codes()}
     for name in root.command.list_commands(root):
@@ -98,7 +98,7 @@ def _text(help_text: str | None) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Help text as Markdown: what looks like markup, outside of code, is escaped."""
+    """Return help text as Markdown: markup characters outside of code are escaped."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
 
@@ -108,7 +108,7 @@ def _escaped(text: str) -> str:
 
 
 def _exit_codes() -> str:
-    about = "Every command ends with one of these codes. An error names its own code in `exit` when `--json` is given."
+    about = "Every command ends with one of these codes. With `--json`, an error has its exit code in `exit`."
     rows = [(f"`{code.value}`", code.name.lower().replace("_", " "), code.meaning) for code in Exit]
     lines = ["# Exit codes", "", about, "", *table(("code", "name", "meaning"), rows)]
     return page("`headrace.core.errors.Exit`", *lines, "", "[All commands](index.md) · [Errors](../errors.md)")

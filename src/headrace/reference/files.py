@@ -1,4 +1,4 @@
-"""The generated files as they should be, compared with those in the repository."""
+"""The generated files, and their comparison with the repository."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HAND_WRITTEN = {
     "grpc.md": "",
     "errors.md": "[Errors](errors.md): every error code and what to do about it",
 }
-"""The other pages of the folder, with their line in the index."""
+"""The hand-written pages of the folder, with their line in the index."""
 _DOCS = Path("docs")
 
 
 @cache
 def pages() -> Mapping[str, str]:
-    """Every generated file by its path below the reference folder."""
+    """Return every generated file by its path below the reference folder."""
     return {
         "index.md": _index(),
         "project.md": project_page(),
@@ -60,13 +60,13 @@ def _index() -> str:
 
 
 def stale(root: Path) -> list[str]:
-    """The files that differ from what the code says, are missing, or belong to something that no longer exists."""
+    """Return the files that are out of date, missing or left over."""
     expected = _expected(root)
     return sorted(name for name, text in expected.items() if _current(root / name) != text)
 
 
 def write(root: Path) -> list[str]:
-    """Write every stale file and remove those that belong to nothing; returns what changed."""
+    """Write every stale file and remove leftovers; return the changed files."""
     changed, expected = stale(root), _expected(root)
     for name in changed:
         path, text = root / name, expected[name]
@@ -79,7 +79,7 @@ def write(root: Path) -> list[str]:
 
 
 def _expected(root: Path) -> dict[str, str | None]:
-    """By path: the text, or None for a file that should not exist."""
+    """Return the expected text by path; None for a file that should not exist."""
     generated = {(FOLDER / name).as_posix(): text for name, text in pages().items()}
     # pages directly in the reference folder may be hand-written, those in its subfolders are all generated
     leftovers = {path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*/**/*") if path.is_file()}
@@ -87,7 +87,6 @@ def _expected(root: Path) -> dict[str, str | None]:
 
 
 def _hand_written(root: Path, generated: Mapping[str, str]) -> dict[str, str]:
-    """The pages with blocks."""
     texts = {}
     for path in [root / "README.md", *sorted((root / _DOCS).rglob("*.md"))]:
         name = path.relative_to(root).as_posix()

@@ -10,12 +10,12 @@ from headrace.reference.markdown import page, table
 
 
 def function_pages() -> dict[str, str]:
-    """By path below the reference folder."""
+    """Return the pages by path below the reference folder."""
     return {f"functions/{name}.md": _page(name, about, library) for name, (about, library) in families().items()}
 
 
 def functions_index() -> list[str]:
-    """Every function in alphabetical order, linked to its family's page."""
+    """Return all functions in alphabetical order, linked to the page of their family."""
     names = sorted((function.name, family) for family, (_, library) in families().items() for function in library)
     rows = [(f"[{name}](functions/{family}.md#{name.lower()})", family) for name, family in names]
     about = "In addition to the functions of Spark. Names are case-insensitive."

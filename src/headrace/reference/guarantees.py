@@ -1,7 +1,7 @@
 """The delivery guarantee of every sink, from its `guarantee` and from its docstring.
 
-The docstring states it in one sentence, `Delivery: <guarantee>; <how>.`, or where the guarantee depends on an option in
-one sentence per value, ``Delivery with `option: value`: <guarantee>; <how>.``.
+The docstring states it in one sentence, `Delivery: <guarantee>; <how>.`. If the guarantee depends on an option, it has
+one sentence per value: ``Delivery with `option: value`: <guarantee>; <how>.``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Guarantee(NamedTuple):
 
 
 def guarantees_table(home: str) -> list[str]:
-    """Every sink; `home` is the way to the reference folder."""
-    found = [row for name, kind in kinds("sinks").items() for row in guarantees(name, kind)]
-    found.sort(key=lambda row: (_STRONGEST_FIRST.index(row.delivery), row.sink))
-    rows = [(f"[{row.sink}]({home}sinks/{row.sink}.md){row.option}", row.words, row.how) for row in found]
+    """Return a row per sink; `home` is the relative path to the reference folder."""
+    guarantee_rows = [row for name, kind in kinds("sinks").items() for row in guarantees(name, kind)]
+    guarantee_rows.sort(key=lambda row: (_STRONGEST_FIRST.index(row.delivery), row.sink))
+    rows = [(f"[{row.sink}]({home}sinks/{row.sink}.md){row.option}", row.words, row.how) for row in guarantee_rows]
     return table(("sink", "guarantee", "how"), rows)
 
 
 def guarantees(name: str, kind: type[Component]) -> Iterator[Guarantee]:
-    """What a sink's docstring says. It is an error when that is not what its `guarantee` says."""
+    """Yield the guarantees in a sink's docstring. Raises ValueError if they differ from its `guarantee`."""
     sentences = list(_SENTENCE.finditer(" ".join(docstring(kind))))
     if not sentences or not issubclass(kind, Sink):
         raise ValueError(f"{name}: the docstring has no sentence 'Delivery: <guarantee>; <how>.'")

@@ -13,20 +13,23 @@ from headrace.reference.models import keys_table, nested_models
 
 
 def kind_pages() -> dict[str, str]:
-    """By path below the reference folder."""
+    """Return the pages by path below the reference folder."""
     return {
         f"{family}/{name}.md": _page(family, name, kind) for family in FAMILIES for name, kind in kinds(family).items()
     }
 
 
 def kinds_table(family: str, home: str = "") -> list[str]:
-    """The kinds of a family with the first line of their docstrings; `home` is the way to the reference folder."""
+    """Return the kinds of a family with the first line of their docstrings.
+
+    `home` is the relative path to the reference folder.
+    """
     rows = [(f"[{name}]({home}{family}/{name}.md)", first_line(kind)) for name, kind in kinds(family).items()]
     return table((family.removesuffix("s"), "description"), rows)
 
 
 def kinds_list(home: str) -> list[str]:
-    """One line per family with all its kinds."""
+    """Return one line per family with all its kinds."""
     return [
         f"* {family.capitalize()}: {', '.join(f'[{name}]({home}{family}/{name}.md)' for name in kinds(family))}"
         for family in FAMILIES

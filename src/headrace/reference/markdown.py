@@ -1,4 +1,4 @@
-"""Pieces of Markdown that every generated page uses."""
+"""Markdown helpers of all generated pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def page(origin: str, *lines: str) -> str:
-    """The text of a page; `origin` says what it is generated from."""
+    """Return the text of a page; `origin` names the source that it is generated from."""
     return "\n".join([f"<!-- Generated from {origin} by `make docs`; do not edit. -->", "", *lines]) + "\n"
 
 
@@ -21,7 +21,7 @@ def cell(text: str) -> str:
 
 
 def docstring(described: object) -> list[str]:
-    """The lines of a docstring, without the indentation of the code."""
+    """Return the lines of a docstring, without the indentation of the code."""
     return inspect.cleandoc(described.__doc__ or "").splitlines()
 
 

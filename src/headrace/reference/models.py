@@ -18,7 +18,7 @@ from headrace.reference.markdown import table
 
 
 def nested_models(model: type[BaseModel]) -> list[type[BaseModel]]:
-    """The models of mappings within a model, in the order of their keys, without kinds: those have their own pages."""
+    """Return the models nested in a model, in the order of their keys, without kinds, which have their own pages."""
     models: dict[str, type[BaseModel]] = {}
     for field in model.model_fields.values():
         for inner in _models_in(field.annotation):
@@ -36,10 +36,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def keys_table(model: type[BaseModel], home: str = "../") -> list[str]:
-    """One row per key; `home` is the way to the reference folder."""
+    """Return one row per key; `home` is the relative path to the reference folder."""
     schema = model.model_json_schema(mode="validation")
     rows = []
-    # `type` comes first, wherever the class declares it
+    # `type` is always the first row
     for name, field in sorted(keys_of(model).items(), key=lambda item: item[0] != "type"):
         type_words = _type(field, schema["properties"][name], schema.get("$defs", {}), home)
         about = " ".join([field.description or "", *_examples(field.examples)])
@@ -48,7 +48,7 @@ def keys_table(model: type[BaseModel], home: str = "../") -> list[str]:
 
 
 def _type(field: FieldInfo, node: dict[str, Any], models: dict[str, Any], home: str) -> str:
-    """The type in plain words. A nested mapping is described elsewhere on the page."""
+    """Return the type in words. A nested mapping has its own table on the page."""
     if "timedelta" in str(field.annotation):
         return "duration"
     words = type_in_words(_resolved(node, models))

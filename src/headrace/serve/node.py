@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
-from headrace.core.processes.children import Child, how
-from headrace.core.processes.lifeline import STOP_SECONDS, live
+from headrace.core.processes.children import Child, describe_exit
+from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.project.model import is_loopback
 from headrace.serve.base import meters
 from headrace.serve.base.lock import locked
@@ -113,15 +113,15 @@ class Node:
         if code is None:
             return None
         if -code in CRASHES:
-            set_flag(self.settings.store, f"the {child.name} {how(code)}")
+            set_flag(self.settings.store, f"the {child.name} {describe_exit(code)}")
         if child.hopeless:
             raise ProjectError(
                 "serve-failed",
-                f"the {child.name} of the serve node {how(code)}, and would fail again",
+                f"the {child.name} of the serve node {describe_exit(code)}, and would fail again",
                 hint="fix the problem that it reported above and restart the node",
                 exit_code=Exit.CONFLICT if code == Exit.CONFLICT else Exit.FAILED,
             )
-        self.tell(f"the {child.name} {how(code)}; it is restarted")
+        self.tell(f"the {child.name} {describe_exit(code)}; it is restarted")
         return code
 
     def _end(self) -> None:
@@ -166,7 +166,7 @@ def welcome(settings: Settings, http: str | None, grpc: str | None) -> list[str]
 
 
 def main() -> int:
-    return live(_serve)
+    return run_until_stopped(_serve)
 
 
 def _serve(stopping: threading.Event) -> None:

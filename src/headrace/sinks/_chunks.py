@@ -1,4 +1,4 @@
-"""Rows of a task in portions: by number and size, the same portions whenever the batch is run again."""
+"""Rows of a task in portions, by number and size: a repeated batch has the same portions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def chunks(items: Iterable[Item], size: Callable[[Item], int], most: int, most_bytes: int) -> Iterator[list[Item]]:
-    """Portions of at most so many items and bytes; an item that is larger than that comes alone."""
+    """Portions of at most `most` items and `most_bytes` bytes; a larger item is a portion by itself."""
     portion: list[Item] = []
     total = 0
     for item in items:
@@ -25,7 +25,7 @@ def chunks(items: Iterable[Item], size: Callable[[Item], int], most: int, most_b
 
 
 def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Two portions of one, to find what is wrong with it."""
+    """The two halves of a portion, to find the item at fault."""
     middle = len(items) // 2
     return items[:middle], items[middle:]
 

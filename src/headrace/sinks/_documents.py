@@ -1,4 +1,4 @@
-"""Rows as JSON documents, by Spark's own expression."""
+"""Rows as JSON documents, encoded by Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def document(columns: Sequence[str], *, nulls: bool) -> Column:
 
 
 def as_json(value: Column, *, nulls: bool) -> Column:
-    """A struct as JSON."""
     form = kinds("formats")["json"](nulls="keep" if nulls else "omit")  # type: ignore[call-arg]
     encoded: Column = form.native_encode(value)  # type: ignore[attr-defined]  # the registry knows only Component
     return encoded

@@ -1,4 +1,4 @@
-"""Of several rows of a batch with one key: the last, or all in their order."""
+"""The last of several rows of a batch with one key, or all of them in order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ else:
 
 
 def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) -> DataFrame:
-    """One record per key: that with the greatest sequence, else the last of the last partition that has the key.
+    """One record per key: that with the greatest sequence, else the last one of the last partition that has the key.
 
-    The same whenever the batch is run again. Records without a key all stay.
+    A repeated batch gives the same records. Records without a key all stay.
     """
     parts = [F.col(f"`{name}`") for name in keys]
     numbered = records.withColumn("__number", F.monotonically_increasing_id())
@@ -30,9 +30,9 @@ def last_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) 
 
 
 def in_order_of_each(records: DataFrame, keys: Sequence[str], sequence: str | None) -> DataFrame:
-    """All records, those of a key in one partition, in the order of `sequence` and then as they came.
+    """All records, those of a key in one partition, ordered by `sequence` and then by input order.
 
-    The same whenever the batch is run again.
+    A repeated batch gives the same order.
     """
     named = [f"`{name}`" for name in keys]
     numbered = records.withColumn("__number", F.monotonically_increasing_id())

@@ -1,4 +1,4 @@
-"""Rows that a system refuses for what they hold: dead letters, or the end of the flow. Never dropped."""
+"""Rows that a system refuses because of their content: they become dead letters or stop the flow; none is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 OnRefusal = Literal["dead_letter", "fail"]
 ON_ERROR_DESCRIPTION = (
-    "What happens to a row that the server refuses for what it holds: `dead_letter` keeps it as JSON with the "
+    "What happens to a row that the server refuses because of its content: `dead_letter` stores it as JSON with the "
     "server's reason, `fail` stops the flow."
 )
 
@@ -37,7 +37,7 @@ _SUMMARY_SCHEMA = pa.schema([("outcome", pa.string()), ("rows", pa.int64())])
 
 @dataclass
 class Report:
-    """What one task did with its rows; pickled to the workers while empty."""
+    """The outcomes of the rows of one task; pickled to the workers while empty."""
 
     label: str
     generation: str
@@ -47,29 +47,28 @@ class Report:
 
     @staticmethod
     def of(batch: Batch, label: str, on_error: OnRefusal) -> Report:
-        """For the tasks of one batch."""
         return Report(label, batch.generation, batch.batch_id, batch.letters if on_error == "dead_letter" else None)
 
     def written(self, rows: int, size: int = 0) -> None:
-        """These arrived, in so many bytes where that is known."""
+        """Count rows that arrived, and their bytes where known."""
         self.counts["written"] += rows
         if size:
             self.counts[_BYTES] += size
 
     def refused(self, row: int, reason: str, detail: str, value: bytes | None) -> None:
-        """Keep a row of this task, told by its number, as a dead letter or raise."""
+        """Make a dead letter of a row of this task, which `row` numbers, or raise."""
         if self.letters is None:
             raise ProjectError(
                 "sink-row-refused",
                 f"{self.label} refused a row ({reason}): {detail}",
-                hint="mend the SQL or the target; `on_error: dead_letter` keeps such rows and goes on",
+                hint="fix the SQL or the target; `on_error: dead_letter` stores such rows and continues",
             )
-        place = {"generation": self.generation, "batch": self.batch_id, "task": task_number(), "row": row}
-        self.letters.add(reason, detail, place, value)
+        position = {"generation": self.generation, "batch": self.batch_id, "task": task_number(), "row": row}
+        self.letters.add(reason, detail, position, value)
         self.counts["refused"] += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Make the letters durable, then tell the driver."""
+        """Flush the dead letters, then report the counts to the driver."""
         if self.letters is not None:
             self.letters.flush()
         columns = [pa.array(list(self.counts)), pa.array(list(self.counts.values()), pa.int64())]
@@ -78,7 +77,7 @@ class Report:
 
 
 def task_number() -> int:
-    """The partition this task works on; 0 outside of Spark."""
+    """The partition of this task; 0 outside of Spark."""
     task = pyspark.TaskContext.get()
     return 0 if task is None else task.partitionId()
 

@@ -1,4 +1,4 @@
-"""Rows that name where they go: one place, or a list of places."""
+"""Rows with a column that names their destination, or a list of destinations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names_many(rows: DataFrame, column: str) -> bool:
 
 
 def row_for_each(rows: DataFrame, column: str) -> DataFrame:
-    """A row for each place of a list; one that names none for a list without any."""
+    """A row for each destination of a list, and one without destination for an empty list."""
     if not names_many(rows, column):
         return rows
     places = F.col(quoted(column))
@@ -28,9 +28,9 @@ def row_for_each(rows: DataFrame, column: str) -> DataFrame:
 
 
 def or_else(rows: DataFrame, column: str, place: str) -> DataFrame:
-    """With a place where none is named."""
+    """The rows with `place` as destination where the column names none."""
     named, other = F.col(quoted(column)), F.lit(place)
     if not names_many(rows, column):
         return rows.withColumn(column, F.coalesce(named, other))
-    known = F.transform(named, lambda one: F.coalesce(one, other))
+    known = F.transform(named, lambda name: F.coalesce(name, other))
     return rows.withColumn(column, F.when(F.size(named) > 0, known).otherwise(F.array(other)))

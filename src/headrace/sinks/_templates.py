@@ -1,4 +1,4 @@
-"""Texts with columns in them: `orders:{order_id}`, `orders-{at:yyyy.MM.dd}`. Spark itself fills them in."""
+"""Templates with columns: `orders:{order_id}`, `orders-{at:yyyy.MM.dd}`. Spark fills them in."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}:]+)(?::([^{}]+))?\}|[{}]")
 
 @dataclass(frozen=True)
 class DatePlaceholder:
-    """A place for a column, perhaps with the pattern of a date."""
+    """A column in a template, optionally with a date pattern."""
 
     column: str
     pattern: str | None
 
 
 def parts(text: str) -> list[str | DatePlaceholder]:
-    """The literal texts and holes of a template; a ValueError says what is wrong with it."""
-    found: list[str | DatePlaceholder] = []
+    """The literal texts and placeholders of a template; a ValueError explains an invalid one."""
+    result: list[str | DatePlaceholder] = []
     position, literal = 0, ""
     for match in _PART.finditer(text):
         literal += text[position : match.start()]
@@ -38,11 +38,11 @@ def parts(text: str) -> list[str | DatePlaceholder]:
         elif match[1] is None:
             raise ValueError(f"'{text}' has a single '{match[0]}'; write {{column}}, and {{{{ or }}}} for a brace")
         else:
-            found += [literal] if literal else []
-            found.append(DatePlaceholder(match[1].strip(), match[2]))
+            result += [literal] if literal else []
+            result.append(DatePlaceholder(match[1].strip(), match[2]))
             literal = ""
     literal += text[position:]
-    return [*found, literal] if literal else found
+    return [*result, literal] if literal else result
 
 
 def columns_of(text: str) -> list[str]:
@@ -51,16 +51,16 @@ def columns_of(text: str) -> list[str]:
 
 
 def filled(text: str, escape: Callable[[Column], Column] = lambda column: column) -> Column:
-    """The template with the values of each row in it; null when one of them is."""
-    made = [F.lit(part) if isinstance(part, str) else escape(_value(part)) for part in parts(text)]
-    return F.concat(*made) if made else F.lit("")
+    """The template filled with the values of each row; null when one of them is null."""
+    texts = [F.lit(part) if isinstance(part, str) else escape(_value(part)) for part in parts(text)]
+    return F.concat(*texts) if texts else F.lit("")
 
 
-def _value(hole: DatePlaceholder) -> Column:
-    column = F.col(f"`{hole.column}`")
-    return F.date_format(column, hole.pattern) if hole.pattern else column.cast("string")
+def _value(placeholder: DatePlaceholder) -> Column:
+    column = F.col(f"`{placeholder.column}`")
+    return F.date_format(column, placeholder.pattern) if placeholder.pattern else column.cast("string")
 
 
 def in_url(column: Column) -> Column:
-    """A value as a part of a URL: nothing in it can be taken for another part."""
+    """A value escaped for use as one part of a URL."""
     return F.replace(F.url_encode(column), F.lit("+"), F.lit("%20"))

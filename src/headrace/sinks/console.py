@@ -52,37 +52,35 @@ class ConsoleSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
 
     @property
     def guarantee(self) -> Delivery:
-        """A terminal forgets nothing and checks nothing."""
+        """A terminal cannot recognize a repeated batch."""
         return "best_effort"
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Print the batch; an empty one prints nothing."""
+        """Print the batch, if it has rows."""
         self._print(rows, rows.columns, {"row": _row(rows.columns)}, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Print the changes; none prints nothing."""
         columns = [name for name in changes.columns if name not in (OP, OLD)]
-        sign, word = (_one_of(names) for names in (_SIGNS, ("insert", "update", "delete")))
+        sign, word = (_name_of_change(names) for names in (_SIGNS, ("insert", "update", "delete")))
         document = {"change": word, "row": _row(columns), "old": sf.col(OLD)}
         self._print(changes.withColumn(_SIGN, sign), [_SIGN, *columns], document, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """What is on the screen stays there."""
         return f"{rewind.read_again}: their rows are printed again"
 
     def _print(self, rows: DataFrame, columns: Sequence[str], document: Mapping[str, Column], batch: Batch) -> None:
-        """`columns` make the table; the `document` of a row is what JSON has of it."""
+        """Print `columns` as a table, or `document` as JSON."""
         as_table = self.format == "table" or (self.format == "auto" and sys.stdout.isatty())
         parts = sf.struct(*(part.alias(name) for name, part in document.items()))
         shown = _row(columns).cast(_all_text(columns)) if as_table else sf.to_json(parts, {"ignoreNullFields": "false"})
-        kept, total = self._first_rows(rows, shown)
+        first, total = self._first_rows(rows, shown)
         if total == 0:
             return
         with _ONE_BATCH_AT_A_TIME:
             if as_table:
-                _print_table(sys.stdout, columns, kept, total, batch)
+                _print_table(sys.stdout, columns, first, total, batch)
             else:
-                _print_json(sys.stdout, kept, total, batch)
+                _print_json(sys.stdout, first, total, batch)
 
     def _first_rows(self, rows: DataFrame, shown: Column) -> tuple[list[Any], int]:
         """The rows to print, and how many there are in all, in one pass over all partitions.
@@ -94,12 +92,11 @@ class ConsoleSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
         if self.limit is not None:
             number = sf.monotonically_increasing_id().bitwiseAND(sf.lit(_ROW_NUMBER_IN_PARTITION))
             printed = printed.withColumn("number", number).where(sf.col("number") < self.limit)
-        kept = [found["row"] for found in printed.collect()]
-        return kept[: self.limit], counted.get["rows"]
+        first = [row["row"] for row in printed.collect()]
+        return first[: self.limit], counted.get["rows"]
 
 
-def _one_of(names: Sequence[str]) -> Column:
-    """The name of what a change does."""
+def _name_of_change(names: Sequence[str]) -> Column:
     return sf.element_at(sf.array(*map(sf.lit, names)), sf.col(OP) - int(Op.INSERT) + 1)
 
 

@@ -1,4 +1,4 @@
-"""`type: noop`: reads everything, keeps nothing."""
+"""`type: noop`: computes all rows and writes none."""
 
 from __future__ import annotations
 
@@ -26,21 +26,16 @@ class NoopSink(HoldsView, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
 
     @property
     def guarantee(self) -> Delivery:
-        """Nothing arrives anywhere."""
         return "best_effort"
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Read the batch."""
         drain(rows)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Read the changes."""
         drain(changes)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """There is nothing to have an effect on."""
         return f"{rewind.read_again}: nothing is kept here"
 
     def candidate_effect(self, candidate: Candidate) -> str:
-        """There is nothing to have an effect on."""
         return "nothing is kept here"

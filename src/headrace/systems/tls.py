@@ -1,4 +1,4 @@
-"""TLS towards a service, said once; the texts of the files travel to the workers, which need not have the files."""
+"""TLS towards a service. The contents of the files are sent to the workers, which need no copy of the files."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ServiceTls(Options):
     verify: bool = Field(True, description="Whether the server's certificate must be trusted and for its host.")
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_pair(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("`certificate` and `key` belong together")
         return self
 
     def texts(self, context: Context) -> TlsTexts:
-        """What the files hold."""
+        """The contents of the files."""
         return TlsTexts(
             ca=_text(context, self.ca),
             certificate=_text(context, self.certificate),
@@ -46,7 +46,7 @@ class ServiceTls(Options):
 
 @dataclass(frozen=True)
 class TlsTexts:
-    """The same with the files read; pickled to the workers."""
+    """The contents of the files; pickled to the workers."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -54,19 +54,19 @@ class TlsTexts:
     verify: bool = True
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For clients that use Python's TLS."""
-        made = ssl.create_default_context(cadata=self.ca)
+        """A context for clients that use Python's TLS."""
+        context = ssl.create_default_context(cadata=self.ca)
         if not self.verify:
-            made.check_hostname = False
-            made.verify_mode = ssl.CERT_NONE
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         if self.certificate is not None:
             with self.files() as paths:
-                made.load_cert_chain(paths["certificate"], paths["key"])
-        return made
+                context.load_cert_chain(paths["certificate"], paths["key"])
+        return context
 
     @contextmanager
     def files(self) -> Iterator[dict[str, str]]:
-        """The texts as private files, for clients that want paths; gone afterwards."""
+        """The contents as private temporary files, for clients that need paths."""
         with tempfile.TemporaryDirectory(prefix="headrace-tls-") as folder:
             paths = {}
             for name in ("ca", "certificate", "key"):

@@ -1,4 +1,4 @@
-"""Options that several kinds of tables have."""
+"""Options that several kinds of tables share."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ def _ddl(columns: str) -> str:
 
 
 Columns = Annotated[str, AfterValidator(_ddl)]
-"""Columns as DDL text that was tried."""
+"""Columns as DDL text, validated."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_every_topic_is_archived_by_its_day(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_PATIENCE", 300.0)
+    monkeypatch.setattr(archive, "_LONGEST_WAIT", 300.0)
     app = Application(tmp_path, archive_zone="Asia/Kolkata")
     number, text, quoted = 1_767_225_600_000, "2026-01-01T20:00:00.000Z", "1767225600000"
     app.give("telemetry.raw", [line({"mid": "a", "syncts": number}), line({"mid": "b", "@timestamp": text})])

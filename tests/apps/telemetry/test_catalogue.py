@@ -146,7 +146,7 @@ def test_rollups_choose_events_and_count_distinct_values() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("of", "telemetry_event", "is no table"),
+        ("of", "telemetry_event", "is not a table"),
         ("dimensions", ["eid", "edata_tipe"], "names 'edata_tipe'"),
         ("where", "edi == 'AUDIT'", "names 'edi'"),
         ("metrics", {"total": {"type": "double", "of": "edata_durration"}}, "names 'edata_durration'"),

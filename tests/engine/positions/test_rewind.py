@@ -108,7 +108,7 @@ def test_a_plan_says_what_moves_and_what_it_means(tmp_path: Path) -> None:
         {"stream": "books", "topic": "shelf", "partition": 0, "from": 60, "to": 30, "records": 30}
     ]
     assert [effect for _, effect in plan.effects] == [
-        "30 records are read again: their rows are added beside those already there",
+        "30 records are read again: their rows are added to those already written",
         "30 records are read again: their rows replace those of the same key",
         "30 records are read again: nothing is kept here",
     ]

@@ -17,7 +17,7 @@ from headrace.engine.supervise.publish_caught_up import has_read_all, publish_if
 from headrace.log.folder import LogFolder
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
-from headrace.sinks.endpoint import EndpointSink, _Memory
+from headrace.sinks.endpoint import EndpointSink, _KnownVersion
 
 PROJECT = """
 project: shop
@@ -58,7 +58,7 @@ def waiting(tmp_path: Path) -> tuple[FlowRun, FlowStarter, LogFolder]:
     sink = run.plan.sinks[0].sink
     assert isinstance(sink, EndpointSink)
     version = logs.settle(now)
-    sink._place.found = _Memory(now, "g2", version, logs.log(version))
+    sink._place.found = _KnownVersion(now, "g2", version, logs.log(version))
     state = StateDir(project.context.state_path)
     return run, FlowStarter(project, state, None), logs  # type: ignore[arg-type]  # nothing is started
 

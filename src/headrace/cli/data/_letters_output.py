@@ -1,4 +1,4 @@
-"""How dead letters, late rows and replays are shown, for people and as JSON."""
+"""Output of dead letters, late rows and replays, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _PLAIN = ("id", "flow", "stream", "reason", "status", "met_at", "position", "det
 
 
 def moment(text: str | None) -> datetime | None:
-    """The time that `2026-01-31T12:00:00Z` or, counted back from now, `2h` means."""
+    """Parse a time such as `2026-01-31T12:00:00Z`, or a duration before now such as `2h`."""
     if text is None:
         return None
     try:
-        given = datetime.fromisoformat(text)
-        return given if given.tzinfo else given.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
     except ValueError:
         pass
     try:
@@ -46,18 +46,18 @@ def moment(text: str | None) -> datetime | None:
 
 
 def timestamp(value: datetime) -> str:
-    """A time in the format of all commands."""
+    """Format a time as all commands do."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def letter_document(row: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter as JSON, without its record."""
+    """Return a dead letter as JSON, without its record."""
     document = {name: row[name] for name in _LETTER}
     return document | {"position": jsonlib.loads(row["position"]), "met_at": timestamp(row["met_at"])}
 
 
 def value_document(value: bytes | None) -> dict[str, Any]:
-    """A record as JSON: as text where it is text."""
+    """Return a record as JSON, as text if it is text."""
     if value is None:
         return {"value": None, "encoding": None, "size": None}
     text = as_text(value)
@@ -66,7 +66,7 @@ def value_document(value: bytes | None) -> dict[str, Any]:
 
 
 def as_text(value: bytes) -> str | None:
-    """The record as text, None when it is not UTF-8 or has characters that a terminal would obey."""
+    """Return the record as text; None when it is not UTF-8 or has control characters."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -75,7 +75,7 @@ def as_text(value: bytes) -> str | None:
 
 
 def hex_dump(value: bytes) -> list[str]:
-    """Sixteen bytes a line: where they are, what they are, and what is readable of them."""
+    """Return one line per sixteen bytes: offset, hex and printable characters."""
     lines = []
     for start in range(0, len(value), _DUMP_WIDTH):
         part = value[start : start + _DUMP_WIDTH]
@@ -85,7 +85,6 @@ def hex_dump(value: bytes) -> list[str]:
 
 
 def print_counts(index: pa.Table, by: By, json: bool) -> None:
-    """Counts by group."""
     groups = [group | {"newest": timestamp(group["newest"])} for group in dead_letter_index.count(index, by)]
     if json:
         printer.document({"by": by, "items": groups, "total": index.num_rows})
@@ -96,7 +95,7 @@ def print_counts(index: pa.Table, by: By, json: bool) -> None:
 
 
 def print_letters(rows: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> None:
-    """Letters below their reasons on a terminal; else one a line, the parts separated by tabs."""
+    """Print dead letters: on a terminal below their reasons, else one per line, separated by tabs."""
     if not printer.on_terminal():
         for row in rows:
             shown = {**row, "met_at": timestamp(row["met_at"])}
@@ -110,13 +109,13 @@ def print_letters(rows: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any
         table = Table("id", "flow", "stream", "met", "position", "detail", box=None, pad_edge=True)
         for row in rows:
             if row["reason"] == group["reason"]:
-                place = ", ".join(f"{key} {value}" for key, value in jsonlib.loads(row["position"]).items())
+                position = ", ".join(f"{key} {value}" for key, value in jsonlib.loads(row["position"]).items())
                 cells = (
                     row["id"][:_SHORT_ID],
                     row["flow"],
                     row["stream"],
                     timestamp(row["met_at"]),
-                    place,
+                    position,
                     row["detail"],
                 )
                 table.add_row(*(Text(printer.redact(_one_line(str(cell)))) for cell in cells))
@@ -128,7 +127,7 @@ def _one_line(text: str) -> str:
 
 
 def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
-    """One dead letter with its history and its record."""
+    """Print one dead letter with its history and its record."""
     for name, value in letter_document(row).items():
         shown = jsonlib.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
         printer.data(f"{name:<10}  {shown}")
@@ -136,7 +135,7 @@ def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
         printer.data(f"{'metadata':<10}  {row['metadata']}")
     printer.data("history")
     for event in events:
-        said = [
+        parts = [
             event["at"],
             event["what"],
             event.get("by"),
@@ -144,10 +143,10 @@ def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
             event.get("reason"),
             event.get("detail"),
         ]
-        printer.data("  " + "  ".join(str(part) for part in said if part))
+        printer.data("  " + "  ".join(str(part) for part in parts if part))
     value = row["value"]
     if value is None:
-        printer.data("value       (its bytes were not kept)")
+        printer.data("value       (the bytes were not stored)")
         return
     printer.data(f"value       {len(value):,} bytes")
     text = as_text(value)
@@ -155,40 +154,38 @@ def print_letter(row: dict[str, Any], events: Sequence[dict[str, Any]]) -> None:
         printer.data(f"  {line}")
 
 
-def letters(number: int) -> str:
-    """The number, with its noun."""
+def letter_count(number: int) -> str:
     return f"{number:,} dead letter{'' if number == 1 else 's'}"
 
 
 def print_plan(plan: ReplayPlan) -> None:
-    """What a replay would do. It goes to stderr because it is not the result."""
-    for one in plan.replays:
-        begun = f", which replay {one.id} began with and did not finish" if one.chosen is None else ""
-        sinks = ", ".join(f"{step.sink.label} ({step.sink.guarantee})" for step in one.flow.sinks)
-        printer.note(f"{one.flow.name}: {letters(one.letters)}{begun} → {sinks}")
+    """Print the plan of a replay on stderr, because it is not the result."""
+    for replay in plan.replays:
+        unfinished = f" of the unfinished replay {replay.id}" if replay.chosen is None else ""
+        sinks = ", ".join(f"{step.sink.label} ({step.sink.guarantee})" for step in replay.flow.sinks)
+        printer.note(f"{replay.flow.name}: {letter_count(replay.letters)}{unfinished} → {sinks}")
     for refusal in plan.refused:
-        printer.note(f"{refusal.flow}: {letters(refusal.letters)} cannot be replayed")
+        printer.note(f"{refusal.flow}: {letter_count(refusal.letters)} cannot be replayed")
         printer.warning(refusal.why)
 
 
 def outcome_text(outcome: ReplayOutcome) -> str:
-    """The outcome of a replay as one line."""
+    """Describe the outcome of a replay in one line."""
     bad = f", {outcome.still_bad:,} still bad" if outcome.still_bad else ""
     bad += f", {outcome.new:,} new from later steps" if outcome.new else ""
     name = outcome.replay.flow.name
-    return f"{name}: {letters(outcome.replayed)} replayed ({outcome.rows:,} rows){bad}"
+    return f"{name}: {letter_count(outcome.replayed)} replayed ({outcome.rows:,} rows){bad}"
 
 
 def replay_document(plan: ReplayPlan, outcomes: Sequence[ReplayOutcome], dry_run: bool) -> dict[str, Any]:
-    """The plan and its outcomes, as JSON."""
-    done = {outcome.replay.id: outcome for outcome in outcomes}
+    by_id = {outcome.replay.id: outcome for outcome in outcomes}
     return {
         "dry_run": dry_run,
-        "replays": [_replay_document(one, done.get(one.id)) for one in plan.replays],
+        "replays": [_replay_document(replay, by_id.get(replay.id)) for replay in plan.replays],
         "refused": [
-            {"flow": one.flow, "letters": one.letters, "code": one.why.code, "message": one.why.message}
-            | {"hint": one.why.hint}
-            for one in plan.refused
+            {"flow": refusal.flow, "letters": refusal.letters, "code": refusal.why.code}
+            | {"message": refusal.why.message, "hint": refusal.why.hint}
+            for refusal in plan.refused
         ],
     }
 

@@ -50,13 +50,13 @@ def show_(
     json: Json = False,
 ) -> None:
     """Show the folders of an archive: records, files, state, and how many records arrived late."""
-    root = _Archive.named(target).root
-    found = [_folder(root, name) for name in archive_read.folders(root, topic or [], _day(first), _day(last))]
+    root = _Archive.from_target(target).root
+    folders = [_folder(root, name) for name in archive_read.folders(root, topic or [], _day(first), _day(last))]
     if json:
-        printer.document({"folders": found, "records": sum(one["records"] for one in found)})
+        printer.document({"folders": folders, "records": sum(folder["records"] for folder in folders)})
         return
     columns = ("folder", "state", "records", "files", "bytes", "late")
-    rows = [list(columns), *([shown(one[name]) for name in columns] for one in found)]
+    rows = [list(columns), *([shown(folder[name]) for name in columns] for folder in folders)]
     for line in aligned(rows):
         printer.data(line)
 
@@ -67,9 +67,9 @@ def _folder(root: StatePath, name: str) -> dict[str, Any]:
     return {
         "folder": name,
         "state": "late" if late else "finished" if mark else "open",
-        "records": sum(one.part.records for one in parts),
-        "files": len({one.file for one in parts}),
-        "bytes": sum(one.part.bytes for one in parts),
+        "records": sum(located.part.records for located in parts),
+        "files": len({located.file for located in parts}),
+        "bytes": sum(located.part.bytes for located in parts),
         "late": (late or mark or {"late": 0})["late"],
     }
 
@@ -85,24 +85,30 @@ def check_(
 
     Reads every line and compares the counts with those in the manifests. Exits with 1 when something is wrong.
     """
-    root = _Archive.named(target).root
+    root = _Archive.from_target(target).root
     by_topic: dict[str, list[Any]] = {}
     wrong = 0
     for name in archive_read.folders(root, topic or [], None, None):
-        parts = [one.part for one in archive_read.located(root / name).values()]
+        parts = [located.part for located in archive_read.located(root / name).values()]
         by_topic.setdefault(name.partition("/")[0], []).extend(parts)
         read = archive_read.read_parts(root / name, [part.name for part in parts])
         wrong += sum(len(lines) != part.records for part, lines in read)
-    found = [{"topic": name, **vars(one)} for name, parts in by_topic.items() for one in archive_read.coverage(parts)]
-    well = not wrong and not any(one["repeated"] for one in found)
+    partitions = [
+        {"topic": name, **vars(partition)}
+        for name, parts in by_topic.items()
+        for partition in archive_read.coverage(parts)
+    ]
+    ok = not wrong and not any(partition["repeated"] for partition in partitions)
     if json:
-        printer.document({"partitions": found, "wrong_files": wrong, "ok": well})
+        printer.document({"partitions": partitions, "wrong_files": wrong, "ok": ok})
     else:
         columns = ("topic", "partition", "records", "first", "last", "repeated", "absent")
-        for line in aligned([list(columns), *([shown(one[name]) for name in columns] for one in found)]):
+        for line in aligned(
+            [list(columns), *([shown(partition[name]) for name in columns] for partition in partitions)]
+        ):
             printer.data(line)
         printer.note(f"{wrong:,} files have too few or too many lines" if wrong else "all lines are present")
-    if not well:
+    if not ok:
         raise typer.Exit(Exit.FAILED)
 
 
@@ -113,14 +119,16 @@ def replay_(
     topic: Annotated[str, typer.Option("--topic", metavar="T", help="The topic whose records are replayed.")],
     first: Annotated[str, typer.Option("--from", metavar="DAY", help="The first day, e.g. 2026-01-30.")],
     last: Annotated[str, typer.Option("--to", metavar="DAY", help="The last day, which is included.")],
-    into: Annotated[str, typer.Option("--into", metavar="T", help="The Kafka topic they are written to.")],
+    into: Annotated[str, typer.Option("--into", metavar="T", help="The target topic in Kafka.")],
     key: Annotated[
-        str | None, typer.Option("--key", metavar="A.B", help="Where a record's key is in its JSON; none otherwise.")
+        str | None,
+        typer.Option("--key", metavar="A.B", help="The path of the key in a record's JSON; no key otherwise."),
     ] = None,
     stream: Annotated[
-        str | None, typer.Option("--stream", metavar="S", help="A stream of the cluster; that of the flow otherwise.")
+        str | None,
+        typer.Option("--stream", metavar="S", help="A stream of the target cluster; the flow's stream otherwise."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Replay what was replayed already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Replay records that were already replayed.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -131,25 +139,33 @@ def replay_(
     begin, end = _day(first), _day(last)
     if begin is None or end is None or end < begin:
         raise usage_error(f"--to {last} is before --from {first}", "the last day is included")
-    archive = _Archive.named(target)
+    archive = _Archive.from_target(target)
     context = archive.project.context
     cluster = archive.cluster(stream)
     properties = cluster.librdkafka_properties(context)
     _require_topic(properties, into)
     order = archive_replay.ReplayOrder(archive.sink.path, topic, str(begin), str(end), into, key)
-    who = archive_replay.ArchiveReplayer(order, archive.root, context, properties)
-    plan = who.plan(again=again)
-    said = {"id": order.id, "run": plan.run, **_said(order), "records": plan.records, "already": plan.done}
+    replayer = archive_replay.ArchiveReplayer(order, archive.root, context, properties)
+    plan = replayer.plan(again=again)
+    document = {
+        "id": order.id,
+        "run": plan.run,
+        **_order_document(order),
+        "records": plan.records,
+        "already": plan.done,
+    }
     if plan.done:
         printer.note(f"{plan.records:,} records were replayed already; --again replays them once more")
-    sent = 0 if dry_run or plan.done else who.execute(plan, lambda seen, all_: printer.note(f"{seen:,} of {all_:,}"))
+    sent = (
+        0 if dry_run or plan.done else replayer.execute(plan, lambda seen, all_: printer.note(f"{seen:,} of {all_:,}"))
+    )
     if json:
-        printer.document({**said, "sent": sent, "done": plan.done or not dry_run})
+        printer.document({**document, "sent": sent, "done": plan.done or not dry_run})
     else:
         printer.data(f"{'would replay' if dry_run else 'replayed'} {plan.records if dry_run else sent:,} records")
 
 
-def _said(order: Any) -> dict[str, str]:
+def _order_document(order: Any) -> dict[str, str]:
     return {"topic": order.topic, "from": order.first, "to": order.last, "into": order.into}
 
 
@@ -165,39 +181,40 @@ def _day(text: str | None) -> date | None:
 
 
 class _Archive:
-    """The archive of the flow that was named, or the only one of the project."""
+    """The archive of the named flow, or the only archive of the project."""
 
     def __init__(self, project: Project, flow: str, sink: ArchiveSink) -> None:
         self.project, self.flow, self.sink = project, flow, sink
         self.root = files.archive_root(project.context.path(sink.path), project.context.store)
 
     @staticmethod
-    def named(target: ProjectTarget) -> _Archive:
-        """The archive that the arguments name."""
+    def from_target(target: ProjectTarget) -> _Archive:
+        """Return the archive of the arguments. Raises ProjectError `no-such-archive` unless there is exactly one."""
         project, flows = target.load(), target.flows
-        found = [
+        sinks = [
             (name, sink)
             for name, flow in project.spec.flows.items()
             for sink in flow.sinks
             if isinstance(sink, sink_archive.ArchiveSink) and (not flows or name in flows)
         ]
-        if len(found) != 1:
+        if len(sinks) != 1:
             raise ProjectError(
                 "no-such-archive",
-                f"{'no flow' if not found else f'{len(found)} flows'} with an archive {'is' if not found else 'are'} "
-                f"meant by '{' '.join(flows) or project.spec.project}'",
+                f"'{' '.join(flows) or project.spec.project}' has {len(sinks) or 'no'} archives, not one",
                 hint="name the flow whose sink is of type archive",
                 exit_code=Exit.NOT_FOUND,
             )
-        return _Archive(project, *found[0])
+        return _Archive(project, *sinks[0])
 
     def cluster(self, stream: str | None) -> KafkaConnection:
-        """The connection to the Kafka cluster: that of the flow's own stream, or of another stream."""
+        """Return the connection to the Kafka cluster: that of the flow's stream, or of the named stream."""
         streams = self.project.spec.streams
         if stream is not None and stream not in streams:
             hint = did_you_mean(stream, streams, "streams")
-            raise ProjectError("unknown-stream", f"there is no stream '{stream}'", hint=hint, exit_code=Exit.NOT_FOUND)
-        read = [one.name for one in planner.make_plan(self.project, (self.flow,)).flow(self.flow).streams()]
+            raise ProjectError(
+                "unknown-stream", f"stream '{stream}' does not exist", hint=hint, exit_code=Exit.NOT_FOUND
+            )
+        read = [step.name for step in planner.make_plan(self.project, (self.flow,)).flow(self.flow).streams()]
         for name in [stream] if stream is not None else read:
             source = streams[name].source
             if isinstance(source, KafkaConnection):

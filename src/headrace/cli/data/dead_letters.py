@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli.data._letters_output import (
+    letter_count,
     letter_document,
-    letters,
     moment,
     outcome_text,
     print_counts,
@@ -55,17 +55,17 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 _Reason = Annotated[str | None, typer.Option("--reason", metavar="R", help="Only those with this reason.")]
 _Stream = Annotated[str | None, typer.Option("--stream", metavar="S", help="Only those of this stream.")]
 _Since = Annotated[
-    str | None, typer.Option("--since", metavar="T", help="Only those met since a time, or in the last e.g. 2h.")
+    str | None, typer.Option("--since", metavar="T", help="Only those since a time, or of the last e.g. 2h.")
 ]
-_Status = Annotated[Literal["open", "replayed", "discarded", "all"], typer.Option("--status", help="Which of them.")]
+_Status = Annotated[
+    Literal["open", "replayed", "discarded", "all"], typer.Option("--status", help="Only those with this status.")
+]
 _By = Annotated[Literal["reason", "stream", "flow", "day"], typer.Option("--by", help="What to count by.")]
-_Flow = Annotated[str | None, typer.Option("--flow", metavar="F", help="All open ones of this flow.")]
-_All = Annotated[bool, typer.Option("--all", help="All open ones.")]
-_Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Ids, or as much of them as tells them apart; FLOW/ID too.")
-]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_Flow = Annotated[str | None, typer.Option("--flow", metavar="F", help="All open dead letters of this flow.")]
+_All = Annotated[bool, typer.Option("--all", help="All open dead letters.")]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids or unique prefixes of ids; also FLOW/ID.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _NONE = "nothing to replay"
 
 
@@ -81,12 +81,14 @@ def list_(
     json: Json = False,
 ) -> None:
     """List dead letters, the newest first; on a terminal grouped by reason."""
-    _, book, flow = _opened(target)
-    wanted = dead_letter_index.LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
+    _, book, flow = _open(target)
+    letter_filter = dead_letter_index.LetterFilter(
+        flow, stream, reason, moment(since), None if status == "all" else status
+    )
     with book.reading(flow):
-        shelf = book.shelf(flow)
-        chosen = wanted.of(shelf.index)
-        rows = shelf.newest(chosen, limit or None)
+        store = book.shelf(flow)
+        chosen = letter_filter.of(store.index)
+        rows = store.newest(chosen, limit or None)
     if json:
         printer.document({"items": [letter_document(row) for row in rows], "total": chosen.num_rows, "next": None})
         return
@@ -111,27 +113,29 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count dead letters."""
-    _, book, flow = _opened(target)
-    wanted = dead_letter_index.LetterFilter(flow, stream, reason, moment(since), None if status == "all" else status)
-    print_counts(wanted.of(book.shelf(flow).index), by, json)
+    _, book, flow = _open(target)
+    letter_filter = dead_letter_index.LetterFilter(
+        flow, stream, reason, moment(since), None if status == "all" else status
+    )
+    print_counts(letter_filter.of(book.shelf(flow).index), by, json)
 
 
 @app.command()
 @project_options()
 def show(
     target: ProjectTarget,
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Its id, or as much of it as tells it apart.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="The id, or a unique prefix of it.")],
     raw: Annotated[bool, typer.Option("--raw", help="Write the record's bytes to stdout, and nothing else.")] = False,
     json: Json = False,
 ) -> None:
     """Show one dead letter: its metadata, the record itself, and its history."""
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
-    _, book, _ = _opened(target)
+    _, book, _ = _open(target)
     with book.reading():
-        shelf = book.shelf()
-        found = book.find(shelf, [letter])
-        row = next(shelf.fetch(found)).to_pylist()[0] | {"status": found["status"][0].as_py()}
+        store = book.shelf()
+        letters = book.find(store, [letter])
+        row = next(store.fetch(letters)).to_pylist()[0] | {"status": letters["status"][0].as_py()}
     if raw:
         _write_raw(row["value"], letter)
         return
@@ -149,7 +153,7 @@ def _write_raw(value: bytes | None, letter: str) -> None:
     if value is None:
         raise ProjectError(
             "replay-no-bytes",
-            f"dead letter '{letter}' was kept without its bytes",
+            f"dead letter '{letter}' was stored without its bytes",
             hint="`on_error: dead_letter` keeps the bytes of streams that have a format",
         )
     sys.stdout.buffer.write(value)
@@ -168,19 +172,19 @@ def discard(
     yes: _Yes = False,
     json: Json = False,
 ) -> None:
-    """Mark dead letters as dealt with. Nothing is deleted; `list --status discarded` still shows them."""
+    """Mark dead letters as discarded. Nothing is deleted; `list --status discarded` still shows them."""
     _check_choice(ids, all_, {"--reason": reason, "--flow": flow})
-    _, book, _ = _opened(target)
+    _, book, _ = _open(target)
     with nullcontext() if dry_run else book.history.lock():
-        chosen = _with_status(_chosen(book, book.shelf(), ids, flow, reason), ("open",))
+        chosen = _with_status(_select(book, book.shelf(), ids, flow, reason), ("open",))
         _refuse_half_replayed(book, chosen)
         if chosen.num_rows and not dry_run:
-            confirm(f"Discard {letters(chosen.num_rows)}?", yes)
+            confirm(f"Discard {letter_count(chosen.num_rows)}?", yes)
             book.history.append("discarded", chosen)
     if json:
         printer.document({"discarded": chosen.num_rows, "dry_run": dry_run})
     else:
-        printer.data(f"{'would discard' if dry_run else 'discarded'} {letters(chosen.num_rows)}")
+        printer.data(f"{'would discard' if dry_run else 'discarded'} {letter_count(chosen.num_rows)}")
 
 
 @app.command()
@@ -195,41 +199,43 @@ def replay(
     yes: _Yes = False,
     json: Json = False,
 ) -> None:
-    """Bring dead letters through their flows again, after a fix of the project.
+    """Process dead letters again, after a fix of the project.
 
-    Each row arrives once in exactly-once sinks, also when a replay is interrupted and run again: what was begun is
-    finished first. Letters that are still bad stay open, and the exit code is then 1.
+    Each row arrives once in exactly-once sinks, also when a replay is interrupted and run again: an unfinished replay
+    is finished first. Dead letters that fail again stay open, and the exit code is then 1.
     """
     _check_choice(ids, all_, {"--flow": flow})
     if ids and reason:
-        raise usage_error("--reason chooses among the letters of a flow, and ids were named", "leave one of them out")
-    loaded, book, _ = _opened(target)
+        raise usage_error(
+            "--reason selects dead letters of a flow, and cannot be combined with ids", "leave one of them out"
+        )
+    loaded, book, _ = _open(target)
     with nullcontext() if dry_run else book.history.lock(), book.reading():
-        shelf = book.shelf()
-        chosen = _chosen(book, shelf, ids, flow, reason)
-        plan = _planned(loaded, shelf, chosen, ids, flow)
+        store = book.shelf()
+        chosen = _select(book, store, ids, flow, reason)
+        plan = _plan(loaded, store, chosen, ids, flow)
         if plan.refused and not plan.replays:
-            raise ProjectErrors([one.why for one in plan.refused])
+            raise ProjectErrors([refusal.why for refusal in plan.refused])
         if not json:
             print_plan(plan)
-        outcomes = [] if dry_run or not plan.replays else _carry_out(loaded, plan, shelf, yes)
+        outcomes = [] if dry_run or not plan.replays else _carry_out(loaded, plan, store, yes)
     _report(plan, outcomes, dry_run, json)
 
 
-def _planned(
-    project: Project, shelf: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
+def _plan(
+    project: Project, store: DeadLetterStore, chosen: pa.Table, ids: list[str] | None, flow: str | None
 ) -> ReplayPlan:
     state = _state(project)
-    begun = replay_folders.UnfinishedReplays(state.replays).flows()
+    unfinished = replay_folders.UnfinishedReplays(state.replays).flows()
     if ids or flow:
-        begun &= {flow, *chosen["flow"].unique().to_pylist()}
-    # a letter that was discarded can still be replayed, by its name
-    wanted = _with_status(chosen, ("open", "discarded") if ids else ("open",))
-    return replay_plan.ReplayPlanner(project, state, shelf).plan(wanted, begun)
+        unfinished &= {flow, *chosen["flow"].unique().to_pylist()}
+    # a discarded dead letter can still be replayed by its id
+    replayable = _with_status(chosen, ("open", "discarded") if ids else ("open",))
+    return replay_plan.ReplayPlanner(project, state, store).plan(replayable, unfinished)
 
 
-def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
-    confirm(f"Replay {letters(sum(one.letters for one in plan.replays))}?", yes)
+def _carry_out(project: Project, plan: ReplayPlan, letters: DeadLetterStore, yes: bool) -> list[ReplayOutcome]:
+    confirm(f"Replay {letter_count(sum(replay.letters for replay in plan.replays))}?", yes)
     state = _state(project)
     with engine_replay.single_writer_lock(state, plan.replays):
         _check_sinks(project, plan)
@@ -239,21 +245,23 @@ def _carry_out(project: Project, plan: ReplayPlan, shelf: DeadLetterStore, yes: 
         spark = session.start_session(project.spec.spark, name, state.logs / "replay", store)
         try:
             replayer = engine_replay.DeadLetterReplayer(project, state, spark)
-            return [replayer.run(one, shelf) for one in plan.replays]
+            return [replayer.run(replay, letters) for replay in plan.replays]
         finally:
-            for one in plan.replays:
-                if one.is_begun:
-                    printer.note(f"{one.flow.name}: replay {one.id} is not finished; the next replay finishes it first")
+            for replay in plan.replays:
+                if replay.is_begun:
+                    printer.note(
+                        f"{replay.flow.name}: replay {replay.id} is not finished; the next replay finishes it first"
+                    )
             spark.stop()
 
 
 def _check_sinks(project: Project, plan: ReplayPlan) -> None:
-    for one in plan.replays:
-        for index, step in enumerate(one.flow.sinks):
+    for replay in plan.replays:
+        for index, step in enumerate(replay.flow.sinks):
             try:
                 step.sink.check(project.context)
             except ProjectError as error:
-                raise error.at(project.origin("flows", one.flow.name, "sinks", index)) from None
+                raise error.at(project.origin("flows", replay.flow.name, "sinks", index)) from None
 
 
 def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json: bool) -> None:
@@ -263,13 +271,17 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
         for outcome in outcomes:
             printer.data(outcome_text(outcome))
         if dry_run or not plan.replays:
-            printer.data(f"would replay {letters(sum(one.letters for one in plan.replays))}" if plan.replays else _NONE)
+            printer.data(
+                f"would replay {letter_count(sum(replay.letters for replay in plan.replays))}"
+                if plan.replays
+                else _NONE
+            )
     if plan.refused or any(outcome.still_bad or outcome.new for outcome in outcomes):
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _opened(target: ProjectTarget) -> tuple[Project, LetterBook, str | None]:
-    """The project, the index of its dead letters and the flow that was named."""
+def _open(target: ProjectTarget) -> tuple[Project, LetterBook, str | None]:
+    """Return the project, the index of its dead letters and the named flow."""
     flow, (project, state) = target.flow(), target.open()
     book = dead_letter_index.LetterBook(state.dead_letters)
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
@@ -281,21 +293,21 @@ def _state(project: Project) -> StateDir:
     return StateDir.of(project.context)
 
 
-def _check_choice(ids: list[str] | None, everything: bool, others: dict[str, str | None]) -> None:
-    """Refuse no selection, and two kinds of selection at once."""
-    given = [name for name, value in others.items() if value is not None]
-    if not (ids or everything or given):
-        raise usage_error("no dead letters were named", f"name ids, {', '.join(others)} or --all")
-    if bool(ids) + everything + bool(given) > 1:
-        raise usage_error("ids, --all and a choice by flow or reason exclude each other", "use one of them")
+def _check_choice(ids: list[str] | None, everything: bool, filters: dict[str, str | None]) -> None:
+    """Reject a missing selection, and two kinds of selection at once."""
+    used = [name for name, value in filters.items() if value is not None]
+    if not (ids or everything or used):
+        raise usage_error("no dead letters are selected", f"name ids, {', '.join(filters)} or --all")
+    if bool(ids) + everything + bool(used) > 1:
+        raise usage_error("ids, --all and a selection by flow or reason exclude each other", "use one of them")
 
 
-def _chosen(
-    book: LetterBook, shelf: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
+def _select(
+    book: LetterBook, store: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
 ) -> pa.Table:
     if ids:
-        return book.find(shelf, ids)
-    return dead_letter_index.LetterFilter(flow=flow, reason=reason, status=None).of(shelf.index)
+        return book.find(store, ids)
+    return dead_letter_index.LetterFilter(flow=flow, reason=reason, status=None).of(store.index)
 
 
 def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
@@ -306,13 +318,13 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
 
 
 def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
-    """A letter whose replay was begun may have reached some sinks already."""
-    begun = replay_folders.UnfinishedReplays(book.folder.parent / "replays")
-    for flow in sorted(begun.flows() & set(chosen["flow"].unique().to_pylist())):
-        if begun.holds(flow, chosen):
+    """Reject dead letters of an unfinished replay: they may be in some sinks already."""
+    unfinished = replay_folders.UnfinishedReplays(book.folder.parent / "replays")
+    for flow in sorted(unfinished.flows() & set(chosen["flow"].unique().to_pylist())):
+        if unfinished.holds(flow, chosen):
             raise ProjectError(
                 "replay-unfinished",
-                f"a replay of some of these letters of flow '{flow}' was begun and not finished",
+                f"a replay of some of these dead letters of flow '{flow}' is not finished",
                 hint=f"finish it first: headrace dead-letters replay --flow {flow}",
                 exit_code=Exit.CONFLICT,
             )

@@ -40,15 +40,15 @@ def list_(
     target: ProjectTarget,
     json: Json = False,
 ) -> None:
-    """List the endpoints: what this machine's copies of them are like, and which version is served."""
-    settings, logs = _opened(target)
-    found = [_described(settings, logs, one) for one in _names(settings, logs)]
+    """List the endpoints: the state of this machine's copies, and the served version."""
+    settings, logs = _open(target)
+    documents = [_describe(settings, logs, name) for name in _names(settings, logs)]
     if json:
-        printer.document(found)
+        printer.document(documents)
         return
     rows = [["endpoint", "state", "version", "versions", "rows", "lag", "refused", "snapshot"]]
-    rows += [_cells(one) for one in found]
-    for line in aligned(rows) if found else ["no endpoints"]:
+    rows += [_cells(document) for document in documents]
+    for line in aligned(rows) if documents else ["no endpoints"]:
         printer.data(line)
 
 
@@ -59,17 +59,17 @@ def show(
     endpoint: _Endpoint,
     json: Json = False,
 ) -> None:
-    """Show one endpoint: its columns, key, indexes and conflict policies, per version, and how its copies are."""
-    settings, logs = _opened(target)
-    found = _described(settings, logs, _known(settings, logs, endpoint))
+    """Show one endpoint: its columns, key, indexes and conflict policies, per version, and the state of its copies."""
+    settings, logs = _open(target)
+    document = _describe(settings, logs, _known(settings, logs, endpoint))
     if json:
-        printer.document(found)
+        printer.document(document)
         return
-    printer.data(f"{endpoint}: {found['state']}, version {found['served'] or _UNKNOWN} is served")
-    if found["url"]:
-        printer.data(f"  {found['url']}")
-    for one in found["versions"]:
-        for line in _lines(one):
+    printer.data(f"{endpoint}: {document['state']}, version {document['served'] or _UNKNOWN} is served")
+    if document["url"]:
+        printer.data(f"  {document['url']}")
+    for version in document["versions"]:
+        for line in _lines(version):
             printer.data(line)
 
 
@@ -81,8 +81,8 @@ def use(
     version: _Version,
     json: Json = False,
 ) -> None:
-    """Serve this version to those who name none. A node switches as soon as its copy of it has caught up."""
-    settings, logs = _opened(target)
+    """Serve this version as the default. A node switches as soon as its copy has caught up."""
+    settings, logs = _open(target)
     before = logs.served(_known(settings, logs, endpoint))
     logs.serve(endpoint, version)
     if json:
@@ -101,20 +101,20 @@ def drop(
     json: Json = False,
 ) -> None:
     """Delete a version that is no longer served, with its log and snapshots; nodes remove their copies of it."""
-    settings, logs = _opened(target)
+    settings, logs = _open(target)
     log = logs.open(_known(settings, logs, endpoint), version)
     if logs.served(endpoint) == version and len(logs.versions(endpoint)) > 1:
         raise ProjectError(
             "endpoint-served",
-            f"version {version} of endpoint '{endpoint}' is the one that is served",
+            f"version {version} of endpoint '{endpoint}' is the served version",
             hint=f"serve another first: headrace endpoints use {endpoint} --version N",
             exit_code=Exit.CONFLICT,
         )
-    if endpoint in settings.endpoints and max(one.version for one in logs.versions(endpoint)) == version:
+    if endpoint in settings.endpoints and max(definition.version for definition in logs.versions(endpoint)) == version:
         raise ProjectError(
             "endpoint-written",
-            f"version {version} of endpoint '{endpoint}' is the one that a flow of the project writes",
-            hint="take the sink out of the flow first",
+            f"version {version} of endpoint '{endpoint}' is written by a flow of the project",
+            hint="remove the sink from the flow first",
             exit_code=Exit.CONFLICT,
         )
     confirm(f"Delete version {version} of endpoint '{endpoint}' with all its rows?", yes)
@@ -134,14 +134,14 @@ def snapshot(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for it.")] = "5m",
     json: Json = False,
 ) -> None:
-    """Have this machine's node make a snapshot of an endpoint now: what a new node begins with."""
-    settings, logs = _opened(target)
+    """Let this machine's node create a snapshot of an endpoint now. A new node starts from the newest snapshot."""
+    settings, logs = _open(target)
     version = logs.served(_known(settings, logs, endpoint)) or 1
     if read_node(settings.store) is None:
         raise ProjectError(
             "no-node",
-            f"no node keeps the store in {settings.store}",
-            hint="start a serve node, which makes snapshots: headrace serve",
+            f"no serve node uses the store in {settings.store}",
+            hint="start a serve node, which creates snapshots: headrace serve",
             exit_code=Exit.NOT_FOUND,
         )
     position = snapshots.request_snapshot(settings.store, endpoint, version, seconds_of("--timeout", timeout))
@@ -151,7 +151,7 @@ def snapshot(
         printer.note(f"the newest snapshot of endpoint '{endpoint}' v{version} is at position {position:,}")
 
 
-def _opened(target: ProjectTarget) -> tuple[Settings, LogFolder]:
+def _open(target: ProjectTarget) -> tuple[Settings, LogFolder]:
     settings = base_settings.Settings.of(target.load())
     return settings, settings.logs
 
@@ -165,23 +165,23 @@ def _known(settings: Settings, logs: LogFolder, name: str) -> str:
     if name in names:
         return name
     hint = did_you_mean(name, names, "endpoints")
-    raise ProjectError("unknown-endpoint", f"there is no endpoint '{name}'", hint=hint, exit_code=Exit.NOT_FOUND)
+    raise ProjectError("unknown-endpoint", f"endpoint '{name}' does not exist", hint=hint, exit_code=Exit.NOT_FOUND)
 
 
-def _described(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
-    """The endpoint as its logs define it, with what this machine's node says of its copies."""
+def _describe(settings: Settings, logs: LogFolder, name: str) -> dict[str, Any]:
+    """Describe an endpoint: the definition from its logs, and the copies that this machine's node reports."""
     status, node = read_status(settings.store), read_node(settings.store)
-    said = status.endpoints.get(name, {}) if node is not None and not status.stale else {}
+    reported = status.endpoints.get(name, {}) if node is not None and not status.stale else {}
     versions = logs.versions(name)
     url = None if node is None or node["http"] is None else f"{node['http']}/{name}"
-    state = said.get("state") or ("not served here" if versions else "nothing written yet")
+    state = reported.get("state") or ("not served here" if versions else "nothing written yet")
     return {
         "name": name,
         "state": state,
         "url": url,
         "served": logs.served(name),
-        "here": said.get("version"),
-        "versions": [_version(one, said.get("versions", {}).get(str(one.version))) for one in versions],
+        "here": reported.get("version"),
+        "versions": [_version(version, reported.get("versions", {}).get(str(version.version))) for version in versions],
     }
 
 
@@ -189,16 +189,16 @@ def _version(endpoint: Endpoint, copy: dict[str, Any] | None) -> dict[str, Any]:
     return {**endpoint.to_json(), "copy": copy}
 
 
-def _cells(one: dict[str, Any]) -> list[str]:
-    here = one["here"] or one["served"]
-    copy = next((version["copy"] for version in one["versions"] if version["version"] == here), None) or {}
+def _cells(document: dict[str, Any]) -> list[str]:
+    here = document["here"] or document["served"]
+    copy = next((version["copy"] for version in document["versions"] if version["version"] == here), None) or {}
     lag = copy.get("lag")
     age = copy.get("snapshot_age_s")
     return [
-        one["name"],
-        one["state"],
+        document["name"],
+        document["state"],
         _number(here),
-        ",".join(str(version["version"]) for version in one["versions"]) or _UNKNOWN,
+        ",".join(str(version["version"]) for version in document["versions"]) or _UNKNOWN,
         _number(copy.get("rows")),
         _UNKNOWN if lag is None else f"{lag['seconds']:.1f}s / {lag['segments']:,}",
         _number(copy.get("refused")),
@@ -218,7 +218,7 @@ def _lines(version: dict[str, Any]) -> list[str]:
     lines.append(f"  key: {', '.join(version['key']) or 'none'}")
     lines += [f"  index: {', '.join(index)}" for index in version["indexes"]]
     if version["text"]:
-        lines.append(f"  words of: {', '.join(version['text'])}")
+        lines.append(f"  full-text search: {', '.join(version['text'])}")
     lines.append("  " + ", ".join(f"{name} {value}" for name, value in version["conflicts"].items()))
     if copy is not None:
         lines.append(f"  copy: {copy['state']}, {_number(copy['rows'])} rows, position {copy['position']}")

@@ -24,7 +24,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 _Stream = Annotated[str | None, typer.Option("--stream", metavar="S", help="Only those of this stream.")]
 _Since = Annotated[
-    str | None, typer.Option("--since", metavar="T", help="Only those met since a time, or in the last e.g. 2h.")
+    str | None, typer.Option("--since", metavar="T", help="Only those since a time, or of the last e.g. 2h.")
 ]
 _TIMES = ("event_time", "watermark", "met_at")
 _PLAIN = ("id", "flow", "stream", "event_time", "watermark", "met_at", "row")
@@ -39,12 +39,12 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 50,
     json: Json = False,
 ) -> None:
-    """List late rows, the newest first, with the watermark they were too late for."""
+    """List late rows, the newest first, with the watermark that had passed them."""
     folder, flow = _late(target)
     with kept_files(folder, flow):
-        shelf = dead_letter_index.late_rows(folder, flow)
-        chosen = dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(shelf.index)
-        items = [_document(row) for row in shelf.newest(chosen, limit or None)]
+        store = dead_letter_index.late_rows(folder, flow)
+        chosen = dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(store.index)
+        items = [_document(row) for row in store.newest(chosen, limit or None)]
     if json:
         printer.document({"items": items, "total": chosen.num_rows, "next": None})
         return
@@ -67,12 +67,12 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count late rows."""
-    shelf = dead_letter_index.late_rows(*_late(target))
-    print_counts(dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(shelf.index), by, json)
+    store = dead_letter_index.late_rows(*_late(target))
+    print_counts(dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(store.index), by, json)
 
 
 def _late(target: ProjectTarget) -> tuple[StatePath, str | None]:
-    """The folder of late rows and the flow that was named."""
+    """Return the folder of late rows and the named flow."""
     flow, (loaded, state) = target.flow(), target.open()
     folder = state.late
     if flow is not None and flow not in loaded.spec.flows and not (folder / flow).is_dir():

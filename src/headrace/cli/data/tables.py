@@ -36,15 +36,15 @@ def list_(
 ) -> None:
     """List the tables: their sources, row counts and lag.
 
-    Reads the log and what the capture writes down every second; asks no source.
+    Reads the log and the status that the capture writes every second; does not connect to a source.
     """
     loaded = target.load()
-    found = [printer.clean(_described(loaded, one)) for one in loaded.spec.tables]
+    documents = [printer.clean(_describe(loaded, name)) for name in loaded.spec.tables]
     if json:
-        printer.document(found)
+        printer.document(documents)
         return
-    rows = [["table", "state", "source", "key", "rows", "lag", "newest"], *(_cells(one) for one in found)]
-    for line in aligned(rows) if found else ["no tables"]:
+    rows = [["table", "state", "source", "key", "rows", "lag", "newest"], *(_cells(document) for document in documents)]
+    for line in aligned(rows) if documents else ["no tables"]:
         printer.data(line)
 
 
@@ -55,35 +55,35 @@ def show(
     table: _Table,
     json: Json = False,
 ) -> None:
-    """Show one table: its columns and key, its source, how many rows it has, where it is read and how far behind.
+    """Show one table: its columns and key, source, row count, position and lag.
 
-    The columns are those of its log; when nothing was read yet, the source is asked.
+    The columns come from its log, or from the source when nothing has been read yet.
     """
     loaded = target.load()
     if table not in loaded.spec.tables:
         raise ProjectError(
             "unknown-table",
-            f"there is no table '{table}'",
+            f"table '{table}' does not exist",
             hint=did_you_mean(table, loaded.spec.tables, "tables"),
             exit_code=Exit.NOT_FOUND,
         )
-    found = printer.clean(_described(loaded, table, ask=True))
+    document = printer.clean(_describe(loaded, table, query_source=True))
     if json:
-        printer.document(found)
+        printer.document(document)
         return
-    for line in _lines(found):
+    for line in _lines(document):
         printer.data(line)
 
 
-def _described(project: Project, name: str, *, ask: bool = False) -> dict[str, Any]:
-    """A table as its log has it, with what the capture of this machine says of it."""
+def _describe(project: Project, name: str, *, query_source: bool = False) -> dict[str, Any]:
+    """Describe a table: the definition from its log, and the status that this machine's capture reports."""
     spec, context = project.spec.tables[name], project.context
     log = tables.table_log(context, spec.source.group)
     shape: TableShape | None = log.shapes().get(name)
-    if shape is None and ask:
+    if shape is None and query_source:
         shape = spec.shape(name, context)
-    newest, said = log.newest(), read_group(tables_folder(context), spec.source.group)
-    live = said is not None and said["live"]
+    newest, reported = log.newest(), read_group(tables_folder(context), spec.source.group)
+    live = reported is not None and reported["live"]
     at = None if newest is None or newest.at is None else newest.at.isoformat()
     return {
         "name": name,
@@ -92,46 +92,50 @@ def _described(project: Project, name: str, *, ask: bool = False) -> dict[str, A
         "group": spec.source.group,
         "columns": None if shape is None else schema.to_ddl(shape.columns),
         "key": spec.key if shape is None else list(shape.key),
-        "state": said["state"] if said is not None and live else "not followed" if log.end() else "nothing read yet",
-        "reason": said["reason"] if said is not None and live else None,
+        "state": reported["state"]
+        if reported is not None and live
+        else "not captured"
+        if log.end()
+        else "nothing read yet",
+        "reason": reported["reason"] if reported is not None and live else None,
         "complete": name in log.complete(),
         "rows": log.counts().get(name),
         "sequence": log.end(),
         "position": log.position(),
-        "lag": said["lag"] if said is not None and live else None,
-        "changes_per_s": said["changes_per_s"] if said is not None and live else None,
+        "lag": reported["lag"] if reported is not None and live else None,
+        "changes_per_s": reported["changes_per_s"] if reported is not None and live else None,
         "newest": at,
     }
 
 
-def _cells(one: dict[str, Any]) -> list[str]:
+def _cells(document: dict[str, Any]) -> list[str]:
     return [
-        one["name"],
-        one["state"],
-        one["source"],
-        ",".join(one["key"]) or _UNKNOWN,
-        _number(one["rows"]),
-        _number(one["lag"]),
-        one["newest"] or _UNKNOWN,
+        document["name"],
+        document["state"],
+        document["source"],
+        ",".join(document["key"]) or _UNKNOWN,
+        _number(document["rows"]),
+        _number(document["lag"]),
+        document["newest"] or _UNKNOWN,
     ]
 
 
-def _lines(one: dict[str, Any]) -> list[str]:
-    whole = "" if one["complete"] else ", its first snapshot is not whole yet"
-    lines = [f"{one['name']}: {one['state']}{whole}"]
-    if one["description"]:
-        lines.append(f"  {one['description']}")
-    if one["reason"] is not None:
-        lines.append(f"  {one['reason']['text']} [{one['reason']['code']}]")
+def _lines(document: dict[str, Any]) -> list[str]:
+    whole = "" if document["complete"] else ", its first snapshot is not complete yet"
+    lines = [f"{document['name']}: {document['state']}{whole}"]
+    if document["description"]:
+        lines.append(f"  {document['description']}")
+    if document["reason"] is not None:
+        lines.append(f"  {document['reason']['text']} [{document['reason']['code']}]")
     lines += [
-        f"  source: {one['source']} (read with group {one['group']})",
-        f"  columns: {one['columns']}",
-        f"  key: {', '.join(one['key'])}",
-        f"  rows: {_number(one['rows'])}, at {one['sequence']} of its log",
-        f"  lag: {_number(one['lag'])}, newest change: {one['newest'] or _UNKNOWN}",
+        f"  source: {document['source']} (table group {document['group']})",
+        f"  columns: {document['columns']}",
+        f"  key: {', '.join(document['key'])}",
+        f"  rows: {_number(document['rows'])}, at sequence {document['sequence']} of its log",
+        f"  lag: {_number(document['lag'])}, newest change: {document['newest'] or _UNKNOWN}",
     ]
-    if one["position"] is not None:
-        lines.append(f"  position: {jsonlib.dumps(one['position'])}")
+    if document["position"] is not None:
+        lines.append(f"  position: {jsonlib.dumps(document['position'])}")
     return lines
 
 

@@ -60,18 +60,19 @@ def create(
     row_filter: _Filters = None,
     table: _Tables = None,
     scope: _Scopes = None,
-    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long a token holds.")] = "24h",
-    holder: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Whose it is.")] = None,
+    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long the token is valid.")] = "24h",
+    holder: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The holder of the token.")] = None,
     rate: Annotated[float | None, typer.Option("--rps", help="Requests per second; else the project's limit.")] = None,
     api_key: Annotated[bool, typer.Option("--api-key", help="A key without expiry, for the project file.")] = False,
     private_key: Annotated[
-        Path | None, typer.Option("--private-key", metavar="FILE", help="Where the project has only the public key.")
+        Path | None,
+        typer.Option("--private-key", metavar="FILE", help="The private key, if the project has only the public key."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token that callers show as `Authorization: Bearer TOKEN`. It alone is printed on stdout.
+    """Create a token for the header `Authorization: Bearer TOKEN`. Only the token is printed on stdout.
 
-    A token is signed and expires; an API key holds until its hash is taken out of the project file.
+    A token is signed and expires. An API key is valid until its hash is removed from the project file.
     """
     loaded = target.load()
     access = _access(endpoint, field, row_filter)
@@ -98,16 +99,16 @@ def show(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="The token; - reads it from stdin.")],
     json: Json = False,
 ) -> None:
-    """Say what is in a token, and whether the project's servers would take it. Exits with 1 if not."""
-    given = sys.stdin.readline().strip() if token == _STDIN else token
-    header, claims = claims_of(given)
+    """Show the claims of a token, and whether the project's servers accept it. Exits with 1 if not."""
+    text = sys.stdin.readline().strip() if token == _STDIN else token
+    header, claims = claims_of(text)
     loaded = target.load()
-    reasons = list(_reasons(loaded, given))
+    reasons = list(_reasons(loaded, text))
     if json:
         printer.document({"holds": not reasons, "reasons": reasons, "header": header, "claims": claims})
     else:
         printer.data(jsonlib.dumps(claims, indent=2, ensure_ascii=False))
-        for line in reasons or ["the project's servers take it"]:
+        for line in reasons or ["the project's servers accept it"]:
             printer.note(line)
     if reasons:
         raise typer.Exit(Exit.FAILED)
@@ -115,25 +116,27 @@ def show(
 
 def _print_token(loaded: Project, claims: dict[str, Any], expires: str, private_key: Path | None, json: bool) -> None:
     try:
-        lasts = parse_duration(expires)
+        duration = parse_duration(expires)
     except ValueError as error:
         raise usage_error(f"--expires: {error}") from None
     now = datetime.now(UTC)
-    token, whole = signed(
+    token, signed_claims = signed(
         loaded.spec.serve.auth,
         loaded.spec.project,
         loaded.root,
         claims,
         now=now,
-        expires=lasts,
+        expires=duration,
         private_key=private_key,
     )
-    until = datetime.fromtimestamp(whole["exp"], UTC).isoformat().replace("+00:00", "Z")
+    until = datetime.fromtimestamp(signed_claims["exp"], UTC).isoformat().replace("+00:00", "Z")
     if json:
-        printer.document({"token": token, "expires": until, "claims": whole})
+        printer.document({"token": token, "expires": until, "claims": signed_claims})
         return
     printer.data(token)
-    printer.note(f"holds until {until}; allows {', '.join(whole['scopes'])} of {_endpoints_text(whole)}")
+    printer.note(
+        f"valid until {until}; allows {', '.join(signed_claims['scopes'])} of {_endpoints_text(signed_claims)}"
+    )
 
 
 def _print_key(
@@ -148,50 +151,50 @@ def _print_key(
         printer.document({"key": key, "entry": entry})
         return
     printer.data(key)
-    # a mapping in JSON is one in YAML, and no name or filter needs quoting by other rules
+    # JSON is valid YAML, so names and filters need no other quoting
     printer.note(f"serve:\n  auth:\n    keys:\n      - {jsonlib.dumps(entry, ensure_ascii=False)}")
 
 
-def _scopes(given: Sequence[str] | None) -> list[str]:
-    for scope in given or ():
+def _scopes(names: Sequence[str] | None) -> list[str]:
+    for scope in names or ():
         if scope not in SCOPES:
-            raise usage_error(f"there is no scope '{scope}'", did_you_mean(scope, SCOPES, "scopes"))
-    return list(dict.fromkeys(given or ["read"]))
+            raise usage_error(f"scope '{scope}' does not exist", did_you_mean(scope, SCOPES, "scopes"))
+    return list(dict.fromkeys(names or ["read"]))
 
 
 def _access(
     endpoints: Sequence[str] | None, fields: Sequence[str] | None, filters: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What the options allow, by endpoint, as it stands in a token."""
-    found: dict[str, Any] = {}
-    for given in endpoints or ():
-        name, separator, listed = given.partition("=")
-        entry = found.setdefault(name, {})
+    """Return the permissions of the options by endpoint, in the form of a token's claims."""
+    access: dict[str, Any] = {}
+    for option in endpoints or ():
+        name, separator, listed = option.partition("=")
+        entry = access.setdefault(name, {})
         if separator:
-            entry.setdefault("fields", []).extend(one.strip() for one in listed.split(",") if one.strip())
-    for given in fields or ():
-        name, separator, column = given.partition(".")
+            entry.setdefault("fields", []).extend(column.strip() for column in listed.split(",") if column.strip())
+    for option in fields or ():
+        name, separator, column = option.partition(".")
         if not separator or not column:
-            raise usage_error(f"--field '{given}' is not ENDPOINT.FIELD")
-        found.setdefault(name, {}).setdefault("fields", []).append(column)
-    for given in filters or ():
-        name, separator, text = given.partition("=")
-        found.setdefault(name, {})["filter"] = _filter(given, text if separator else "")
-    return found
+            raise usage_error(f"--field '{option}' is not ENDPOINT.FIELD")
+        access.setdefault(name, {}).setdefault("fields", []).append(column)
+    for option in filters or ():
+        name, separator, text = option.partition("=")
+        access.setdefault(name, {})["filter"] = _filter(option, text if separator else "")
+    return access
 
 
-def _filter(given: str, text: str) -> dict[str, Any]:
+def _filter(option: str, text: str) -> dict[str, Any]:
     try:
         document = jsonlib.loads(text)
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise usage_error(f"--filter '{given}' is not ENDPOINT=JSON", """as in --filter 'films={"region": "EU"}'""")
+        raise usage_error(f"--filter '{option}' is not ENDPOINT=JSON", """as in --filter 'films={"region": "EU"}'""")
     return document
 
 
 def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
-    """What does not fit the endpoints as they are; they may be others when the token is used."""
+    """Yield a note for each name or filter that does not match the current endpoints; they may change later."""
     settings = base_settings.Settings.of(loaded)
     logs = settings.logs
     try:
@@ -203,7 +206,7 @@ def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
         if name not in written:
             if name not in settings.endpoints:
                 known = did_you_mean(name, {*written, *settings.endpoints}, "endpoints")
-                yield f"there is no endpoint '{name}' yet; {known}"
+                yield f"endpoint '{name}' does not exist yet; {known}"
             continue
         endpoint = logs.versions(name)[-1]
         for column in entry.get("fields") or ():
@@ -213,14 +216,14 @@ def _unknown(loaded: Project, access: dict[str, Any]) -> Iterator[str]:
             if entry.get("filter") is not None:
                 query_filters.parse_filter(entry["filter"], endpoint)
         except RequestError as error:
-            yield f"the filter of '{name}' does not fit it, so nothing is shown: {error.message}"
+            yield f"the filter of '{name}' does not match its columns, so no rows are returned: {error.message}"
 
 
 def _reasons(loaded: Project, token: str) -> Iterator[str]:
-    """Why a server would refuse a token, or show less than is meant."""
+    """Yield the reasons why a server would reject a token, or return less than intended."""
     spec = loaded.spec.serve.auth.jwt
     if spec is None:
-        yield "the project takes no signed tokens: serve.auth.jwt is not set"
+        yield "the project accepts no signed tokens: serve.auth.jwt is not set"
         return
     try:
         verified = Tokens(spec, loaded.spec.project, loaded.root).verified(token)
@@ -228,7 +231,7 @@ def _reasons(loaded: Project, token: str) -> Iterator[str]:
     except RequestError as error:
         yield error.message
         return
-    access = {name: one.model_dump() for name, one in (grant.endpoints or {}).items()}
+    access = {name: permission.model_dump() for name, permission in (grant.endpoints or {}).items()}
     yield from _unknown(loaded, access)
 
 

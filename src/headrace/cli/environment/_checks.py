@@ -36,12 +36,12 @@ class Result:
     fix: str | None = None
 
     def to_json(self) -> dict[str, str | None]:
-        """The shape of `doctor --json`."""
+        """Return an entry of `doctor --json`."""
         return asdict(self)
 
 
 def environment(state_folder: Path) -> Iterator[Result]:
-    """Everything that does not depend on a project's streams and sinks."""
+    """Run the checks that do not depend on a project's streams and sinks."""
     yield _python()
     yield _guarded("java", _java)
     yield from _libraries()
@@ -52,7 +52,6 @@ def environment(state_folder: Path) -> Iterator[Result]:
 
 
 def failed(check: str, error: ProjectError) -> Result:
-    """A user error as the result of a check."""
     return Result(check, "fail", f"{error.message} [{error.code}]", error.hint)
 
 
@@ -64,11 +63,11 @@ def _guarded(check: str, look: Callable[[], str]) -> Result:
 
 
 def _python() -> Result:
-    found = f"Python {platform.python_version()} in {sys.prefix}"
+    detail = f"Python {platform.python_version()} in {sys.prefix}"
     if sys.version_info[:2] < _OLDEST_PYTHON:
-        wanted = ".".join(map(str, _OLDEST_PYTHON))
-        return Result("python", "fail", found, f"make an environment with Python {wanted} or newer")
-    return Result("python", "ok", found)
+        oldest = ".".join(map(str, _OLDEST_PYTHON))
+        return Result("python", "fail", detail, f"create an environment with Python {oldest} or newer")
+    return Result("python", "ok", detail)
 
 
 def _java() -> str:
@@ -84,13 +83,13 @@ def _jars() -> str:
 
 
 def _libraries() -> Iterator[Result]:
-    """The package's own requirements are the list; a pinned one must be that very version."""
+    """Check the requirements of the package; a pinned one must have exactly that version."""
     present = []
     for text in metadata.requires("headrace") or []:
-        wanted = _REQUIREMENT.match(text)
-        if wanted is None or wanted["optional"]:
+        requirement = _REQUIREMENT.match(text)
+        if requirement is None or requirement["optional"]:
             continue
-        name, pin = wanted["name"], wanted["pin"]
+        name, pin = requirement["name"], requirement["pin"]
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -109,10 +108,10 @@ def _memory() -> Result:
     import psutil
 
     memory = psutil.virtual_memory()
-    found = f"{_gib(memory.available)} of {_gib(memory.total)} available"
+    detail = f"{_gib(memory.available)} of {_gib(memory.total)} available"
     if memory.available < _LITTLE_MEMORY:
-        return Result("memory", "warn", found, "the engine takes up to 2 GiB: close something, or lower spark.memory")
-    return Result("memory", "ok", found)
+        return Result("memory", "warn", detail, "the engine needs up to 2 GiB: free memory, or lower spark.memory")
+    return Result("memory", "ok", detail)
 
 
 def _loopback() -> Result:
@@ -135,7 +134,9 @@ def _state(folder: Path) -> Iterator[Result]:
     free = shutil.disk_usage(existing).free
     if free < _LITTLE_DISK:
         state: State = "fail" if free < _TOO_LITTLE_DISK else "warn"
-        yield Result("disk", state, f"{_gib(free)} free for {folder}", "make room, or set 'state:' to another disk")
+        yield Result(
+            "disk", state, f"{_gib(free)} free for {folder}", "free disk space, or set 'state:' to another disk"
+        )
     else:
         yield Result("disk", "ok", f"{_gib(free)} free for {folder}")
 

@@ -83,41 +83,41 @@ def _unreadable(error: ProjectError) -> Result:
 
 
 def component_checks(project: Project, deadline: timedelta) -> Iterator[Result]:
-    """Each source, table and sink checks the system behind it, all at the same time."""
-    asked: dict[str, Source | TableSource | Sink] = {}
-    asked |= {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
-    asked |= {f"table {name}": table.source for name, table in project.spec.tables.items()}
+    """Let each source, table and sink check its external system, all in parallel."""
+    components: dict[str, Source | TableSource | Sink] = {}
+    components |= {f"stream {name}": stream.source for name, stream in project.spec.streams.items()}
+    components |= {f"table {name}": table.source for name, table in project.spec.tables.items()}
     for name, flow in project.spec.flows.items():
-        asked |= {f"flow {name}, sink {index} ({sink.kind()})": sink for index, sink in enumerate(flow.sinks)}
+        components |= {f"flow {name}, sink {index} ({sink.kind()})": sink for index, sink in enumerate(flow.sinks)}
     answers: Queue[Result] = Queue()
-    for check, component in asked.items():
+    for check, component in components.items():
         # daemon threads: a client that hangs must not keep the command from ending
-        threading.Thread(target=_ask, args=(check, component, project.context, answers), daemon=True).start()
-    found = _collect(answers, len(asked), monotonic() + deadline.total_seconds())
+        threading.Thread(target=_check, args=(check, component, project.context, answers), daemon=True).start()
+    results = _collect(answers, len(components), monotonic() + deadline.total_seconds())
     fix = "is it reachable from here? try again with a longer --timeout"
-    for check in asked:
-        yield found.get(check) or Result(check, "fail", f"no answer within {deadline.total_seconds():g} s", fix)
+    for check in components:
+        yield results.get(check) or Result(check, "fail", f"no answer within {deadline.total_seconds():g} s", fix)
 
 
-def _ask(check: str, component: Source | TableSource | Sink, context: Context, answers: Queue[Result]) -> None:
+def _check(check: str, component: Source | TableSource | Sink, context: Context, answers: Queue[Result]) -> None:
     try:
         component.check(context)
         answers.put(Result(check, "ok", "answers"))
     except ProjectError as error:
         answers.put(failed(check, error))
-    except Exception as error:  # clients raise what they like; one bad check must not hide the others
+    except Exception as error:  # clients raise any exception; one bad check must not hide the others
         answers.put(Result(check, "fail", f"{type(error).__name__}: {error}", "check its options"))
 
 
 def _collect(answers: Queue[Result], expected: int, until: float) -> dict[str, Result]:
-    found: dict[str, Result] = {}
-    while len(found) < expected:
+    results: dict[str, Result] = {}
+    while len(results) < expected:
         try:
             result = answers.get(timeout=max(0.0, until - monotonic()))
         except Empty:
             break
-        found[result.check] = result
-    return found
+        results[result.check] = result
+    return results
 
 
 def _show(result: Result) -> None:

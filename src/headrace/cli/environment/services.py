@@ -18,19 +18,19 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 _NAMES = ", ".join(services.KINDS)
 _Kinds = Annotated[list[str] | None, typer.Argument(metavar="KIND", help=f"Which: {_NAMES}.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Only when they are asked for by name: a cluster is three JVMs, and a store must be built by Go first.
+# These must be named: a cluster is three JVMs, and the S3 server must first be built by Go.
 _BY_DEFAULT = [kind for kind in services.KINDS if kind not in ("spark", "s3")]
 
 
 @app.command()
 def install(kinds: _Kinds = None, json: _Json = False) -> None:
-    """Install what the services need (all by default): Debian packages when run as root, jars through Ivy,
-    programs built by Go."""
-    wanted = services.named(kinds or services.KINDS)
-    problems = services.install(wanted, report=_progress)
+    """Install the requirements of services (all by default): Debian packages if run as root, jars with Ivy, programs
+    built by Go."""
+    selected = services.named(kinds or services.KINDS)
+    problems = services.install(selected, report=_progress)
     for problem in problems.values():
         _progress(str(problem))
-    states = {service.kind: "unavailable" if service.kind in problems else "ready" for service in wanted}
+    states = {service.kind: "unavailable" if service.kind in problems else "ready" for service in selected}
     _print([{"kind": kind, "state": state} for kind, state in states.items()], json)
     if problems and os.environ.get("CI", "").lower() in {"true", "1"}:
         raise typer.Exit(Exit.FAILED)
@@ -39,11 +39,11 @@ def install(kinds: _Kinds = None, json: _Json = False) -> None:
 @app.command()
 def up(kinds: _Kinds = None, json: _Json = False) -> None:
     """Start services (all but spark and s3 by default); they run until `down`."""
-    wanted = services.named(kinds or _BY_DEFAULT)
-    problems = [problem for service in wanted if (problem := service.problem()) is not None]
+    selected = services.named(kinds or _BY_DEFAULT)
+    problems = [problem for service in selected if (problem := service.problem()) is not None]
     if problems:
         raise ProjectErrors(problems)
-    chosen = [_here(service) for service in wanted]
+    chosen = [_here(service) for service in selected]
     for service in chosen:
         if not service.is_running():
             _progress(f"starting {service.kind} (log: {service.log_file})")
@@ -64,7 +64,7 @@ def down(kinds: _Kinds = None, json: _Json = False) -> None:
 
 @app.command()
 def status(kinds: _Kinds = None, json: _Json = False) -> None:
-    """What runs, where, and what a client must know."""
+    """Show the running services, their addresses and the settings for clients."""
     rows = [_row(service) for service in _known_here(kinds)]
     _print(rows, json)
     if not rows:
@@ -76,9 +76,9 @@ def _here(service: type[services.Service]) -> services.Service:
 
 
 def _known_here(kinds: Sequence[str] | None) -> list[services.Service]:
-    """Those named, or all that were ever started here."""
-    found = [_here(service) for service in services.named(kinds or services.KINDS)]
-    return [service for service in found if kinds or service.home.is_dir()]
+    """Return the named services, or all that were ever started here."""
+    candidates = [_here(service) for service in services.named(kinds or services.KINDS)]
+    return [service for service in candidates if kinds or service.home.is_dir()]
 
 
 def _row(service: services.Service) -> dict[str, object]:

@@ -13,17 +13,17 @@ from headrace.engine.spark.jars import java_version
 
 
 def version(json: Json = False) -> None:
-    """Print the versions of headrace and what it stands on."""
-    found = {
+    """Print the versions of headrace, Python, PySpark and Java."""
+    versions = {
         "headrace": __version__,
         "python": platform.python_version(),
         "pyspark": _installed("pyspark"),
         "java": _java(),
     }
     if json:
-        printer.document(found)
+        printer.document(versions)
         return
-    for name, number in found.items():
+    for name, number in versions.items():
         printer.data(f"{name:<9} {number or '–'}")
 
 

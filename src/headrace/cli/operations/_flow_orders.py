@@ -32,7 +32,7 @@ _ENDED = ("stopped", "failed")
 
 
 @dataclass(frozen=True)
-class OrderDesk:
+class FlowOrders:
     """Sends orders to the engine and waits for them until a deadline."""
 
     state: StateDir
@@ -41,11 +41,11 @@ class OrderDesk:
 
     def flows(self, names: Sequence[str]) -> dict[str, Flow]:
         """The status of these flows. Waits while the engine has not reported yet."""
-        while (seen := look(self.state)).freshness == "stale":
+        while (reading := look(self.state)).freshness == "stale":
             self._wait("the engine does not report: it is paused, overloaded or still starting")
-        if seen.freshness == "no-engine":
+        if reading.freshness == "no-engine":
             raise no_engine()
-        known = {flow["name"]: flow for flow in seen.to_json()["flow_list"]}
+        known = {flow["name"]: flow for flow in reading.to_json()["flow_list"]}
         for name in names:
             if name not in known:
                 raise ProjectError(
@@ -112,7 +112,6 @@ def _has_started(flow: Flow, order: FlowOrder) -> bool:
 
 
 def no_engine() -> ProjectError:
-    """The error when no engine runs."""
     hint = "headrace run starts one; headrace status shows what is known"
     return ProjectError("no-engine", "no engine runs this project", hint=hint, exit_code=Exit.NOT_FOUND)
 

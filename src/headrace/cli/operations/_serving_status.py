@@ -15,26 +15,26 @@ def serving_of(store: Path) -> dict[str, Any]:
 
 
 def serving_lines(served: dict[str, Any]) -> list[str]:
-    """The same for people: nothing when nothing was ever served here."""
+    """Return the status as text lines; none if no node was ever started here."""
     node, endpoints = served["node"], served["endpoints"]
     if node is None:
         return [f"endpoints: no node serves them here: {', '.join(endpoints)}"] if endpoints else []
     where = node["http"] or "starting"
     silence = ", its applier does not report" if served["stale"] else ""
     lines = [f"serve node {node['pid']}, {where}{silence}", *([served["note"]] if served["note"] else [])]
-    return [*lines, *(_line(name, one, served["stale"]) for name, one in endpoints.items())]
+    return [*lines, *(_line(name, endpoint, served["stale"]) for name, endpoint in endpoints.items())]
 
 
-def _line(name: str, one: dict[str, Any], stale: bool) -> str:
-    lag = one["lag"]
-    state = f"{one['state']}?" if stale else one["state"]
-    parts = [f"{name}: {state}, version {one['version']}", f"{_number(one['rows'])} rows"]
+def _line(name: str, endpoint: dict[str, Any], stale: bool) -> str:
+    lag = endpoint["lag"]
+    state = f"{endpoint['state']}?" if stale else endpoint["state"]
+    parts = [f"{name}: {state}, version {endpoint['version']}", f"{_number(endpoint['rows'])} rows"]
     if lag["segments"]:
         parts.append(f"{lag['segments']:,} segments and {lag['seconds']:.1f}s behind")
-    if one["refused"]:
-        parts.append(f"{one['refused']:,} changes refused")
-    if one["error"]:
-        parts.append(f"{one['error']['message']} [{one['error']['code']}]")
+    if endpoint["refused"]:
+        parts.append(f"{endpoint['refused']:,} changes refused")
+    if endpoint["error"]:
+        parts.append(f"{endpoint['error']['message']} [{endpoint['error']['code']}]")
     return ", ".join(parts)
 
 

@@ -34,42 +34,42 @@ def list_(
     """List the generations of all flows, or of those named: the current one, the candidate, and those that are kept."""
     (loaded, state), flows = target.open(), target.flows
     chosen = known_flows(loaded, flows)
-    found = [
-        _described(flow, generations, one)
+    documents = [
+        _describe(flow, generations, generation)
         for flow in chosen
         for generations in [state.generations(flow)]
-        for one in generations.all()
+        for generation in generations.all()
     ]
     if json:
-        printer.document(found)
+        printer.document(documents)
         return
     rows = [["flow", "generation", "role", "created", "batches", "reason"]]
     rows += [
-        [one["flow"], one["generation"], one["role"], one["created_at"], str(one["batches"]), one["reason"]]
-        for one in found
+        [row["flow"], row["generation"], row["role"], row["created_at"], str(row["batches"]), row["reason"]]
+        for row in documents
     ]
-    for line in aligned(rows) if found else ["no generations"]:
+    for line in aligned(rows) if documents else ["no generations"]:
         printer.data(line)
 
 
-def _described(flow: str, generations: Generations, one: Generation) -> dict[str, Any]:
-    manifest, done = one.manifest, one.checkpoint.committed()
+def _describe(flow: str, generations: Generations, generation: Generation) -> dict[str, Any]:
+    manifest, committed = generation.manifest, generation.checkpoint.committed()
     return {
         "flow": flow,
-        "generation": one.id,
-        "role": _role(generations, one),
+        "generation": generation.id,
+        "role": _role(generations, generation),
         "created_at": manifest.created_at,
         "parent": manifest.parent,
         "reason": manifest.reason,
-        "batches": 0 if done is None else done.batch_id + 1,
-        "defined": one.definition.is_file(),
+        "batches": 0 if committed is None else committed.batch_id + 1,
+        "defined": generation.definition.is_file(),
     }
 
 
-def _role(generations: Generations, one: Generation) -> str:
-    if one == generations.current():
+def _role(generations: Generations, generation: Generation) -> str:
+    if generation == generations.current():
         return "current"
-    return "candidate" if one == generations.candidate() else "kept"
+    return "candidate" if generation == generations.candidate() else "kept"
 
 
 @app.command()
@@ -81,41 +81,41 @@ def drop(
     json: Json = False,
 ) -> None:
     """Delete an old generation: FLOW, then GENERATION. The flow can no longer return to it."""
-    (loaded, state), named = target.open(), target.flows
-    if len(named) != 2:
+    (loaded, state), names = target.open(), target.flows
+    if len(names) != 2:
         raise usage_error("generations drop takes a flow and a generation", "headrace generations drop FLOW GENERATION")
-    flow, wanted = known_flow(loaded, named[0]), named[1]
+    flow, generation_id = known_flow(loaded, names[0]), names[1]
     generations = state.generations(flow)
-    found = generations.find(wanted)
-    if found is None:
+    generation = generations.find(generation_id)
+    if generation is None:
         raise ProjectError(
             "unknown-generation",
-            f"flow '{flow}' has no generation '{wanted}'",
-            hint=did_you_mean(wanted, [one.id for one in generations.all()], "generations"),
+            f"flow '{flow}' has no generation '{generation_id}'",
+            hint=did_you_mean(generation_id, [known.id for known in generations.all()], "generations"),
             exit_code=Exit.NOT_FOUND,
         )
-    _require_unused(flow, generations, found)
+    _require_unused(flow, generations, generation)
     if not dry_run:
-        confirm(f"Delete generation {found.id} of flow '{flow}'?", yes)
-        supervise_candidate.delete_generation(loaded, state, flow, found)
+        confirm(f"Delete generation {generation.id} of flow '{flow}'?", yes)
+        supervise_candidate.delete_generation(loaded, state, flow, generation)
     if json:
-        printer.document({"flow": flow, "generation": found.id, "done": not dry_run})
+        printer.document({"flow": flow, "generation": generation.id, "done": not dry_run})
     else:
-        printer.note(f"generation {found.id} of flow '{flow}' {'would be' if dry_run else 'is'} deleted")
+        printer.note(f"generation {generation.id} of flow '{flow}' {'would be' if dry_run else 'is'} deleted")
 
 
-def _require_unused(flow: str, generations: Generations, one: Generation) -> None:
-    if one == generations.candidate():
+def _require_unused(flow: str, generations: Generations, generation: Generation) -> None:
+    if generation == generations.candidate():
         why, hint = "it is being built", f"abandon it: headrace generations abandon {flow}"
-    elif one == generations.current():
+    elif generation == generations.current():
         why, hint = "it is the current one", f"start a new generation first: headrace run --new-generation {flow}"
-    elif one in [before for before, _last in generations.lineage()]:
+    elif generation in [before for before, _last in generations.lineage()]:
         why, hint = "the current one continues from it", "it is deleted when nothing needs it any more"
     else:
         return
     raise ProjectError(
         "generation-in-use",
-        f"generation {one.id} of flow '{flow}' cannot be deleted: {why}",
+        f"generation {generation.id} of flow '{flow}' cannot be deleted: {why}",
         hint=hint,
         exit_code=Exit.CONFLICT,
     )
@@ -130,8 +130,8 @@ def abandon(
     json: Json = False,
 ) -> None:
     """Abandon the candidate generation of a FLOW. Its output is removed."""
-    (loaded, state), named = target.open(), target.flows
-    flow = known_flow(loaded, one_flow(named, "generations abandon"))
+    (loaded, state), names = target.open(), target.flows
+    flow = known_flow(loaded, one_flow(names, "generations abandon"))
     with rewind.while_stopped(state, flow, building=True):
         candidate = supervise_candidate.require_abandonable(state, flow)
         if not dry_run:

@@ -50,19 +50,19 @@ def show(
 ) -> None:
     """Show position, end and lag of each partition, in records and seconds, whether the flow runs or not."""
     (loaded, state), flows = target.open(), target.flows
-    found = []
+    lags = []
     for flow in planner.make_plan(loaded, flows).flows:
         probe = position_lag.LagProbe(loaded.spec.project, flow, loaded.context)
         try:
-            found.append(probe.measure(state.generations(flow.name).current()))
+            lags.append(probe.measure(state.generations(flow.name).current()))
         finally:
             probe.close()
     if json:
         as_of = datetime.now(UTC).isoformat(timespec="milliseconds")
-        printer.document({"as_of": as_of, "flows": [one.to_json() for one in found]})
+        printer.document({"as_of": as_of, "flows": [lag.to_json() for lag in lags]})
         return
-    for one in found:
-        for line in _lines(one.to_json(), one):
+    for lag in lags:
+        for line in _lines(lag.to_json(), lag):
             printer.data(line)
 
 
@@ -114,7 +114,7 @@ def reset(
     """
     if dry_run and execute:
         raise usage_error("--dry-run and --execute exclude each other", "leave one of them out")
-    given: list[Target] = [
+    targets: list[Target] = [
         *([Earliest()] if to_earliest else []),
         *([Latest()] if to_latest else []),
         *([Current()] if to_current else []),
@@ -124,9 +124,9 @@ def reset(
         *([ShiftBy(shift_by)] if shift_by is not None else []),
         *([offsets_in(from_file)] if from_file is not None else []),
     ]
-    if len(given) != 1:
+    if len(targets) != 1:
         raise usage_error(
-            f"{'several targets were' if given else 'no target was'} given",
+            "several targets" if targets else "no target",
             "one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration, --shift-by, "
             "--from-file",
         )
@@ -134,11 +134,11 @@ def reset(
         scope = parse_scope(topic or []) if topic else SplitScope()
     except ValueError as error:
         raise usage_error(f"--topic: {error}") from None
-    (loaded, state), named = target.open(), target.flows
-    who = rewinder(loaded, state, one_flow(named, "offsets reset"))
-    with rewind.while_stopped(state, who.flow.name):
-        plan = who.to_position(given[0], scope)
-        carry_out(who, plan, dry_run=dry_run, yes=yes or execute, json=json)
+    (loaded, state), names = target.open(), target.flows
+    mover = rewinder(loaded, state, one_flow(names, "offsets reset"))
+    with rewind.while_stopped(state, mover.flow.name):
+        plan = mover.to_position(targets[0], scope)
+        carry_out(mover, plan, dry_run=dry_run, yes=yes or execute, json=json)
 
 
 def _time(text: str) -> Target:
@@ -156,7 +156,7 @@ def _ago(text: str) -> Target:
 
 
 def offsets_in(file: Path) -> Target:
-    """The offsets that a file names."""
+    """Read explicit offsets from a file. Raises ProjectError `missing-file` or `bad-offsets`."""
     try:
         return Explicit(parse_offsets(file.read_text(encoding="utf-8")))
     except OSError as error:

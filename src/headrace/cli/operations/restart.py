@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.cli.operations._flow_orders import Flows, OrderDesk, Timeout, print_states
+from headrace.cli.operations._flow_orders import FlowOrders, Flows, Timeout, print_states
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import usage_error
 from headrace.cli.terminal.project_args import Json, ProjectTarget, project_options
@@ -21,5 +21,5 @@ def restart(
     if not flows:
         raise usage_error("name the flows to restart", "the engine itself: headrace stop, then headrace run")
     state = target.state()
-    desk = OrderDesk(state, time.monotonic() + seconds_of("--timeout", timeout), timeout)
-    print_states(desk.restart(flows), json)
+    orders = FlowOrders(state, time.monotonic() + seconds_of("--timeout", timeout), timeout)
+    print_states(orders.restart(flows), json)

@@ -51,8 +51,8 @@ def rewind(
 
     A position replays records with empty state; a savepoint or a generation restores the state too.
     """
-    (loaded, state), named = target.open(), target.flows
-    mover = rewinder(loaded, state, one_flow(named, "rewind"))
+    (loaded, state), names = target.open(), target.flows
+    mover = rewinder(loaded, state, one_flow(names, "rewind"))
     with position_rewind.while_stopped(state, mover.flow.name):
         current = mover.generations.current()
         if current is not None and not dry_run:
@@ -67,7 +67,7 @@ def rewind(
 
 
 def parse_target(text: str, mover: Rewinder) -> Target | CheckpointCopy:
-    """The target of `--to`: a keyword, a savepoint or generation, a file of offsets, or a time."""
+    """Parse `--to`: a keyword, a savepoint or generation, a file of offsets, or a time."""
     if text in ("earliest", "latest"):
         return Earliest() if text == "earliest" else Latest()
     savepoints = position_savepoints.Savepoints(mover.state, mover.flow.name)
@@ -81,7 +81,7 @@ def parse_target(text: str, mover: Rewinder) -> Target | CheckpointCopy:
     try:
         return AtTime(parse_time(text))
     except ValueError:
-        known = [one.info.name for one in savepoints.all()] + [one.id for one in mover.generations.all()]
+        known = [saved.info.name for saved in savepoints.all()] + [known.id for known in mover.generations.all()]
         raise ProjectError(
             "unknown-target",
             f"'{text}' is neither earliest nor latest, a time, a file with offsets, a savepoint or a generation",

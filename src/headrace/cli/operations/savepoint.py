@@ -33,9 +33,9 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a savepoint of a stopped flow: FLOW, then an optional NAME (the time otherwise)."""
-    (loaded, state), named = target.open(), target.flows
-    name = named[1] if len(named) == 2 else None
-    flow_name = one_flow(named[:1] if len(named) == 2 else named, "savepoint create")
+    (loaded, state), names = target.open(), target.flows
+    name = names[1] if len(names) == 2 else None
+    flow_name = one_flow(names[:1] if len(names) == 2 else names, "savepoint create")
     flow = planner.make_plan(loaded, (flow_name,)).flow(flow_name)
     with rewind.while_stopped(state, flow.name):
         savepoint = position_savepoints.Savepoints(state, flow.name).create(flow, loaded.context, name)
@@ -74,8 +74,8 @@ def delete(
     json: Json = False,
 ) -> None:
     """Delete a savepoint: FLOW, then NAME."""
-    (loaded, state), named = target.open(), target.flows
-    flow, name = _two(named)
+    (loaded, state), names = target.open(), target.flows
+    flow, name = _flow_and_name(names)
     known_flow(loaded, flow)
     savepoints = position_savepoints.Savepoints(state, flow)
     savepoints.require(name)
@@ -88,9 +88,9 @@ def delete(
         printer.note(f"savepoint '{name}' of flow '{flow}' {'would be' if dry_run else 'is'} deleted")
 
 
-def _two(named: Sequence[str]) -> tuple[str, str]:
-    if len(named) != 2:
+def _flow_and_name(names: Sequence[str]) -> tuple[str, str]:
+    if len(names) != 2:
         raise usage_error(
             "savepoint delete takes a flow and the name of a savepoint", "headrace savepoint delete FLOW NAME"
         )
-    return named[0], named[1]
+    return names[0], names[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.cli.operations._flow_orders import Flows, OrderDesk, Timeout, no_engine, print_states
+from headrace.cli.operations._flow_orders import FlowOrders, Flows, Timeout, no_engine, print_states
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, ProjectTarget, project_options
@@ -27,7 +27,7 @@ def start(
     state = target.state()
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     if state.holder() is not None:
-        print_states(OrderDesk(state, deadline, timeout).start(flows), json)
+        print_states(FlowOrders(state, deadline, timeout).start(flows), json)
         return
     orders = {name: last_order(state, name) for name in flows}
     if not all(order is not None and order.want == "stopped" for order in orders.values()):

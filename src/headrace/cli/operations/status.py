@@ -30,12 +30,12 @@ _CLEAR = "\x1b[H\x1b[2J"
 @project_options(Names)
 def status(
     target: ProjectTarget,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")] = False,
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="How often with --watch.")] = "2s",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="The interval of --watch.")] = "2s",
     json: Json = False,
 ) -> None:
-    """Show what the flows of a running engine do: state, rate, lag, watermark, dead letters; the tables it follows; and
-    the endpoints that are served from this machine.
+    """Show the flows of a running engine (state, rate, lag, watermark, dead letters), the captured tables, and the
+    endpoints that this machine serves.
 
     Reads the status files that engine, capture and serve node write every second; needs no Spark. With --watch --json
     it prints one document per line.
@@ -44,31 +44,31 @@ def status(
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        seen, others = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
+        reading, other_parts = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
         if not watch:
-            _print(seen, others, flows, json)
+            _print(reading, other_parts, flows, json)
             return
         if json:
-            printer.line(_document(seen, others, flows))
+            printer.line(_document(reading, other_parts, flows))
         else:
             if printer.on_terminal():
                 print(_CLEAR, end="")
-            _print(seen, others, flows, json)
+            _print(reading, other_parts, flows, json)
         time.sleep(pause)
 
 
-def _document(seen: StatusReading, others: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
-    document = seen.to_json()
-    return {**document, "flow_list": flows_of(document, flows), **others}
+def _document(reading: StatusReading, other_parts: dict[str, Any], flows: Sequence[str]) -> dict[str, Any]:
+    document = reading.to_json()
+    return {**document, "flow_list": flows_of(document, flows), **other_parts}
 
 
-def _print(seen: StatusReading, others: dict[str, Any], flows: Sequence[str], json: bool) -> None:
-    document = printer.clean(_document(seen, others, flows))
+def _print(reading: StatusReading, other_parts: dict[str, Any], flows: Sequence[str], json: bool) -> None:
+    document = printer.clean(_document(reading, other_parts, flows))
     if json:
         printer.document(document)
         return
-    printer.note(_headline(seen))
-    rows = [_cells(flow, live=seen.freshness == "live") for flow in document["flow_list"]]
+    printer.note(_headline(reading))
+    rows = [_cells(flow, live=reading.freshness == "live") for flow in document["flow_list"]]
     if printer.on_terminal():
         printer.render(_table(document["flow_list"], rows))
     else:
@@ -83,14 +83,16 @@ def _print(seen: StatusReading, others: dict[str, Any], flows: Sequence[str], js
         printer.note(f"note: {note['about']}: {note['text']}")
 
 
-def _headline(seen: StatusReading) -> str:
-    document = seen.document
+def _headline(reading: StatusReading) -> str:
+    document = reading.document
     if document is None:
-        return "no engine runs, and none has run before" if seen.freshness == "no-engine" else "an engine is starting"
-    age = f"as of {document['as_of']} ({_time(seen.age_s)} ago)"
-    if seen.freshness == "no-engine":
+        return (
+            "no engine runs, and none has run before" if reading.freshness == "no-engine" else "an engine is starting"
+        )
+    age = f"as of {document['as_of']} ({_time(reading.age_s)} ago)"
+    if reading.freshness == "no-engine":
         return f"no engine runs; last known status {age}"
-    if seen.freshness == "stale":
+    if reading.freshness == "stale":
         return f"stale: the engine does not report (paused, overloaded, or still starting); last known status {age}"
     pid, address = document["engine"]["pid"], document["engine"]["http"]
     ready = "ready" if document["ready"] else "not ready"
@@ -113,12 +115,14 @@ def _cells(flow: dict[str, Any], *, live: bool) -> list[str]:
 
 
 def _remarks(flow: dict[str, Any]) -> list[str]:
-    """What the columns cannot show."""
+    """Return the details that the columns do not show."""
     remarks = []
     stop = flow.get("stop")
     if stop is not None:
-        done = "stopped" if flow["state"] == "stopped" else "stops after its batch"
-        remarks.append(f"{done}, requested by {stop['by']} at {stop['at']}; to continue: headrace start {flow['name']}")
+        progress = "stopped" if flow["state"] == "stopped" else "stops after its batch"
+        remarks.append(
+            f"{progress}, requested by {stop['by']} at {stop['at']}; to continue: headrace start {flow['name']}"
+        )
     if flow["reason"] is not None:
         remarks.append(f"{flow['reason']['text']} [{flow['reason']['code']}], since {flow['reason']['since']}")
     elif flow["state"] == "failed" and flow["last_error"] is not None:

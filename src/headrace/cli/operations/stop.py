@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.operations._flow_orders import OrderDesk, print_states
+from headrace.cli.operations._flow_orders import FlowOrders, print_states
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
@@ -35,7 +35,7 @@ def stop(
     state, flows = target.state(), target.flows
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     if flows:
-        print_states(OrderDesk(state, deadline, timeout).stop(flows), json)
+        print_states(FlowOrders(state, deadline, timeout).stop(flows), json)
         return
     _stop_engine(state, deadline, timeout, json)
 

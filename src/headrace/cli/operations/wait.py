@@ -33,13 +33,13 @@ _Flow = Annotated[
 def wait(
     target: ProjectTarget,
     for_: Annotated[str, typer.Option("--for", metavar="CONDITION", help=f"What to wait for, {_EXAMPLES}.")],
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long at the most.")] = "2m",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="The maximum time to wait.")] = "2m",
     json: Json = False,
 ) -> None:
-    """Wait until a flow of a running engine fulfils a condition; at once when it already does.
+    """Wait until a flow of a running engine meets a condition.
 
-    Conditions: state=NAME, lag<TIME or lag<RECORDS, batches>=N, rows_in>=N, dead_letters<=N, caught-up. What is not
-    known fulfils no condition. Ends with 124 after the timeout, and with 1 when the flow has failed meanwhile.
+    Conditions: state=NAME, lag<TIME or lag<RECORDS, batches>=N, rows_in>=N, dead_letters<=N, caught-up. An unknown
+    value meets no condition. Exits with 124 after the timeout, and with 1 when the flow has failed meanwhile.
     """
     flows = target.flows
     if len(flows) != 1:
@@ -48,18 +48,18 @@ def wait(
     state = target.state()
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     while True:
-        seen = look(state)
-        flow = next(iter(flows_of(seen.to_json(), flows)), None)
-        if flow is not None and seen.freshness == "no-engine":
+        reading = look(state)
+        flow = next(iter(flows_of(reading.to_json(), flows)), None)
+        if flow is not None and reading.freshness == "no-engine":
             flow = _without_engine(flow)
-        if flow is not None and seen.freshness != "stale" and holds(flow):
+        if flow is not None and reading.freshness != "stale" and holds(flow):
             printer.document({"flow": flow["name"], "met": for_, "status": flow}) if json else None
             return
-        _give_up_if_failed(flow, live=seen.freshness == "live")
+        _give_up_if_failed(flow, live=reading.freshness == "live")
         if time.monotonic() > deadline:
             raise ProjectError(
                 "wait-timeout",
-                f"flow '{flows[0]}' is not {for_} after {timeout}: {_found(flow, seen.freshness)}",
+                f"flow '{flows[0]}' is not {for_} after {timeout}: {_describe(flow, reading.freshness)}",
                 hint=f"see: headrace status {flows[0]}",
                 exit_code=Exit.TIMEOUT,
             )
@@ -67,7 +67,7 @@ def wait(
 
 
 def _without_engine(flow: dict[str, Any]) -> dict[str, Any]:
-    """What still holds when no engine runs: numbers of a former one would be taken for those of the next."""
+    """Return the status that is valid without an engine: numbers of a previous engine do not count for the next."""
     unknown = dict.fromkeys(("lag", "batches", "rows_in", "caught_up"))
     return {**flow, **unknown, "state": "failed" if flow["state"] == "failed" else "stopped"}
 
@@ -80,24 +80,24 @@ def _give_up_if_failed(flow: dict[str, Any] | None, *, live: bool) -> None:
         )
 
 
-def _found(flow: dict[str, Any] | None, freshness: str) -> str:
+def _describe(flow: dict[str, Any] | None, freshness: str) -> str:
     if flow is None or freshness != "live":
-        return "no engine runs" if freshness == "no-engine" else "its engine says nothing"
+        return "no engine runs" if freshness == "no-engine" else "its engine does not report"
     lag = flow["lag"] or {"records": None, "s": None}
     return f"state {flow['state']}, {flow['batches']} batches, lag {lag['records']} records, {lag['s']} s"
 
 
 def condition(text: str) -> Holds:
-    """What a condition asks of a flow's status."""
+    """Parse a condition into a check of a flow's status. Raises a usage error."""
     text = text.strip()
     if text == "caught-up":
         return lambda flow: flow["caught_up"] is True
     if text.startswith("state="):
         return _state(text.removeprefix("state="))
-    found = _COMPARISON.fullmatch(text)
-    if found is None:
+    comparison = _COMPARISON.fullmatch(text)
+    if comparison is None:
         raise usage_error(f"--for: '{text}' is not a condition", f"write {_EXAMPLES}")
-    name, compare, value = found[1], _OPERATORS[found[2]], found[3].strip()
+    name, compare, value = comparison[1], _OPERATORS[comparison[2]], comparison[3].strip()
     if value.replace(",", "").isdecimal():
         number: float = int(value.replace(",", ""))
         return lambda flow: (have := _records(flow, name)) is not None and compare(have, number)
@@ -109,12 +109,12 @@ def condition(text: str) -> Holds:
 
 def _state(name: str) -> Holds:
     if name not in STATES:
-        raise usage_error(f"--for: there is no state '{name}'", did_you_mean(name, STATES, "states"))
+        raise usage_error(f"--for: state '{name}' does not exist", did_you_mean(name, STATES, "states"))
     return lambda flow: flow["state"] == name
 
 
 def _records(flow: dict[str, Any], name: str) -> float | None:
     if name == "lag":
         return None if flow["lag"] is None else flow["lag"]["records"]
-    found: float | None = flow[name]
-    return found
+    value: float | None = flow[name]
+    return value

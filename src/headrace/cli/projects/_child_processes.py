@@ -1,7 +1,7 @@
-"""Processes that `headrace run` keeps running next to its engine.
+"""Child processes of `headrace run`, next to its engine.
 
-Neither fails with the other: one that dies is started again, and one that cannot run is told about and tried again from
-time to time. What it prints is in a file of the state folder's `logs`.
+The engine and its children fail independently. A child that dies is restarted; one that cannot run is reported and
+retried from time to time. Its output is in a file in `logs` of the state folder.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from headrace.cli.terminal.output import printer
-from headrace.core.processes.children import Child, how
+from headrace.core.processes.children import Child, describe_exit
 
 _END_SECONDS = 15.0
-_SAID_BYTES = 2000
+_TAIL_BYTES = 2000
 
 
 class SupervisedChild:
     """Keeps a process alive from `with` until its end."""
 
     about: ClassVar[str]
-    """What the engine's notes call it."""
+    """Its name in the notes of the engine."""
     name: ClassVar[str]
     module: ClassVar[str]
     failing: ClassVar[str]
-    """What does not work while the process is down."""
+    """The message while the process is down."""
     recovered: ClassVar[str]
 
     def __init__(self, environment: Mapping[str, str], log: Path) -> None:
         self.note: Callable[[str, str], None] = lambda _about, _text: None
-        """Takes what the engine's status should say of it."""
+        """Adds a note to the engine's status."""
         self._log = log
         self.child = Child(self.name, self.module, environment, log)
         self._reported: object = None
@@ -49,11 +49,11 @@ class SupervisedChild:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.child.ask_to_end()
-        # a second Ctrl-C means: do not wait. Children of the process notice that it ended
+        # after a second Ctrl-C do not wait: the children of the process end with it
         self.child.end(time.monotonic() + (0.0 if kind is KeyboardInterrupt else _END_SECONDS))
 
     def tend(self) -> None:
-        """Restart it if it died. Report what is wrong, and when it works again."""
+        """Restart the process if it died. Report failures and recovery."""
         code = self.child.tend()
         if code is not None:
             self._fail(self._reason(code))
@@ -63,7 +63,7 @@ class SupervisedChild:
                 self._recover(line)
 
     def look(self) -> str | None:
-        """A line for the user once it works; None before."""
+        """Return a line for the user when the process works; None before."""
         raise NotImplementedError
 
     def _fail(self, reason: str) -> None:
@@ -77,17 +77,17 @@ class SupervisedChild:
             self.note(self.about, self.recovered)
         self._report((self.child.pid, words), words)
 
-    def _report(self, what: object, text: str) -> None:
-        if what != self._reported:
-            self._reported = what
+    def _report(self, key: object, text: str) -> None:
+        if key != self._reported:
+            self._reported = key
             printer.note(text)
 
     def _reason(self, code: int) -> str:
-        """The last error that it printed, else how it ended."""
+        """Return the last error that the process printed, else its exit code."""
         with self._log.open("rb") as log:
             size = self._log.stat().st_size
-            log.seek(max(self._read, size - _SAID_BYTES))
+            log.seek(max(self._read, size - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         self._read = size
         error = next((line for line in reversed(lines) if line.startswith("error[")), None)
-        return error or f"the {self.name} {how(code)}, see {self._log}"
+        return error or f"the {self.name} {describe_exit(code)}, see {self._log}"

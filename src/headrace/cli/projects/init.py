@@ -1,4 +1,4 @@
-"""Create a project that runs as it is."""
+"""Create a project that runs without further services."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from headrace.cli.terminal.project_args import Json
 
 _PLACEHOLDER = "my_project"
 _LONGEST_NAME = 60
-# a file of that name among the templates would hide its neighbours from git
+# a .gitignore among the templates would make git ignore other templates
 _RENAMED = {"gitignore": ".gitignore"}
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make it; created when it is not there.")],
-    force: Annotated[bool, typer.Option("--force", help="Also into a folder that is not empty.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of the project; created if it does not exist.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Make a project that runs as it is.
+    """Create a project that runs without further services.
 
-    Made-up orders as JSON, windowed SQL, a lake table and the terminal: no service is needed.
+    It has generated orders as JSON, windowed SQL, a lake table and console output.
     """
     refuse_occupied(folder, force)
     project = project_name(folder)
@@ -46,7 +48,7 @@ def init(
 
 
 def project_name(folder: Path) -> str:
-    """The folder's name as a project can have it."""
+    """Convert the name of a folder to a valid project name."""
     words = re.sub(r"[^a-z0-9]+", "_", folder.absolute().name.lower()).strip("_")
     name = words if words[:1].isalpha() else f"project_{words}".rstrip("_")
     return name[:_LONGEST_NAME]

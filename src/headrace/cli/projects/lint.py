@@ -72,13 +72,13 @@ def _report(project: Project, warnings: list[ProjectError], json: bool) -> None:
     spec = project.spec
     streams, tables, flows = len(spec.streams), len(spec.tables), len(spec.flows)
     if json:
-        found = [{key: value for key, value in one.to_json().items() if key != "exit"} for one in warnings]
-        printer.document({"ok": True, "streams": streams, "tables": tables, "flows": flows, "warnings": found})
+        documents = [{key: value for key, value in warning.to_json().items() if key != "exit"} for warning in warnings]
+        printer.document({"ok": True, "streams": streams, "tables": tables, "flows": flows, "warnings": documents})
         return
     for warning in warnings:
         printer.warning(warning)
-    counted = [_count(streams, "stream"), *([_count(tables, "table")] if tables else []), _count(flows, "flow")]
-    printer.data(f"ok: {', '.join(counted)}")
+    counts = [_count(streams, "stream"), *([_count(tables, "table")] if tables else []), _count(flows, "flow")]
+    printer.data(f"ok: {', '.join(counts)}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -36,31 +36,31 @@ def plan(
 ) -> None:
     """Show what each flow reads, keeps, writes and guarantees, and whether it can continue after a change.
 
-    What is printed here is what `run` does: both read the same plan. Nothing is started, no service is asked.
+    `run` executes the same plan. This command starts nothing and connects to no service.
     """
     if dot and json:
         raise usage_error("--dot and --json exclude each other", "leave one of them out")
 
     loaded, flows = target.load(), target.flows
     state = StateDir.of(loaded.context)
-    made = planner.make_plan(loaded, flows, lambda name, _spec: schemas.kept_schema(state, name))
-    changes = changes_of(loaded, state, made)
-    said = {name: change.to_json() for name, change in changes.items()}
+    plan_ = planner.make_plan(loaded, flows, lambda name, _spec: schemas.kept_schema(state, name))
+    changes = changes_of(loaded, state, plan_)
+    verdicts = {name: change.to_json() for name, change in changes.items()}
     if json:
-        printer.document(explain.to_json(made, said))
+        printer.document(explain.to_json(plan_, verdicts))
     elif dot:
-        printer.data(explain.to_dot(made))
+        printer.data(explain.to_dot(plan_))
     elif printer.on_terminal():
-        for flow in printer.clean(explain.to_json(made, said))["flows"]:
+        for flow in printer.clean(explain.to_json(plan_, verdicts))["flows"]:
             printer.render(flow_tree(flow))
     else:
-        printer.data("\n".join(explain.to_text(made, said)))
+        printer.data("\n".join(explain.to_text(plan_, verdicts)))
     if check:
         require_safe(loaded, list(changes.values()))
 
 
 def flow_tree(flow: dict[str, Any]) -> Tree:
-    """One flow of a plan's JSON as a tree for the terminal."""
+    """Return one flow of a plan's JSON as a tree for the terminal."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -69,8 +69,8 @@ def flow_tree(flow: dict[str, Any]) -> Tree:
     if flow["description"]:
         tree.add(Text(flow["description"], style="italic"))
     reads = tree.add(Text("reads", style="dim"))
-    for one in flow["inputs"]:
-        _add_input(reads, one)
+    for flow_input in flow["inputs"]:
+        _add_input(reads, flow_input)
     tree.add(Text.assemble(("keeps ", "dim"), ", ".join(flow["state"]) or "no state"))
     tree.add(Text.assemble(("gives ", "dim"), ", ".join(flow["columns"])))
     writes = tree.add(Text("writes", style="dim"))
@@ -92,20 +92,26 @@ def _add_change(tree: Tree, change: dict[str, Any]) -> None:
         branch.add(Text(reason))
 
 
-def _add_input(tree: Tree, one: dict[str, Any]) -> None:
+def _add_input(tree: Tree, flow_input: dict[str, Any]) -> None:
     from rich.text import Text
 
-    if one["kind"] == "flow":
-        branch = tree.add(Text.assemble((one["name"], "bold"), f"  flow, {one['through']}"))
-        for inner in one.get("inputs", []):
+    if flow_input["kind"] == "flow":
+        branch = tree.add(Text.assemble((flow_input["name"], "bold"), f"  flow, {flow_input['through']}"))
+        for inner in flow_input.get("inputs", []):
             _add_input(branch, inner)
         return
-    form = f", {one['format']}" if one["format"] else ""
-    branch = tree.add(Text.assemble((one["name"], "bold"), f"  {one['source']['label']}{form}"))
-    branch.add("all columns" if one["columns"] is None else Text(f"columns {', '.join(one['columns']) or 'none'}"))
-    if one["backfill"]:
-        branch.add(Text(f"first the history in {one['backfill']['label']}, up to {one['backfill']['seam']}"))
-    if one["filters"]:
-        branch.add(Text(f"only rows where {' and '.join(one['filters'])}"))
-    if one["event_time"]:
-        branch.add(Text(f"event time {one['event_time']}, waits {one['watermark']} for late records"))
+    form = f", {flow_input['format']}" if flow_input["format"] else ""
+    branch = tree.add(Text.assemble((flow_input["name"], "bold"), f"  {flow_input['source']['label']}{form}"))
+    branch.add(
+        "all columns"
+        if flow_input["columns"] is None
+        else Text(f"columns {', '.join(flow_input['columns']) or 'none'}")
+    )
+    if flow_input["backfill"]:
+        branch.add(
+            Text(f"first the history in {flow_input['backfill']['label']}, up to {flow_input['backfill']['seam']}")
+        )
+    if flow_input["filters"]:
+        branch.add(Text(f"only rows where {' and '.join(flow_input['filters'])}"))
+    if flow_input["event_time"]:
+        branch.add(Text(f"event time {flow_input['event_time']}, waits {flow_input['watermark']} for late records"))

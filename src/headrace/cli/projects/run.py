@@ -15,7 +15,7 @@ import typer
 
 from headrace.cli.projects._capturing import Capturing
 from headrace.cli.projects._child_processes import SupervisedChild
-from headrace.cli.projects._generation_changes import Anew, settle_changes
+from headrace.cli.projects._generation_changes import NewGenerations, settle_changes
 from headrace.cli.projects._serving import Serving, wants_serving
 from headrace.cli.terminal.engines import seconds_of
 from headrace.cli.terminal.output import printer
@@ -114,11 +114,11 @@ def run(
     state = StateDir.of(loaded.context)
     with state.lock(), stop_on_signal() as stopping:
         plan = _plan(loaded, state, flows)
-        settle_changes(loaded, state, plan, Anew(tuple(new_generation or ()), from_, beside), until_caught_up)
+        settle_changes(loaded, state, plan, NewGenerations(tuple(new_generation or ()), from_, beside), until_caught_up)
         checks.check_services(loaded, plan)
         with ExitStack() as stack:
             children = [
-                stack.enter_context(one) for one in _children(loaded, plan, state, target.ref(), until_caught_up)
+                stack.enter_context(child) for child in _children(loaded, plan, state, target.ref(), until_caught_up)
             ]
             runs = _run(loaded, plan, state, stopping, until_caught_up, seconds, patience, json, children, not flows)
     _finish(runs, loaded, json)
@@ -165,7 +165,7 @@ def _run(
     scheduled: bool = True,
 ) -> list[FlowRun]:
     for flow in plan.flows:
-        inputs, sinks = (one.name for one in flow.inputs), (step.sink.label for step in flow.sinks)
+        inputs, sinks = (flow_input.name for flow_input in flow.inputs), (step.sink.label for step in flow.sinks)
         printer.note(f"{flow.name}: {', '.join(inputs)} → {', '.join(sinks)}")
     printer.note(f"starting Spark on {project.spec.spark.master} …")
     store = project.context.state_store
@@ -192,7 +192,7 @@ def _run(
 
 
 def _with_newest(schemas: SchemaWatch, plan: Plan) -> Plan:
-    """The plan with the newest registry schemas that are reachable and that the flows accept."""
+    """Return the plan with the newest reachable registry schemas that the flows accept."""
     for warning in schemas.look():
         printer.warning(warning)
     plans = schemas.take()
@@ -242,19 +242,19 @@ class _Reporter:
                 printer.note(_candidate_line(run.switch))
 
     def _report_candidate(self, run: FlowRun) -> None:
-        """Each step of a candidate generation, and the switch to it."""
-        name, building = run.plan.name, run.switch
-        before, now = self._steps.get(name), None if building is None else building.text
+        """Report each step of a candidate generation, and the switch to it."""
+        name, switch = run.plan.name, run.switch
+        before, now = self._steps.get(name), None if switch is None else switch.text
         if now == before:
             return
         self._steps[name] = now
-        if building is None:
+        if switch is None:
             printer.note(f"{name}: switched to the candidate generation")
         else:
-            printer.note(jsonlib.dumps(_document(run)) if self._json else _candidate_line(building))
+            printer.note(jsonlib.dumps(_document(run)) if self._json else _candidate_line(switch))
 
     def _report(self, run: FlowRun, before: str) -> None:
-        """Report only what deserves a line."""
+        """Report failures, degradation and stops, and the recovery from them."""
         if run.error is not None:
             printer.error(run.error)
         elif run.reason is not None or run.stop_order is not None or before.startswith(("degraded", "stopped")):
@@ -280,9 +280,9 @@ def _document(run: FlowRun) -> dict[str, Any]:
     }
 
 
-def _candidate(building: CandidateSwitch) -> dict[str, Any]:
-    run = building.candidate
-    return {"generation": run.generation, "text": building.text, "rows_in": run.rows_in, "batches": run.batches}
+def _candidate(switch: CandidateSwitch) -> dict[str, Any]:
+    run = switch.candidate
+    return {"generation": run.generation, "text": switch.text, "rows_in": run.rows_in, "batches": run.batches}
 
 
 def _rounded(number: float | None) -> float | None:
@@ -296,7 +296,7 @@ def _until(seconds: float | None, until_caught_up: bool) -> str:
 
 
 def _summary(runs: Sequence[FlowRun]) -> str:
-    """All flows on one line: tables of rows stay in sight longer on a terminal."""
+    """Summarise all flows on one line, so that tables of rows stay visible longer on a terminal."""
     rows, rates = sum(run.rows_in for run in runs), [run.counters.rows_per_s() or 0.0 for run in runs]
     each = [f"{run.plan.name} {run.rows_in:,}" for run in runs if run.rows_in]
     odd = [f"{run.plan.name} {run.state}" for run in runs if run.state != "running"]
@@ -321,16 +321,16 @@ def _line(run: FlowRun) -> str:
     return ", ".join(parts)
 
 
-def _candidate_line(building: CandidateSwitch) -> str:
-    run = building.candidate
+def _candidate_line(switch: CandidateSwitch) -> str:
+    run = switch.candidate
     which = f"candidate {run.generation}" if run.generation else "candidate"
-    return f"{run.plan.name} ({which}): {building.text}, {run.rows_in:,} rows in, {run.batches} batches"
+    return f"{run.plan.name} ({which}): {switch.text}, {run.rows_in:,} rows in, {run.batches} batches"
 
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
     # the index has no record bytes: there may be very many records
-    letters = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
-    counts = {one["flow"]: one["count"] for one in dead_letter_index.count(letters, "flow")}
+    index = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
+    counts = {group["flow"]: group["count"] for group in dead_letter_index.count(index, "flow")}
     if json:
         printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})
     else:
@@ -344,7 +344,7 @@ def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
 
 
 def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iterator[str]:
-    """Where the results are, and how to query them."""
+    """Yield the locations of the results, and how to query them."""
     option = _option(project)
     for run in runs:
         path = next(iter(lake_paths(step.sink for step in run.plan.sinks)), None)
@@ -362,12 +362,12 @@ def _where_to_look(runs: Sequence[FlowRun], project: Project, bad: bool) -> Iter
 
 
 def _option(project: Project) -> str:
-    """The option that names this project in another command."""
+    """Return the option that names this project in another command."""
     return "" if project.root == Path.cwd() else f" -p {_from_here(str(project.root))}"
 
 
 def _from_here(location: str) -> str:
-    """A path relative to the current folder; an address unchanged."""
+    """Return a path relative to the current folder; a URL unchanged."""
     try:
         return str(Path(location).relative_to(Path.cwd())) if "://" not in location else location
     except ValueError:

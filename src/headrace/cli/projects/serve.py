@@ -34,21 +34,23 @@ def serve(
 ) -> None:
     """Serve a project's endpoints over REST, gRPC and live events: one node, next to any number of others.
 
-    It follows the endpoints' logs into a local store and answers from that; a new node begins with the newest
-    snapshot. It needs no Spark and no engine. Ctrl-C lets requests under way finish. With --json, the addresses are
-    printed as one line when it answers.
+    It applies the endpoints' logs to a local store and answers from the store. A new node starts from the newest
+    snapshot. It needs no Spark and no engine. Ctrl-C finishes the running requests and stops. With --json, the URLs are
+    printed as one line when the node is ready.
     """
     seconds = None if for_ is None else seconds_of("--for", for_)
-    given = base_settings.ServeProjectRef(target.path, target.profile, target.overrides)
+    project_ref = base_settings.ServeProjectRef(target.path, target.profile, target.overrides)
     if port is not None:
-        given = given.over(port=port)
-    settings = base_settings.Settings.of(replace(target, overrides=tuple(given.overrides)).load())
+        project_ref = project_ref.over(port=port)
+    settings = base_settings.Settings.of(replace(target, overrides=tuple(project_ref.overrides)).load())
     with stop_on_signal() as stopping:
-        serve_node.Node(given, settings, printer.note, lambda node: _say(node, json)).run(stopping, seconds)
+        serve_node.Node(project_ref, settings, printer.note, lambda node: _print_urls(node, json)).run(
+            stopping, seconds
+        )
     printer.note("stopped")
 
 
-def _say(node: Node, json: bool) -> None:
+def _print_urls(node: Node, json: bool) -> None:
     if json:
         printer.line({"project": node.settings.project, **node.urls})
         return

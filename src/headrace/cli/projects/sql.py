@@ -46,10 +46,12 @@ def sql(
     format: Annotated[
         str, typer.Option("--format", help="table, json or csv; table on a terminal, else json.")
     ] = "auto",
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after an error; exit 1 at the end.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Continue after an error; exit 1 at the end.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Run SQL over a project's streams as they stand now, its flows' lake tables and its dead letters.
+    """Run SQL over the current content of a project's streams, its flows' lake tables and its dead letters.
 
     Works outside a project too. With JSON, one document per statement: {"columns", "rows"} or {"error"}.
     """
@@ -57,24 +59,24 @@ def sql(
     form = _format("json" if json else format)
     script = _script(*_text(statements, file))
     if not script:
-        raise usage_error("there is no statement to run", 'for example: headrace sql "SELECT 1"')
+        raise usage_error("no statement to run", 'for example: headrace sql "SELECT 1"')
     failed = _run_all(script, form, keep_going, _project(target))
     if failed:
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _format(given: str) -> Literal["table", "json", "csv"]:
-    if given == "auto":
+def _format(name: str) -> Literal["table", "json", "csv"]:
+    if name == "auto":
         return "table" if sys.stdout.isatty() else "json"
-    if given not in ("table", "json", "csv"):
-        raise usage_error(f"there is no format '{given}'", "table, json or csv")
-    return given  # type: ignore[return-value]
+    if name not in ("table", "json", "csv"):
+        raise usage_error(f"format '{name}' does not exist", "table, json or csv")
+    return name  # type: ignore[return-value]
 
 
 def _text(statements: list[str] | None, file: Path | None) -> tuple[str, str]:
-    """The statements, and the name of their source for error messages."""
+    """Return the statements, and the name of their source for error messages."""
     if file is not None and statements:
-        raise usage_error("statements were given twice: as arguments and with --file", "leave one of them out")
+        raise usage_error("arguments and --file exclude each other", "leave one of them out")
     if statements:
         return ";\n".join(statements), "SQL"
     shown = "stdin" if file is None else str(file)
@@ -95,24 +97,24 @@ def _stdin() -> bytes:
 
 @dataclass(frozen=True)
 class _Statement:
-    """One statement, and where it begins."""
+    """One SQL statement and its first line."""
 
     text: str
     where: Origin
 
     def place(self, error: ProjectError) -> Origin:
-        """Where its text has what the error is about."""
-        begin = self.where.line or 1
-        return Origin(self.where.file, begin + error.line - 1 if isinstance(error, SqlError) else begin)
+        """Return the location of an error."""
+        first_line = self.where.line or 1
+        return Origin(self.where.file, first_line + error.line - 1 if isinstance(error, SqlError) else first_line)
 
 
 def _script(text: str, shown: str) -> list[_Statement]:
-    found, position = [], 0
+    statements, position = [], 0
     for statement in query.split_statements(text):
         position = text.index(statement, position)
-        found.append(_Statement(statement, Origin(shown, text.count("\n", 0, position) + 1)))
+        statements.append(_Statement(statement, Origin(shown, text.count("\n", 0, position) + 1)))
         position += len(statement)
-    return found
+    return statements
 
 
 def _project(target: ProjectTarget) -> Project | None:
@@ -130,14 +132,14 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
             failed = False
             with cancelling(spark.sparkContext.cancelAllJobs) as interrupted:
                 for statement in script:
-                    failed |= not _one(session, statement, form, interrupted)
+                    failed |= not _run_statement(session, statement, form, interrupted)
                     if failed and not keep_going:
                         break
             return failed
         except Exception as error:
             if not spark_session.is_lost(error):
                 raise
-            hint = f"see {logs}; often it is memory: --set spark.memory=4g, or ask for fewer rows"
+            hint = f"see {logs}; a common cause is memory: --set spark.memory=4g, or select fewer rows"
             raise ProjectError(
                 "spark-lost", "Spark's process has ended", hint=hint, exit_code=Exit.TRANSIENT
             ) from error
@@ -146,7 +148,7 @@ def _run_all(script: list[_Statement], form: str, keep_going: bool, project: Pro
 
 
 def _logs(state: StateDir, scratch: Path) -> Path:
-    """Where Spark writes its log: who may only read a project may still ask it."""
+    """Return the folder for Spark's log; a temporary one for users that can only read the project."""
     try:
         state.logs.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -154,12 +156,12 @@ def _logs(state: StateDir, scratch: Path) -> Path:
     return state.logs if os.access(state.logs, os.W_OK) else scratch
 
 
-def _one(session: Any, statement: _Statement, form: str, interrupted: threading.Event) -> bool:
-    """Run and print one statement; whether it went well. With JSON an error is an answer like any other."""
+def _run_statement(session: Any, statement: _Statement, form: str, interrupted: threading.Event) -> bool:
+    """Run and print one statement; return whether it succeeded. With JSON an error is printed on stdout."""
     try:
         table = session.run(statement.text)
     except ProjectError as error:
-        if interrupted.is_set():  # what it says is only that it was cancelled
+        if interrupted.is_set():  # the error only says that the query was cancelled
             raise KeyboardInterrupt from None
         error.at(statement.place(error))
         if form == "json":

@@ -32,8 +32,8 @@ def test(
     outcomes = _run(loaded, json)
     passed = sum(outcome.passed for outcome in outcomes)
     if json:
-        found = [{"test": o.name, "passed": o.passed, "detail": o.detail} for o in outcomes]
-        printer.document({"passed": passed, "failed": len(outcomes) - passed, "tests": found})
+        documents = [{"test": o.name, "passed": o.passed, "detail": o.detail} for o in outcomes]
+        printer.document({"passed": passed, "failed": len(outcomes) - passed, "tests": documents})
     else:
         printer.data(f"{passed} passed, {len(outcomes) - passed} failed")
     if passed < len(outcomes):

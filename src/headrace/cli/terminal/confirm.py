@@ -1,4 +1,4 @@
-"""Asking before something is changed."""
+"""Confirmation before a change."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headrace.core.errors import Exit, ProjectError
 
 
 def confirm(question: str, yes: bool, word: str | None = None) -> None:
-    """Go on only with `--yes` or a yes from a terminal; without either it is an error, never a silent nothing.
+    """Continue only with `--yes` or a confirmation on a terminal. Raises ProjectError without a terminal.
 
-    `word` is to be typed instead of a yes, for what cannot be undone by a keystroke.
+    `word` must be typed instead of a yes, for changes with a large effect.
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ProjectError(
             "confirmation-needed",
-            f"this changes something, and there is no terminal to ask: {question}",
-            hint="add --yes to do it, or --dry-run to only look",
+            f"this needs a confirmation, and there is no terminal: {question}",
+            hint="add --yes to confirm, or --dry-run to change nothing",
             exit_code=Exit.USAGE,
         )
-    wanted = f'Type "{word}" to continue:' if word else "[y/N]"
-    print(f"{printer.redact(question)} {wanted} ", end="", file=sys.stderr, flush=True)
+    prompt = f'Type "{word}" to continue:' if word else "[y/N]"
+    print(f"{printer.redact(question)} {prompt} ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ((word,) if word else ("y", "yes")):
         printer.note("nothing was changed")
         raise typer.Exit(int(Exit.FAILED))

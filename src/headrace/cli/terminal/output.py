@@ -1,6 +1,6 @@
-"""What every command prints with: data on stdout, everything else on stderr, secrets on neither.
+"""The printer of all commands: data on stdout, everything else on stderr, secrets on neither.
 
-One process runs one command at a time, so there is one printer; `main` says how errors are wanted, a loaded project
+A process runs one command at a time, so there is one printer. `main` sets the format of errors, and a loaded project
 adds its secrets.
 """
 
@@ -34,7 +34,7 @@ class Printer:
         self._redactors: list[Redact] = []
 
     def begin(self, *, json_errors: bool) -> None:
-        """Forget what belonged to the command before."""
+        """Reset the printer for a new command."""
         self.json_errors = json_errors
         self._redactors.clear()
 
@@ -43,13 +43,13 @@ class Printer:
         self._redactors.append(redact)
 
     def redact(self, text: str) -> str:
-        """The text as it may be shown."""
+        """Return the text without secrets."""
         for redact in self._redactors:
             text = redact(text)
         return text
 
     def clean(self, value: Any) -> Any:
-        """The same JSON value with every text in it as it may be shown."""
+        """Return a JSON value without secrets in its texts."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, dict):
@@ -57,15 +57,15 @@ class Printer:
         return [self.clean(child) for child in value] if isinstance(value, list | tuple) else value
 
     def data(self, text: str) -> None:
-        """What the user asked for, as text."""
+        """Print the result of a command as text."""
         print(self.redact(text), flush=True)
 
     def document(self, value: Any) -> None:
-        """What the user asked for, as JSON."""
+        """Print the result of a command as JSON."""
         print(json.dumps(self.clean(value), indent=2, ensure_ascii=False), flush=True)
 
     def line(self, value: Any) -> None:
-        """One of several answers, as JSON on one line."""
+        """Print one of several results as JSON on one line."""
         import msgspec
 
         # not json: it would round decimals
@@ -73,46 +73,46 @@ class Printer:
         print(msgspec.json.format(written, indent=0).decode(), flush=True)
 
     def render(self, renderable: RenderableType) -> None:
-        """What the user asked for, styled. The caller made it from clean values and checked `on_terminal`."""
+        """Print a styled result. The caller has redacted its values and checked `on_terminal`."""
         from rich.console import Console
 
-        # nothing is wrapped or cut for a program that reads it
+        # output for a program is neither wrapped nor truncated
         width = None if sys.stdout.isatty() else _ANY_WIDTH
         Console(highlight=False, markup=False, width=width).print(renderable)
 
     def note(self, text: str) -> None:
-        """Progress, hints and anything else that is not the answer."""
+        """Print progress, hints and everything else that is not the result."""
         print(self.redact(text), file=sys.stderr, flush=True)
 
     def progress(self, text: str) -> None:
-        """A line that may be overlooked: as a note, but faint."""
+        """Print a less important note, dimmed."""
         from rich.console import Console
         from rich.text import Text
 
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(self.redact(text), "dim"))
 
     def notes_on_terminal(self) -> bool:
-        """Whether notes are read by people, with style."""
+        """Return whether stderr is a terminal that supports styles."""
         return wants_style(sys.stderr)
 
     def on_terminal(self) -> bool:
-        """Whether stdout is a terminal that wants to be written to with style."""
+        """Return whether stdout is a terminal that supports styles."""
         return wants_style(sys.stdout)
 
-    def warning(self, found: ProjectError) -> None:
-        """Something that may be meant, in the shape of an error."""
-        self._finding(found, "warning")
+    def warning(self, finding: ProjectError) -> None:
+        """Print a warning in the form of an error."""
+        self._finding(finding, "warning")
 
     def error(self, error: ProjectError) -> None:
-        """All that is wrong, for people or as one line of JSON."""
+        """Print an error, or all errors, as text or as one line of JSON."""
         if self.json_errors:
             print(json.dumps(self.clean(error_document(error)), ensure_ascii=False), file=sys.stderr, flush=True)
             return
-        for one in error.errors if isinstance(error, ProjectErrors) else (error,):
-            self._finding(one, "error")
+        for single in error.errors if isinstance(error, ProjectErrors) else (error,):
+            self._finding(single, "error")
 
     def crash(self, error: BaseException, version: str) -> None:
-        """A programming error: who to tell, and the whole traceback."""
+        """Print a programming error with its traceback, and how to report it."""
         trace = "".join(traceback.format_exception(error))
         message = f"{type(error).__name__}: {error}"
         hint = f"this is a bug in headrace {version}; please report it with the traceback"
@@ -123,8 +123,8 @@ class Printer:
             return
         self.note(f"error[internal-error]: {hint} below\n{trace.rstrip()}")
 
-    def _finding(self, found: ProjectError, severity: Severity) -> None:
-        text = self.redact(str(found)).replace("error[", f"{severity}[", 1)
+    def _finding(self, finding: ProjectError, severity: Severity) -> None:
+        text = self.redact(str(finding)).replace("error[", f"{severity}[", 1)
         if not wants_style(sys.stderr):
             print(text, file=sys.stderr, flush=True)
             return
@@ -138,24 +138,24 @@ class Printer:
 
 
 def error_document(error: ProjectError) -> dict[str, Any]:
-    """What `--json` says about an error: the first, and all of them when there are several to mend."""
+    """Return the document that `--json` prints for an error: the first error, and all of them if there are several."""
     if isinstance(error, ProjectErrors):
-        return {"error": error.errors[0].to_json(), "errors": [one.to_json() for one in error.errors]}
+        return {"error": error.errors[0].to_json(), "errors": [single.to_json() for single in error.errors]}
     return {"error": error.to_json()}
 
 
 def usage_error(message: str, hint: str | None = None) -> ProjectError:
-    """The command was called in a way it does not know."""
+    """Return the error for a wrong command line."""
     return ProjectError("usage", message, hint=hint, exit_code=Exit.USAGE)
 
 
 def wants_style(stream: IO[str]) -> bool:
-    """Whether colour and line drawing are welcome there."""
+    """Return whether a stream supports colour and line drawing."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def never_fail_on_a_character() -> None:
-    """A terminal that cannot show a character shows a question mark; it is no reason to stop."""
+    """Print a question mark for a character that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

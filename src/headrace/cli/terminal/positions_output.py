@@ -1,4 +1,4 @@
-"""What the commands about positions share: checking flow names, and showing lags and plans."""
+"""Helpers of the commands about positions: checks of flow names, and output of lags and plans."""
 
 from __future__ import annotations
 
@@ -22,37 +22,36 @@ if TYPE_CHECKING:
 else:
     rewind, planner = lazy_modules("headrace.engine.positions.rewind", "headrace.plan.planner")
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-def one_flow(named: Sequence[str], command: str) -> str:
-    """The one flow that was named."""
-    if len(named) != 1:
-        raise usage_error(f"{command} takes exactly one flow, not {len(named)}", f"headrace {command} FLOW")
-    return named[0]
+def one_flow(flows: Sequence[str], command: str) -> str:
+    """Return the only flow. Raises a usage error unless there is exactly one."""
+    if len(flows) != 1:
+        raise usage_error(f"{command} takes exactly one flow, not {len(flows)}", f"headrace {command} FLOW")
+    return flows[0]
 
 
 def known_flow(project: Project, name: str) -> str:
-    """The name, if the project has a flow of that name."""
+    """Return the name. Raises ProjectError `unknown-flow` if the project has no such flow."""
     if name not in project.spec.flows:
         raise unknown_flow(name, project.spec.flows)
     return name
 
 
 def known_flows(project: Project, names: Sequence[str]) -> list[str]:
-    """The flows of these names, or all when none is named."""
+    """Return the names, or all flows when none is named. Raises ProjectError `unknown-flow`."""
     return [known_flow(project, name) for name in names] or list(project.spec.flows)
 
 
 def rewinder(project: Project, state: StateDir, flow: str) -> Rewinder:
-    """The object that moves a flow."""
-    asked = planner.make_plan(project, (flow,)).flow(flow)
-    return rewind.Rewinder(asked, planner.make_plan(project), state, project.context)
+    flow_plan = planner.make_plan(project, (flow,)).flow(flow)
+    return rewind.Rewinder(flow_plan, planner.make_plan(project), state, project.context)
 
 
 def carry_out(rewinder: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool, json: bool) -> None:
-    """Show the plan, ask for confirmation, execute it, and say how to undo it."""
+    """Show the plan, ask for confirmation, execute it, and print the command that undoes it."""
     if not json:
         for line in plan_lines(plan):
             printer.data(line)
@@ -77,7 +76,6 @@ def carry_out(rewinder: Rewinder, plan: RewindPlan, *, dry_run: bool, yes: bool,
 
 
 def plan_lines(plan: RewindPlan) -> list[str]:
-    """The plan as text."""
     rows = [["stream", "partition", "from", "to", "records"]]
     for move in plan.moves:
         where = f"{move.topic}:{move.partition}" if move.topic else "all"
@@ -97,14 +95,14 @@ def _signed(records: int | None) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number as text; an unknown one is a dash."""
+    """Format a number; an unknown one is a dash."""
     if value is None:
         return "–"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as columns: the first two to the left, numbers to the right."""
+    """Align rows in columns: the first two to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(

@@ -1,10 +1,10 @@
-"""Arguments that name a project and its flows: the same for every command that takes a project.
+"""The arguments that name a project and its flows, the same for every command.
 
     @project_options(Names)
     def late(target: ProjectTarget, json: Json = False) -> None:
         project = target.load()
 
-gives the command `PROJECT|FLOW…`, `--project`, `--profile` and `--set`, and packs them into `target`.
+gives the command `PROJECT|FLOW…`, `--project`, `--profile` and `--set`, and passes them as `target`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PROJECT|FLOW",
-        help="Folder or file of the project (the current folder otherwise), then the flows meant (all otherwise).",
+        help="Folder or file of the project (the current folder otherwise), then flows (all otherwise).",
         autocompletion=complete_flows,
     ),
 ]
@@ -58,33 +58,36 @@ ProjectOption = Annotated[
 ]
 Profile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="NAME", help="Lay this profile over the file.", autocompletion=complete_profiles),
+    typer.Option(
+        "--profile", metavar="NAME", help="Apply this profile to the project file.", autocompletion=complete_profiles
+    ),
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Set one value of the file; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="Set one value of the project file; may be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, also errors (on stderr).")]
 
 
 @dataclass(frozen=True)
 class ProjectTarget:
-    """The project that a command works on, and the flows that were named."""
+    """The project of a command, and the named flows."""
 
     path: Path
     flows: tuple[str, ...] = ()
     profile: str | None = None
     overrides: tuple[str, ...] = ()
     is_named: bool = True
-    """False: no project was named, so that of the current folder is meant."""
+    """False when no project was named, so that the current folder is used."""
 
     def load(self) -> Project:
-        """The checked project. The output hides its secrets from here on."""
+        """Load and check the project. The printer hides its secrets from now on."""
         project = loader.load(self.path, profile=self.profile, overrides=self.overrides)
         printer.hide(project.secrets.redact)
         return project
 
     def outline(self) -> ProjectOutline:
-        """The project's state folder and flow names, without checking the rest. Refuses flows that do not exist."""
+        """Return the state folder and flow names, without checking the rest. Raises `unknown-flow` for a wrong flow."""
         outline = locate.locate(self.path, profile=self.profile, overrides=self.overrides)
         for name in self.flows:
             if name not in outline.flows:
@@ -92,38 +95,38 @@ class ProjectTarget:
         return outline
 
     def state(self) -> StateDir:
-        """The project's state folder. Refuses flows that do not exist."""
+        """Return the state folder. Raises `unknown-flow` for a wrong flow."""
         return state.StateDir.of(self.outline().context)
 
     def open(self) -> tuple[Project, StateDir]:
-        """The checked project and its state folder."""
+        """Load and check the project; return it with its state folder."""
         project = self.load()
         return project, state.StateDir.of(project.context)
 
     def flow(self) -> str | None:
-        """The flow that was named, None for all."""
+        """Return the named flow; None for all. Raises a usage error for several flows."""
         if len(self.flows) > 1:
             raise usage_error(f"one flow at most, not {len(self.flows)}", "leave out the others, or all of them")
         return self.flows[0] if self.flows else None
 
     def ref(self) -> ProjectRef:
-        """How another process finds the same project."""
+        """Return the reference with which another process loads the same project."""
         return project_ref.ProjectRef(self.path, self.profile, self.overrides)
 
 
 def project_options(positional: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command that takes a `target` the arguments that name it.
+    """Add the arguments that name a project to a command, which takes them as `target`.
 
-    `positional` is the argument beside the options: `Name` (a project), `Names` (a project, then flows), another
-    annotation of a list, or None.
+    `positional` is the positional argument: `Name` (a project), `Names` (a project, then flows), another annotation of
+    a list, or None.
     """
     shared: dict[str, Any] = {"project": ProjectOption, "profile": Profile, "overrides": Overrides}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
         own = {
-            name: one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, one in inspect.signature(command).parameters.items()
+            name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in inspect.signature(command).parameters.items()
             if name != "target"
         }
         naming = {} if positional is None else {"names": _parameter("names", positional)}
@@ -136,7 +139,7 @@ def project_options(positional: Any = None) -> Callable[[Callable[..., None]], C
             command(_target(positional, **{name: values.pop(name) for name in naming}), **values)
 
         run.__signature__ = inspect.Signature(order)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in order}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in order}
         return run
 
     return decorate
@@ -166,7 +169,7 @@ def _target(
 
 
 def split(names: Sequence[str] | None, option: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """The project and the flows that these arguments mean."""
+    """Split arguments into the project and the flows."""
     arguments = tuple(names or ())
     if option is not None:
         return option, arguments
@@ -176,14 +179,14 @@ def split(names: Sequence[str] | None, option: Path | None) -> tuple[Path, tuple
 
 
 def _is_project(name: str) -> bool:
-    """Whether the first argument is a project; inside one, any other folder may share its name with a flow."""
+    """Return whether the first argument is a project. Inside a project, a folder may have the name of a flow."""
     if not _CAN_BE_A_FLOW.fullmatch(name):
         return True
     return (Path(name) / PROJECT_FILE).is_file() or (Path(name).is_dir() and not Path(PROJECT_FILE).is_file())
 
 
 def _only_project(name: str | None, option: Path | None) -> Path:
-    """The project of a command that takes no flows."""
+    """Return the project of a command that takes no flows."""
     if name is not None and option is not None:
         raise usage_error(f"two projects were named: '{name}' and '{option}'", "leave one of them out")
     return Path(name) if name is not None else option or Path(".")

@@ -13,7 +13,7 @@ _AGAIN_SECONDS = 0.2
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM ask for an orderly stop; a second Ctrl-C ends at once."""
+    """Set an event on Ctrl-C and SIGTERM, for an orderly stop; a second Ctrl-C ends the command at once."""
     stopping = threading.Event()
 
     def handle(_number: int, _frame: Any) -> None:
@@ -27,15 +27,15 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 @contextmanager
 def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM end what Spark is asked here, at once.
+    """Cancel a Spark query at once on Ctrl-C and SIGTERM.
 
-    PySpark waits for the answer even then, so Spark is told first; by another thread, as the connection of this one is
-    taken. It is told again until it has ended: a question may be between two of its jobs when it is told first. What
-    becomes of the question is an error or a KeyboardInterrupt: the event tells who sees the former.
+    PySpark waits for the result even then, so the query is cancelled first. Another thread calls `cancel`, because the
+    query uses this thread's connection. It calls `cancel` again until the query has ended, because the query may be
+    between two jobs. The query ends with an error or a KeyboardInterrupt; the event is set in both cases.
     """
     interrupted, ended = threading.Event(), threading.Event()
 
-    def insist() -> None:
+    def cancel_until_ended() -> None:
         cancel()
         while not ended.wait(_AGAIN_SECONDS):
             cancel()
@@ -43,7 +43,7 @@ def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
     def handle(_number: int, _frame: Any) -> None:
         if not interrupted.is_set():
             interrupted.set()
-            threading.Thread(target=insist, daemon=True).start()
+            threading.Thread(target=cancel_until_ended, daemon=True).start()
         raise KeyboardInterrupt
 
     try:
@@ -55,9 +55,9 @@ def cancelling(cancel: Callable[[], None]) -> Iterator[threading.Event]:
 
 @contextmanager
 def _handled_by(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in kept.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

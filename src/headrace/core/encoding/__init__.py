@@ -1,1 +1,1 @@
-"""Values between Arrow, Python, JSON, Avro and protobuf."""
+"""Conversion of values between Arrow, Python, JSON, Avro and protobuf."""

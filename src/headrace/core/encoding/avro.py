@@ -1,6 +1,6 @@
 """Avro schemas as Arrow schemas, and Avro container files as Arrow batches.
 
-There is no Avro library that speaks Arrow: fastavro makes Python objects of records, which is what costs.
+No Avro library produces Arrow: fastavro creates Python objects, which is most of the cost.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Convert = Callable[[Any], Any]
 
 
 class AvroSchema:
-    """One record schema. Names inside it are resolved as Avro does: a definition is known from where it stands on."""
+    """One record schema. As in Avro, a named type can be used after its definition."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, dict[str, Any]] = {}
         try:
             self.parsed: Any = fastavro.parse_schema(schema, named_schemas=self._named)
-        except Exception as error:  # fastavro raises TypeError, KeyError and errors of its own for one fault or another
+        except Exception as error:  # fastavro raises TypeError, KeyError and its own errors
             raise ProjectError(
                 "bad-avro-schema", f"not an Avro schema: {error!r}"[:500], hint="see the Avro specification"
             ) from error
@@ -59,40 +59,41 @@ class AvroSchema:
 
     @property
     def fields(self) -> dict[str, dict[str, Any]]:
-        """The fields of the record by name."""
         return {field["name"]: field for field in self.parsed["fields"]}
 
     def arrow(self) -> pa.Schema:
-        """All columns. Unions of several types and records that contain themselves are JSON strings."""
+        """Return all columns. Unions of several types and recursive records become JSON strings."""
         return pa.schema([(name, self._arrow(field["type"])) for name, field in self.fields.items()])
 
-    def pruned(self, wanted: Collection[str]) -> Any:
-        """A reader's schema with the wanted fields only, parsed."""
-        if set(wanted) >= set(self.fields):
+    def pruned(self, columns: Collection[str]) -> Any:
+        """Return the parsed reader schema with only these fields."""
+        if set(columns) >= set(self.fields):
             return self.parsed
         defined: set[str] = set()
-        kept = [
-            {**field, "type": self._spelled(field["type"], defined)}
+        fields = [
+            {**field, "type": self._with_definitions(field["type"], defined)}
             for name, field in self.fields.items()
-            if name in wanted
+            if name in columns
         ]
-        return fastavro.parse_schema({"type": "record", "name": self.parsed["name"], "fields": kept})
+        return fastavro.parse_schema({"type": "record", "name": self.parsed["name"], "fields": fields})
 
-    def converters(self, wanted: Sequence[str]) -> dict[str, Convert | None]:
-        """What is to be done with the value of each field before Arrow takes it; None: nothing."""
-        return {name: self._converter(self.fields[name]["type"]) for name in wanted}
+    def converters(self, columns: Sequence[str]) -> dict[str, Convert | None]:
+        """Return the conversion to Arrow's input by field; None when the value needs none."""
+        return {name: self._converter(self.fields[name]["type"]) for name in columns}
 
-    def real(self, kind: Any) -> Any:
-        """The type without a null beside it, and with names looked up."""
+    def definition(self, kind: Any) -> Any:
+        """Return the definition of a type: without null, and with names resolved."""
         if isinstance(kind, list):
-            others = [one for one in kind if one != "null"]
-            return self.real(others[0]) if len(others) == 1 else kind
+            others = [member for member in kind if member != "null"]
+            return self.definition(others[0]) if len(others) == 1 else kind
         return self._named.get(kind, kind) if isinstance(kind, str) else kind
 
     def is_json(self, kind: Any) -> bool:
-        """Whether a type has no columns of its own."""
-        real = self.real(kind)
-        return isinstance(real, list) or (isinstance(real, dict) and self._contains(real, real.get("name"), ()))
+        """Return whether a type is represented as a JSON string."""
+        definition = self.definition(kind)
+        return isinstance(definition, list) or (
+            isinstance(definition, dict) and self._contains(definition, definition.get("name"), ())
+        )
 
     def _contains(self, kind: Any, name: str | None, inside: tuple[str, ...]) -> bool:
         if not isinstance(kind, dict) or kind.get("type") != "record" or kind["name"] in inside:
@@ -104,55 +105,55 @@ class AvroSchema:
         return False
 
     def _parts(self, kind: Any) -> Iterator[dict[str, Any]]:
-        for one in kind if isinstance(kind, list) else [kind]:
-            real = self._named.get(one, one) if isinstance(one, str) else one
-            if isinstance(real, dict) and real["type"] in ("array", "map"):
-                yield from self._parts(real["items" if real["type"] == "array" else "values"])
-            elif isinstance(real, dict):
-                yield real
+        for member in kind if isinstance(kind, list) else [kind]:
+            definition = self._named.get(member, member) if isinstance(member, str) else member
+            if isinstance(definition, dict) and definition["type"] in ("array", "map"):
+                yield from self._parts(definition["items" if definition["type"] == "array" else "values"])
+            elif isinstance(definition, dict):
+                yield definition
 
     def _arrow(self, kind: Any) -> pa.DataType:
-        real = self.real(kind)
-        if self.is_json(real):
+        definition = self.definition(kind)
+        if self.is_json(definition):
             return pa.string()
-        name, logical = _names_of(real)
+        name, logical = _names_of(definition)
         if logical == "decimal":
-            return pa.decimal128(real["precision"], real.get("scale", 0))
+            return pa.decimal128(definition["precision"], definition.get("scale", 0))
         match name:
             case "record":
-                return pa.struct([(part["name"], self._arrow(part["type"])) for part in real["fields"]])
+                return pa.struct([(part["name"], self._arrow(part["type"])) for part in definition["fields"]])
             case "array":
-                return pa.list_(self._arrow(real["items"]))
+                return pa.list_(self._arrow(definition["items"]))
             case "map":
-                return pa.map_(pa.string(), self._arrow(real["values"]))
+                return pa.map_(pa.string(), self._arrow(definition["values"]))
         return _LOGICAL.get(f"{name}-{logical}", _PRIMITIVES[name])
 
     def _converter(self, kind: Any) -> Convert | None:
-        real = self.real(kind)
-        if self.is_json(real):
+        definition = self.definition(kind)
+        if self.is_json(definition):
             return lambda value: msgspec.json.encode(value).decode()
-        name, logical = _names_of(real)
+        name, logical = _names_of(definition)
         if name == "record":
-            parts = {part["name"]: self._converter(part["type"]) for part in real["fields"]}
+            parts = {part["name"]: self._converter(part["type"]) for part in definition["fields"]}
             changed = {name: convert for name, convert in parts.items() if convert is not None}
             return (
                 None
                 if not changed
-                else lambda value: {**value, **{n: applied(c, value[n]) for n, c in changed.items()}}
+                else lambda value: {**value, **{n: apply_converter(c, value[n]) for n, c in changed.items()}}
             )
         if name in ("array", "map"):
-            item = self._converter(real["items" if name == "array" else "values"])
+            item = self._converter(definition["items" if name == "array" else "values"])
             if item is None:
                 return None
             if name == "array":
-                return lambda value: [applied(item, one) for one in value]
-            return lambda value: {key: applied(item, one) for key, one in value.items()}
+                return lambda value: [apply_converter(item, element) for element in value]
+            return lambda value: {key: apply_converter(item, element) for key, element in value.items()}
         return str if logical in ("uuid", "time-millis", "time-micros") else None
 
-    def _spelled(self, kind: Any, defined: set[str]) -> Any:
-        """A type whose names are defined where they are first used: the place of their definition may be gone."""
+    def _with_definitions(self, kind: Any, defined: set[str]) -> Any:
+        """Return a type with names defined at their first use, because the field that defined them may be pruned."""
         if isinstance(kind, list):
-            return [self._spelled(one, defined) for one in kind]
+            return [self._with_definitions(member, defined) for member in kind]
         if isinstance(kind, str):
             if kind not in self._named or kind in defined:
                 return kind
@@ -161,30 +162,32 @@ class AvroSchema:
             if kind["name"] in defined:
                 return kind["name"]
             defined.add(kind["name"])
-        parts = {key: self._spelled(kind[key], defined) for key in ("items", "values") if key in kind}
+        parts = {key: self._with_definitions(kind[key], defined) for key in ("items", "values") if key in kind}
         if "fields" in kind:
-            parts["fields"] = [{**part, "type": self._spelled(part["type"], defined)} for part in kind["fields"]]
+            parts["fields"] = [
+                {**part, "type": self._with_definitions(part["type"], defined)} for part in kind["fields"]
+            ]
         return {**{key: value for key, value in kind.items() if not key.startswith("__")}, **parts}
 
 
-def _names_of(real: Any) -> tuple[str, str | None]:
-    return (real, None) if isinstance(real, str) else (real["type"], real.get("logicalType"))
+def _names_of(definition: Any) -> tuple[str, str | None]:
+    return (definition, None) if isinstance(definition, str) else (definition["type"], definition.get("logicalType"))
 
 
-def applied(convert: Convert | None, value: Any) -> Any:
-    """A converted value; null stays null."""
+def apply_converter(convert: Convert | None, value: Any) -> Any:
+    """Convert a value; null stays null."""
     return value if convert is None or value is None else convert(value)
 
 
 def rows_of(
     records: Sequence[dict[str, Any]], schema: pa.Schema, converters: dict[str, Convert | None]
 ) -> pa.RecordBatch:
-    """Records that fastavro read, as a batch."""
+    """Return a batch of records that fastavro has read."""
     columns = []
     for field in schema:
         convert, values = converters[field.name], [record[field.name] for record in records]
         columns.append(
-            pa.array(values if convert is None else [applied(convert, value) for value in values], field.type)
+            pa.array(values if convert is None else [apply_converter(convert, value) for value in values], field.type)
         )
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(records), pa.struct([])))
@@ -192,16 +195,16 @@ def rows_of(
 
 
 def container_schema(file: BinaryIO) -> pa.Schema:
-    """The columns of an Avro container file."""
-    return AvroSchema(_opened(file).writer_schema).arrow()
+    """Return the columns of an Avro container file. Raises ProjectError `bad-avro-file` or `bad-avro-schema`."""
+    return AvroSchema(_open_reader(file).writer_schema).arrow()
 
 
 def read_container(
     file: BinaryIO, columns: Sequence[str] | None = None, batch_rows: int = 10_000
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of an Avro container file, in its order; of the wanted columns only."""
+    """Yield the rows of an Avro container file in file order, with all columns or only those in `columns`."""
     start = file.tell()
-    writer = AvroSchema(_opened(file).writer_schema)
+    writer = AvroSchema(_open_reader(file).writer_schema)
     full = writer.arrow()
     schema = full if columns is None else pa.schema([full.field(name) for name in columns])
     converters = writer.converters(schema.names)
@@ -211,7 +214,7 @@ def read_container(
         yield rows_of(batch, schema, converters)  # type: ignore[arg-type]
 
 
-def _opened(file: BinaryIO) -> Any:
+def _open_reader(file: BinaryIO) -> Any:
     try:
         return fastavro.reader(file)
     except (ValueError, EOFError, KeyError) as error:

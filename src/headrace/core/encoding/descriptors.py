@@ -1,4 +1,4 @@
-"""Protobuf descriptors: from descriptor sets, from .proto files, and the message that a name means."""
+"""Protobuf descriptors: read from descriptor sets, compiled from .proto files, and looked up by name."""
 
 from __future__ import annotations
 
@@ -17,62 +17,66 @@ from google.protobuf.message import DecodeError
 from headrace.core.context import Context
 from headrace.core.errors import ProjectError, did_you_mean
 
-# what the compiler says of itself
-_OF_NO_USE = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} \d\d:\d\d:")
+# log lines of the compiler that say nothing about the .proto file
+_LOG_LINE = re.compile(r"WARNING: All log messages before|[IWEF]\d{4} \d\d:\d\d:")
 
 
 def read_file(context: Context, path: str, what: str) -> bytes:
-    """The bytes of a project file; an error says what it should have held."""
+    """Read a project file. Raises ProjectError `missing-file`; `what` names the expected content."""
     try:
         return Path(context.path(path)).read_bytes()
     except OSError as error:
         raise ProjectError(
             "missing-file",
             f"cannot read the {what} '{path}': {error.strerror}",
-            hint="paths start at the project's folder",
+            hint="paths are relative to the project folder",
         ) from error
 
 
 def read_descriptor_sets(context: Context, paths: Sequence[str]) -> bytes:
-    """Several descriptor set files as one serialised FileDescriptorSet."""
+    """Read descriptor set files and merge them into one serialised FileDescriptorSet."""
     return merged_sets({path: read_file(context, path, "descriptor set") for path in paths})
 
 
 def merged_sets(contents: Mapping[str, bytes]) -> bytes:
-    """Several descriptor sets, by the names they are known by, as one serialised FileDescriptorSet."""
+    """Merge descriptor sets into one serialised FileDescriptorSet. `contents` is keyed by the name used in errors."""
     merged: dict[str, FileDescriptorProto] = {}
     for name, content in contents.items():
         try:
-            found = FileDescriptorSet.FromString(content)
+            descriptors = FileDescriptorSet.FromString(content)
         except DecodeError:
-            found = FileDescriptorSet()
-        if not found.file:
+            descriptors = FileDescriptorSet()
+        if not descriptors.file:
             raise ProjectError(
                 "bad-descriptors",
                 f"'{name}' is not a descriptor set",
-                hint="make one with protoc --include_imports --descriptor_set_out=FILE, or give .proto files",
+                hint="create one with protoc --include_imports --descriptor_set_out=FILE, or use .proto files",
             )
-        merged.update((file.name, file) for file in found.file)
+        merged.update((file.name, file) for file in descriptors.file)
     return FileDescriptorSet(file=merged.values()).SerializeToString()
 
 
 def compile_protos(context: Context, protos: Sequence[str], proto_path: Sequence[str]) -> bytes:
-    """The serialised FileDescriptorSet of .proto files and all they import."""
+    """Compile .proto files and their imports to a serialised FileDescriptorSet."""
     files = [Path(context.path(proto)) for proto in protos]
-    for given, file in zip(protos, files, strict=True):
+    for proto, file in zip(protos, files, strict=True):
         if not file.is_file():
-            raise ProjectError("missing-file", f"no .proto file '{given}'", hint="paths start at the project's folder")
+            raise ProjectError(
+                "missing-file",
+                f"the .proto file '{proto}' does not exist",
+                hint="paths are relative to the project folder",
+            )
     roots = [context.path(root) for root in proto_path] or list(dict.fromkeys(str(file.parent) for file in files))
     return _protoc(roots, [str(file) for file in files])
 
 
 def compile_text(sources: Mapping[str, str], main: str) -> bytes:
-    """The serialised FileDescriptorSet of .proto texts by their import names."""
+    """Compile .proto texts, keyed by their import names, to a serialised FileDescriptorSet."""
     with tempfile.TemporaryDirectory(prefix="headrace-proto-") as folder:
         for name, text in sources.items():
             file = (Path(folder) / name).resolve()
             if not file.is_relative_to(Path(folder).resolve()):
-                raise ProjectError("bad-proto", f"'{name}' is not a name that a .proto file can be imported by")
+                raise ProjectError("bad-proto", f"'{name}' is not a valid import name of a .proto file")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         return _protoc([folder], [str(Path(folder) / main)])
@@ -86,47 +90,47 @@ def _protoc(roots: Sequence[str], files: Sequence[str]) -> bytes:
         out = Path(folder) / "set"
         includes = [f"-I{root}" for root in [*roots, str(bundled)]]
         options = [*includes, "--include_imports", f"--descriptor_set_out={out}"]
-        # a process of its own: inside this one the compiler prints its errors where nobody can catch them
-        done = subprocess.run(
+        # a separate process: inside this one the compiler's error output could not be captured
+        result = subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", *options, *files],
             capture_output=True,
             text=True,
             errors="replace",
         )
-        if done.returncode:
-            said = [line for line in done.stderr.strip().splitlines() if not _OF_NO_USE.match(line)]
-            message = "\n".join(said) or f"protoc ended with {done.returncode}"
+        if result.returncode:
+            errors = [line for line in result.stderr.strip().splitlines() if not _LOG_LINE.match(line)]
+            message = "\n".join(errors) or f"protoc ended with exit code {result.returncode}"
             missing = "was not found" in message or "is not defined" in message
-            hint = "imports are looked up in the folders of `proto_path`" if missing else "mend the line that is named"
+            hint = "imports are searched in the folders of `proto_path`" if missing else "fix the named line"
             raise ProjectError("bad-proto", f"the .proto does not compile: {message}", hint=hint)
         return out.read_bytes()
 
 
 def build_pool(files: Iterable[FileDescriptorProto]) -> DescriptorPool:
-    """A pool of its own, so that two versions of one message can live in one process."""
-    waiting = {file.name: file for file in files}
+    """Build a new pool, so that one process can hold two versions of a message."""
+    remaining = {file.name: file for file in files}
     pool = DescriptorPool()
 
     def add(name: str) -> None:
-        file = waiting.pop(name, None)
+        file = remaining.pop(name, None)
         if file is None:
             return
         for dependency in file.dependency:
             add(dependency)
         pool.Add(file)
 
-    for name in list(waiting):
+    for name in list(remaining):
         add(name)
     return pool
 
 
 def files_of(descriptor_set: bytes) -> list[FileDescriptorProto]:
-    """The files of a serialised FileDescriptorSet."""
+    """Parse a serialised FileDescriptorSet."""
     return list(FileDescriptorSet.FromString(descriptor_set).file)
 
 
 def find_message(descriptor_set: bytes, message: str) -> Descriptor:
-    """The message of that full name, or an error that names the nearest one."""
+    """Return the message with this full name. Raises ProjectError `unknown-message` or `bad-descriptors`."""
     files = files_of(descriptor_set)
     known = [name for file in files for name in message_names(file)]
     if message not in known:
@@ -144,7 +148,7 @@ def find_message(descriptor_set: bytes, message: str) -> Descriptor:
 
 
 def message_names(file: FileDescriptorProto) -> Iterator[str]:
-    """The full names of all messages of a file, nested ones too."""
+    """Return the full names of all messages of a file, including nested ones."""
 
     def walk(prefix: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
         for message in messages:
@@ -156,7 +160,7 @@ def message_names(file: FileDescriptorProto) -> Iterator[str]:
 
 
 def index_path(descriptor: Descriptor) -> tuple[int, ...]:
-    """Where a message stands in its file, as the Confluent wire format counts: top level first."""
+    """Return the message index of the Confluent wire format: the position at each level, top level first."""
     parent = descriptor.containing_type
     if parent is None:
         return (list(descriptor.file.message_types_by_name.values()).index(descriptor),)
@@ -164,25 +168,25 @@ def index_path(descriptor: Descriptor) -> tuple[int, ...]:
 
 
 def message_at(file: FileDescriptor, path: Sequence[int]) -> Descriptor | None:
-    """The message at such a place, if there is one."""
+    """Return the message with this index path, the inverse of `index_path`; None when there is none."""
     candidates = list(file.message_types_by_name.values())
-    found: Descriptor | None = None
+    message: Descriptor | None = None
     for index in path:
         if index >= len(candidates):
             return None
-        found = candidates[index]
-        candidates = list(found.nested_types)
-    return found
+        message = candidates[index]
+        candidates = list(message.nested_types)
+    return message
 
 
 def find_method(descriptor_set: bytes, method: str) -> MethodDescriptor:
-    """The method of that name, `package.Service/Method`, or an error that names the nearest one."""
+    """Return the method `package.Service/Method`. Raises ProjectError `unknown-method` or `bad-descriptors`."""
     files = files_of(descriptor_set)
     known = [
-        f"{file.package}.{service.name}/{one.name}".lstrip(".")
+        f"{file.package}.{service.name}/{member.name}".lstrip(".")
         for file in files
         for service in file.service
-        for one in service.method
+        for member in service.method
     ]
     if method not in known:
         hint = did_you_mean(method, known, "methods")

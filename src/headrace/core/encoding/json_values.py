@@ -1,4 +1,4 @@
-"""Values as services and JSON give them, made fit for a column of a given type."""
+"""Conversion of values from JSON and services to the type of a column."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LONGEST = 80
 
 
 class UnfitValueError(ValueError):
-    """A value that cannot be one of the type."""
+    """A value that cannot be converted to the type of its column."""
 
 
 def converter(kind: pa.DataType) -> Convert:
-    """What makes values of a column of this type; None stays None, and an UnfitValueError says what does not fit."""
-    made = _converter(kind)
-    return lambda value: None if value is None else made(value)
+    """Return the conversion to a column of this type. None stays None; the conversion raises UnfitValueError."""
+    convert = _converter(kind)
+    return lambda value: None if value is None else convert(value)
 
 
 def _converter(kind: pa.DataType) -> Convert:
@@ -59,11 +59,11 @@ def _nested(kind: pa.DataType) -> Convert:
         return _structs({field.name: converter(field.type) for field in kind})
     if pa.types.is_map(kind):
         return _maps(converter(kind.key_type), converter(kind.item_type))
-    raise TypeError(f"no values are made for columns of type {kind}")
+    raise TypeError(f"columns of type {kind} are not supported")
 
 
 def as_text(value: Any) -> str:
-    """A text as it is, everything else as JSON has it."""
+    """Return a text unchanged, and every other value as JSON."""
     match value:
         case str():
             return value
@@ -71,7 +71,7 @@ def as_text(value: Any) -> str:
             try:
                 return bytes(value).decode()
             except UnicodeDecodeError:
-                raise UnfitValueError("bytes that are no text") from None
+                raise UnfitValueError("the bytes are not UTF-8 text") from None
         case datetime() | date():
             return value.isoformat()
         case Decimal():
@@ -82,11 +82,11 @@ def as_text(value: Any) -> str:
 
 
 def _integers(bits: int) -> Convert:
-    most = 2 ** (bits - 1)
+    limit = 2 ** (bits - 1)
 
     def integer(value: Any) -> int:
         number = _integer(value)
-        if not -most <= number < most:
+        if not -limit <= number < limit:
             raise UnfitValueError(f"{number} is too large for {bits} bits")
         return number
 
@@ -105,7 +105,7 @@ def _integer(value: Any) -> int:
             return int(value)
         case str() if _INTEGER.fullmatch(value) and len(value) < _LONGEST:
             return int(value)
-    raise unfit(value, "a whole number")
+    raise unfit_value(value, "a whole number")
 
 
 def _float(value: Any) -> float:
@@ -122,7 +122,7 @@ def _float(value: Any) -> float:
                 return float(value)
             except ValueError:
                 pass
-    raise unfit(value, "a number")
+    raise unfit_value(value, "a number")
 
 
 def _boolean(value: Any) -> bool:
@@ -131,24 +131,24 @@ def _boolean(value: Any) -> bool:
             return value
         case "true" | "false":
             return bool(value == "true")
-    raise unfit(value, "true or false")
+    raise unfit_value(value, "true or false")
 
 
 def _decimals(precision: int, scale: int) -> Convert:
     step = Decimal(1).scaleb(-scale)
-    most = Decimal(10) ** (precision - scale)
+    limit = Decimal(10) ** (precision - scale)
 
     def decimal(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-            raise unfit(value, "a number")
+            raise unfit_value(value, "a number")
         try:
             exact = Decimal(value) if isinstance(value, int | Decimal) else Decimal(str(value).strip())
-            found = exact.quantize(step, rounding=ROUND_HALF_UP, context=_EXACT)
+            number = exact.quantize(step, rounding=ROUND_HALF_UP, context=_EXACT)
         except InvalidOperation:
-            raise unfit(value, "a number") from None
-        if not abs(found) < most:
+            raise unfit_value(value, "a number") from None
+        if not abs(number) < limit:
             raise UnfitValueError(f"{_short(value)} is too large for decimal({precision},{scale})")
-        return found
+        return number
 
     return decimal
 
@@ -156,16 +156,16 @@ def _decimals(precision: int, scale: int) -> Convert:
 def _timestamp(value: Any) -> datetime:
     match value:
         case datetime():
-            found = value
+            moment = value
         case str():
             try:
-                found = datetime.fromisoformat(value)
+                moment = datetime.fromisoformat(value)
             except ValueError:
-                raise unfit(value, "a time like 2026-01-31T12:00:00Z") from None
+                raise unfit_value(value, "a time like 2026-01-31T12:00:00Z") from None
         case _:
-            raise unfit(value, "a time like 2026-01-31T12:00:00Z")
+            raise unfit_value(value, "a time like 2026-01-31T12:00:00Z")
     # without a zone it is UTC
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _date(value: Any) -> date:
@@ -179,11 +179,11 @@ def _date(value: Any) -> date:
                 return date.fromisoformat(value)
             except ValueError:
                 pass
-    raise unfit(value, "a date like 2026-01-31")
+    raise unfit_value(value, "a date like 2026-01-31")
 
 
 def _binary(value: Any) -> bytes:
-    """Bytes; in JSON they are base64."""
+    """Return bytes; in JSON they are base64."""
     match value:
         case bytes() | bytearray() | memoryview():
             return bytes(value)
@@ -192,22 +192,22 @@ def _binary(value: Any) -> bytes:
                 return base64.b64decode(value, validate=True)
             except binascii.Error:
                 pass
-    raise unfit(value, "bytes in base64")
+    raise unfit_value(value, "bytes in base64")
 
 
 def _lists(item: Convert) -> Convert:
-    def many(value: Any) -> list[Any]:
+    def elements(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise unfit(value, "a list")
-        return [item(one) for one in value]
+            raise unfit_value(value, "a list")
+        return [item(element) for element in value]
 
-    return many
+    return elements
 
 
 def _structs(fields: dict[str, Convert]) -> Convert:
     def struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise unfit(value, "an object")
+            raise unfit_value(value, "an object")
         return {name: convert(value.get(name)) for name, convert in fields.items()}
 
     return struct
@@ -216,15 +216,14 @@ def _structs(fields: dict[str, Convert]) -> Convert:
 def _maps(key: Convert, item: Convert) -> Convert:
     def pairs(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, dict):
-            raise unfit(value, "an object")
-        return [(key(name), item(one)) for name, one in value.items()]
+            raise unfit_value(value, "an object")
+        return [(key(name), item(element)) for name, element in value.items()]
 
     return pairs
 
 
-def unfit(value: Any, wanted: str) -> UnfitValueError:
-    """The error for a value that is not what it should be."""
-    return UnfitValueError(f"{_short(value)} is not {wanted}")
+def unfit_value(value: Any, expected: str) -> UnfitValueError:
+    return UnfitValueError(f"{_short(value)} is not {expected}")
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Objects of an S3-compatible store, with as much of pathlib's interface as state needs."""
+"""Objects of an S3-compatible store, with the part of pathlib's interface that state files need."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 _MAGIC = frozenset("*?[")
-# an engine that cannot reach its store must know it before its lease is over
+# an engine that cannot reach its store must notice it before its lease expires
 _ANSWER, _CONNECT, _RETRY = "10s", "5s", 12.0
 
 
 class StoreError(OSError):
-    """An object store that cannot be reached, or refuses to answer."""
+    """An object store cannot be reached or rejects a request."""
 
 
 @dataclass(frozen=True)
-class About:
-    """What is known about an object, under the names that `os.stat` uses."""
+class ObjectStat:
+    """Size, time and tag of an object, with the field names of `os.stat`."""
 
     st_size: int
     st_mtime: float
@@ -38,25 +38,26 @@ class About:
 
     @property
     def st_mtime_ns(self) -> int:
-        """The time of its last change."""
+        """The time of the last change in nanoseconds."""
         return round(self.st_mtime * 1_000_000_000)
 
 
 @dataclass(frozen=True, order=True)
 class ObjectPath:
-    """An object, or all objects whose names begin with this one and a slash. Pickled to tasks with its store.
+    """The path of an object, or of a folder: all objects whose keys start with this key and a slash.
 
-    Each object is written whole, in one step: readers see the old or the new one. Errors are those of local files.
+    An object is written in one step: readers see the old or the new one. Methods raise the errors of local files,
+    and StoreError. Paths can be pickled to Spark tasks.
     """
 
     store: ObjectStore = field(compare=False, repr=False)
     bucket: str
     key: str = ""
-    _listed: About | None = field(default=None, compare=False, repr=False)
+    _listed: ObjectStat | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(uri: str, store: ObjectStore) -> ObjectPath:
-        """The path that `s3://bucket/key` means."""
+        """Parse `s3://bucket/key`."""
         bucket, _, key = uri.removeprefix(SCHEME).partition("/")
         return ObjectPath(store, bucket, posixpath.normpath(key) if key.strip("/") else "")
 
@@ -77,61 +78,59 @@ class ObjectPath:
         return ObjectPath(self.store, self.bucket, self.key.rpartition("/")[0])
 
     def with_name(self, name: str) -> ObjectPath:
-        """A neighbour."""
         return self.parent / name
 
     def absolute(self) -> ObjectPath:
-        """Every object path is."""
+        """Return the path itself: every object path is absolute."""
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing: a folder is there as long as something is in it."""
+        """Do nothing: a folder exists while it holds objects."""
 
     def read_bytes(self) -> bytes:
-        """The whole object."""
-        with self._translated():
+        with self._local_errors():
             return bytes(self._client.get(self.key).bytes())
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The whole object as text."""
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BytesIO:
-        """The whole object, for reading."""
-        assert mode == "rb", "objects are written whole"
+        """Read the whole object into a file-like buffer."""
+        assert mode == "rb", "objects can only be opened for reading"
         return io.BytesIO(self.read_bytes())
 
     def put(self, content: bytes | os.PathLike[str], *, new: bool = False, instead_of: str | None = None) -> str:
-        """Write the whole object; gives its tag. FileExistsError when it was to be `new` and is not, or when the one
-        that is there has another tag than `instead_of`."""
+        """Write the whole object and return its tag.
+
+        Raises FileExistsError when `new` is set and the object exists, or when its current tag is not `instead_of`.
+        """
         mode: Any = "create" if new else {"e_tag": instead_of} if instead_of else "overwrite"
-        with self._translated():
-            # parts cannot be put under a condition
+        with self._local_errors():
+            # a multipart upload cannot be conditional
             whole = {"use_multipart": False} if isinstance(content, bytes) else {}
-            done = self._client.put(self.key, content, mode=mode, **whole)  # type: ignore[arg-type]
-        return done["e_tag"] or ""
+            result = self._client.put(self.key, content, mode=mode, **whole)  # type: ignore[arg-type]
+        return result["e_tag"] or ""
 
     def copy_to(self, target: ObjectPath) -> None:
-        """A copy made by the store itself, in the same bucket."""
-        with self._translated():
+        """Copy the object within the bucket. The store copies it without a download."""
+        with self._local_errors():
             self._client.copy(self.key, target.key)
 
     def unlink(self, missing_ok: bool = True) -> None:
-        """Remove the object. A store does not tell whether there was one."""
-        with self._translated():
+        """Remove the object. A missing object is not an error: stores do not report it."""
+        with self._local_errors():
             self._client.delete(self.key)
 
-    def stat(self) -> About:
-        """Size and time; for one that was listed, as they were then."""
+    def stat(self) -> ObjectStat:
+        """Return size and time; for a listed object, those at the time of the listing."""
         return self._listed or self.look()
 
-    def look(self) -> About:
-        """Size, time and tag as they are now."""
-        with self._translated():
-            return _about(self._client.head(self.key))
+    def look(self) -> ObjectStat:
+        """Return the current size, time and tag."""
+        with self._local_errors():
+            return _stat_of(self._client.head(self.key))
 
     def is_file(self) -> bool:
-        """Whether there is such an object."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -139,48 +138,48 @@ class ObjectPath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether anything is in it."""
+        """Return whether it holds objects."""
         return next(self._children(), None) is not None
 
     def exists(self) -> bool:
-        """Whether it is an object, or something is in it."""
+        """Return whether it is an object or a folder."""
         return self.is_file() or self.is_dir()
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """What is in it; FileNotFoundError when nothing is."""
-        found = list(self._children())
-        if not found:
+        """Yield its objects and folders. Raises FileNotFoundError when there are none."""
+        children = list(self._children())
+        if not children:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        yield from found
+        yield from children
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
-        """What matches, level by level: other branches are not listed."""
+        """Yield the matching paths. Only matching folders are listed."""
         first, _, rest = pattern.partition("/")
         if not _MAGIC & set(first):
-            one = self / first
+            child = self / first
             if rest:
-                yield from one.glob(rest)
-            elif one.exists():
-                yield one
+                yield from child.glob(rest)
+            elif child.exists():
+                yield child
             return
-        for one in self._children():
-            if fnmatchcase(one.name, first):
+        for child in self._children():
+            if fnmatchcase(child.name, first):
                 if not rest:
-                    yield one
-                elif one._listed is None:
-                    yield from one.glob(rest)
+                    yield child
+                elif child._listed is None:
+                    yield from child.glob(rest)
 
     def rglob(self, pattern: str) -> Iterator[ObjectPath]:
-        """Objects at any depth whose last part matches."""
-        with self._translated():
+        """Yield the objects at any depth whose name matches."""
+        with self._local_errors():
             entries = [entry for page in self._client.list(self._prefix) for entry in page]
         for entry in entries:
-            one = ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
-            if fnmatchcase(one.name, pattern) and not one._marks_folder():
-                yield one
+            path = ObjectPath(self.store, self.bucket, entry["path"], _stat_of(entry))
+            if fnmatchcase(path.name, pattern) and not path._marks_folder():
+                yield path
 
     def _marks_folder(self) -> bool:
-        """Whether it was listed for an empty object `name/`, which Hadoop puts for a folder and nobody can read."""
+        """Return whether the listed path is an empty object `name/`, Hadoop's unreadable marker of a folder."""
         if self._listed is None or self._listed.st_size:
             return False
         try:
@@ -190,13 +189,13 @@ class ObjectPath:
         return False
 
     def _children(self) -> Iterator[ObjectPath]:
-        with self._translated():
-            found = self._client.list_with_delimiter(self._prefix)
-        for prefix in found["common_prefixes"]:
+        with self._local_errors():
+            listing = self._client.list_with_delimiter(self._prefix)
+        for prefix in listing["common_prefixes"]:
             yield ObjectPath(self.store, self.bucket, prefix)
-        for entry in found["objects"]:
-            if entry["path"] != self.key:  # the mark of this very folder
-                yield ObjectPath(self.store, self.bucket, entry["path"], _about(entry))
+        for entry in listing["objects"]:
+            if entry["path"] != self.key:  # the marker of this folder
+                yield ObjectPath(self.store, self.bucket, entry["path"], _stat_of(entry))
 
     @property
     def _prefix(self) -> str:
@@ -207,32 +206,32 @@ class ObjectPath:
         return _client_of(self.store, self.bucket)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """What the client raises, as the error that a local file would give."""
-        from obstore import exceptions as of_store
+    def _local_errors(self) -> Iterator[None]:
+        """Raise the client's errors as the errors of local files."""
+        from obstore import exceptions as store_errors
 
         try:
             yield
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from None
-        except of_store.NotFoundError:
+        except store_errors.NotFoundError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self)) from None
-        except (of_store.AlreadyExistsError, of_store.PreconditionError):
+        except (store_errors.AlreadyExistsError, store_errors.PreconditionError):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self)) from None
-        except (of_store.PermissionDeniedError, of_store.UnauthenticatedError):
-            raise StoreError(errno.EACCES, "the store refuses the access key", str(self)) from None
-        except of_store.BaseError as error:
-            raise StoreError(errno.EIO, _said(error), str(self)) from None
+        except (store_errors.PermissionDeniedError, store_errors.UnauthenticatedError):
+            raise StoreError(errno.EACCES, "the store rejects the access key", str(self)) from None
+        except store_errors.BaseError as error:
+            raise StoreError(errno.EIO, _first_line(error), str(self)) from None
 
 
-def _said(error: Exception) -> str:
-    """What a client's error says, in one line: it goes on with its whole inner structure."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of a client's error: the lines after it show its inner structure."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
 
 
-def _about(entry: Any) -> About:
-    return About(entry["size"], entry["last_modified"].timestamp(), entry["e_tag"])
+def _stat_of(entry: Any) -> ObjectStat:
+    return ObjectStat(entry["size"], entry["last_modified"].timestamp(), entry["e_tag"])
 
 
 @lru_cache(maxsize=16)

@@ -1,7 +1,7 @@
-"""Files of a state folder, whether it is local or on an object store: there whole or not at all.
+"""Atomic files and folders of the state folder, on a local disk or an object store.
 
-A local file appears by a rename. An object is put in one step; a folder of them, which nothing can rename, counts from
-the moment when the one file is there that makes it what it is, and that is written last and removed first.
+A local file or folder appears by a rename. An object is written in one step. A folder of objects cannot be renamed: it
+exists while its marker file exists, which is written last and removed first.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def state_path(state: str, store: ObjectStore) -> StatePath:
-    """The folder that `state:` of a project means."""
+    """Return the folder of `state:` in a project. Raises ProjectError `state-place` for an unsupported URL."""
     if "://" not in state:
         return Path(state)
     if not state.startswith(SCHEME) or not state.removeprefix(SCHEME).partition("/")[0]:
         raise ProjectError(
             "state-place",
-            f"state cannot be kept in '{state}'",
-            hint="name a folder (on a cluster, one that all nodes have mounted), or s3://BUCKET/PATH for an "
+            f"'{state}' is not a supported location for state",
+            hint="use a folder (on a cluster, one that all nodes mount), or s3://BUCKET/PATH for an "
             "S3-compatible object store",
         )
     return ObjectPath.of(state, store)
 
 
 def spark_path(path: StatePath) -> str:
-    """How Spark is told of a path. Not as a URI proper: Hadoop takes `%20` for just that."""
+    """Return a path for Spark. It is not percent-encoded, because Hadoop reads `%20` literally."""
     return f"s3a://{path.bucket}/{path.key}" if isinstance(path, ObjectPath) else f"file://{path.absolute()}"
 
 
 def in_order(paths: Iterable[StatePath]) -> list[StatePath]:
-    """Sorted by their names."""
+    """Return the paths sorted by name."""
     return sorted(paths, key=str)
 
 
@@ -60,9 +60,9 @@ def names_in(folder: StatePath) -> list[str]:
 
 
 def write_atomically(file: StatePath, content: bytes, *, durable: bool = True, private: bool = False) -> None:
-    """Write a small file so that readers see all of it or nothing, also after a crash when it is to be durable.
+    """Write a small file so that readers see all of it or nothing; with `durable`, also after a crash.
 
-    No other user of the machine can read one that is private; who may read a bucket is said there.
+    With `private`, other users of the machine cannot read the file. Objects follow the policy of their bucket.
     """
     if isinstance(file, ObjectPath):
         file.put(content)
@@ -73,18 +73,18 @@ def write_atomically(file: StatePath, content: bytes, *, durable: bool = True, p
         _write_out(scratch, content, durable, 0o600 if private else 0o666)
         os.replace(scratch, file)
     except OSError:
-        with suppress(OSError):  # on a full disk even half a file is too much
+        with suppress(OSError):  # a full disk needs the space of the incomplete file
             scratch.unlink(missing_ok=True)
         raise
 
 
-def write_first(file: StatePath, content: bytes) -> None:
-    """Write a small file unless it is there already: of several writers only the first has its way."""
+def write_if_absent(file: StatePath, content: bytes) -> None:
+    """Write a small file unless it exists: of several writers, only the first writes."""
     write_new(file, content, durable=False)
 
 
 def write_new(file: StatePath, content: bytes, *, durable: bool = True) -> bool:
-    """Write a small file unless it is there already; whether it was this writer that had its way."""
+    """Write a small file unless it exists; return whether this call wrote it."""
     if isinstance(file, ObjectPath):
         with suppress(FileExistsError):
             file.put(content, new=True)
@@ -94,7 +94,7 @@ def write_new(file: StatePath, content: bytes, *, durable: bool = True) -> bool:
     scratch = _scratch(file)
     try:
         _write_out(scratch, content, durable)
-        os.link(scratch, file)  # unlike a rename it fails when another was faster
+        os.link(scratch, file)  # unlike a rename, it fails when another writer was faster
     except FileExistsError:
         return False
     finally:
@@ -117,13 +117,13 @@ def _write_out(file: Path, content: bytes, durable: bool, mode: int = 0o666) -> 
 
 
 @contextmanager
-def appearing(folder: StatePath) -> Iterator[StatePath]:
-    """A folder to fill that is there when the block ends, or not at all.
+def atomic_folder(folder: StatePath) -> Iterator[StatePath]:
+    """Give a folder to fill, which appears when the block ends without an error.
 
-    What tells that it is there must be written last: on an object store the others are there before.
+    Write the marker file last: on an object store the other files are visible before the block ends.
     """
     if isinstance(folder, ObjectPath):
-        remove_tree(folder)  # of one that was begun and not finished
+        remove_tree(folder)  # the rest of an unfinished attempt
         yield folder
         return
     draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
@@ -133,19 +133,19 @@ def appearing(folder: StatePath) -> Iterator[StatePath]:
     os.replace(draft, folder)
 
 
-def vanish(folder: StatePath, told_by: str) -> None:
-    """Remove a folder in one step; `told_by` is the file in it that tells that it is there."""
+def remove_atomically(folder: StatePath, marker: str) -> None:
+    """Remove a folder in one step. `marker` is the file in it that makes it exist on an object store."""
     if isinstance(folder, ObjectPath):
-        (folder / told_by).unlink()
+        (folder / marker).unlink()
         remove_tree(folder)
         return
-    gone = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    os.replace(folder, gone)
-    shutil.rmtree(gone)
+    removed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    os.replace(folder, removed)
+    shutil.rmtree(removed)
 
 
 def remove_tree(folder: StatePath) -> None:
-    """Remove all that is in a folder, and the folder; it may be gone already."""
+    """Remove a folder and its content. A missing folder is not an error."""
     if not isinstance(folder, ObjectPath):
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -154,22 +154,22 @@ def remove_tree(folder: StatePath) -> None:
 
 
 def copy_tree(source: StatePath, target: StatePath) -> None:
-    """A copy of a checkpoint: Spark never changes a file, it only adds and removes some.
+    """Copy a folder of files that are never changed, such as a checkpoint.
 
-    It costs no room on a local file system that has hard links; an object store copies by itself.
+    A local file system with hard links needs no further disk space; an object store copies without a download.
     """
     if isinstance(source, ObjectPath):
         assert isinstance(target, ObjectPath), "both are parts of one state folder"
-        found = list(source.rglob("*"))
+        objects = list(source.rglob("*"))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda one: one.copy_to(target / one.key.removeprefix(f"{source.key}/")), found))
+            list(pool.map(lambda path: path.copy_to(target / path.key.removeprefix(f"{source.key}/")), objects))
         return
     assert isinstance(target, Path), "both are parts of one state folder"
     shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def copy_file(source: StatePath, target: StatePath) -> None:
-    """A copy of a file that is never changed, unless it is there; as cheap as that of a tree."""
+    """Copy a file that is never changed, unless the target exists; as cheap as `copy_tree`."""
     if isinstance(source, ObjectPath):
         assert isinstance(target, ObjectPath), "both are on one store"
         source.copy_to(target)
@@ -188,7 +188,7 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def make_durable(folder: StatePath) -> None:
-    """Make sure that all that is in a folder survives a crash. Objects do from the start."""
+    """Make sure that a folder and its content survive a crash. Objects always do."""
     if isinstance(folder, Path):
         _make_durable(folder)
 
@@ -199,7 +199,7 @@ def _make_durable(folder: Path) -> None:
 
 
 def sync(path: StatePath) -> None:
-    """Make sure that a file's content, or the names in a folder, survive a crash. Objects do from the start."""
+    """Make sure that the content of a file, or the names in a folder, survive a crash. Objects always do."""
     if isinstance(path, ObjectPath):
         return
     number = os.open(path, os.O_RDONLY)

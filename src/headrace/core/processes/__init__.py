@@ -1,1 +1,1 @@
-"""Child processes, and how they notice that their parent is gone."""
+"""Child processes, and how they end with their parent."""

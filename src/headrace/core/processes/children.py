@@ -1,4 +1,4 @@
-"""Processes that a node keeps alive: started again when they die, ended together."""
+"""Supervised child processes: restarted when they die, ended together."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from headrace.core.backoff import Backoff
 from headrace.core.errors import Exit
 
 _BUDGET, _WITHIN_SECONDS = 8, 60.0
-"""So many deaths within so long are forgiven."""
+"""A child is given up when it dies more often than this within this many seconds."""
 _BACKOFF = Backoff(first=0.25, longest=5.0)
 _FINAL = {Exit.USAGE, Exit.CONFLICT}
-"""A process that ends like this would do so again."""
+"""Exit codes after which a restart cannot help."""
 
 
 @dataclass
 class Child:
-    """One process, with a process group of its own: what it starts in turn is ended with it."""
+    """One child process in its own process group, so that the processes it starts are ended with it."""
 
     name: str
     module: str
     environment: Mapping[str, str]
     log: Path | None = None
-    """Where what it prints goes; None: where it goes here."""
+    """The file for its output; None: the output of this process."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     code: int | None = None
-    """How it ended the last time; negative: by that signal."""
+    """Its last exit code; negative for the signal that ended it."""
     _deaths: deque[float] = field(default_factory=deque)
     _due: float = 0.0
 
     def start(self) -> None:
-        """Start it. Its standard input stays open as long as this process lives: see `lifeline`."""
+        """Start the process. Its standard input stays open as long as this process lives: see `lifeline`."""
         with ExitStack() as stack:
             output = None if self.log is None else stack.enter_context(self.log.open("ab"))
             self.process = subprocess.Popen(
@@ -55,11 +55,11 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """The process id; None when it does not run."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def tend(self) -> int | None:
-        """Start it again if it has died and its time has come; the code of a death that was just noticed."""
+        """Restart the process if it has died and its backoff is over; return the exit code of a newly noticed death."""
         if self.process is None:
             if time.monotonic() >= self._due:
                 self.restarts += 1
@@ -80,20 +80,19 @@ class Child:
 
     @property
     def hopeless(self) -> bool:
-        """Whether starting it again makes no sense."""
+        """Whether a restart cannot help."""
         return self.code in _FINAL or len(self._deaths) > _BUDGET
 
     def warn(self) -> None:
-        """Tell it that it will be asked to end."""
+        """Announce that the process will be terminated soon."""
         self._signal(signal.SIGUSR1)
 
     def ask_to_end(self) -> None:
-        """Ask it to end."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end, and make one at the deadline."""
+        """Wait until the process has ended; kill it at the deadline."""
         if self.process is None:
             return
         with suppress(subprocess.TimeoutExpired):
@@ -102,7 +101,7 @@ class Child:
         self.process.wait()
 
     def end_group(self) -> None:
-        """End whatever is left of it and of what it has started."""
+        """Kill the process and all processes that it started."""
         self._signal(signal.SIGKILL)
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
@@ -113,14 +112,14 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def to_json(self) -> dict[str, Any]:
-        """For the node's file."""
+        """Return the entry of the node's status file."""
         return {"name": self.name, "pid": self.pid, "restarts": self.restarts, "last_exit": self.code}
 
 
-def how(code: int) -> str:
-    """An exit code in words."""
+def describe_exit(code: int) -> str:
+    """Describe an exit code, for messages."""
     if code >= 0:
-        return f"ended with {code}"
+        return f"ended with exit code {code}"
     try:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:

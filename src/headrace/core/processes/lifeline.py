@@ -1,7 +1,7 @@
-"""How the processes of a node live and end together.
+"""Child processes that end when their parent ends.
 
-A child's standard input is a pipe whose other end only its parent holds. When that is closed, for whatever reason, the
-parent is gone, and the child stops by itself: no kill -9 leaves a process behind.
+The standard input of a child is a pipe, and only the parent holds its other end. When the pipe is closed, the parent
+has ended, and the child stops. Even `kill -9` of the parent leaves no process behind.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from types import FrameType
 from headrace.core.errors import ProjectError
 
 STOP_SECONDS = 10.0
-"""How long a process may take to end after it was asked to."""
+"""How long a process may take to end after SIGTERM."""
 
 stopping = threading.Event()
-"""Set a moment before a process is asked to end: what is open for long, such as a live stream, closes now."""
+"""Set shortly before a process is terminated, so that long-lived connections such as live streams close."""
 
 _callbacks: list[Callable[[], None]] = []
 
 
-def live(work: Callable[[threading.Event], None]) -> int:
-    """Be a process that works until it is told to stop, or its parent is gone; gives its exit code."""
-    told = threading.Event()
+def run_until_stopped(work: Callable[[threading.Event], None]) -> int:
+    """Run `work` until a signal arrives or the parent ends; return the exit code.
+
+    `work` returns when its event is set. A ProjectError is printed, and gives the exit code.
+    """
+    stopped = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        # not here: the main thread may hold the lock of the very event
-        threading.Thread(target=told.set, daemon=True).start()
+        # in a thread: the interrupted main thread may hold the lock of the event
+        threading.Thread(target=stopped.set, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     end_with_parent()
     try:
-        work(told)
+        work(stopped)
     except ProjectError as error:
         print(error, file=sys.stderr, flush=True)
         return int(error.exit_code)
@@ -44,18 +47,18 @@ def live(work: Callable[[threading.Event], None]) -> int:
 
 
 def end_with_parent() -> None:
-    """Stop this process when its parent is gone, and heed the warning before an end. For the main thread, once."""
-    signal.signal(signal.SIGUSR1, _warned)
+    """Stop this process when its parent ends, and handle the announcement before it. Call once, in the main thread."""
+    signal.signal(signal.SIGUSR1, _on_announcement)
     threading.Thread(target=_watch, name="lifeline", daemon=True).start()
 
 
 def on_stop(callback: Callable[[], None]) -> None:
-    """Call this, in a thread of its own, when the process is about to end."""
+    """Register a callback that runs in a separate thread shortly before the process is terminated."""
     _callbacks.append(callback)
 
 
-def _warned(_number: int, _frame: FrameType | None) -> None:
-    # not here: the main thread may hold the lock of the very event
+def _on_announcement(_number: int, _frame: FrameType | None) -> None:
+    # in a thread: the interrupted main thread may hold the lock of the event
     threading.Thread(target=_announce, name="about to end", daemon=True).start()
 
 
@@ -66,16 +69,16 @@ def _announce() -> None:
 
 
 def _watch() -> None:
-    while _more():
+    while _pipe_is_open():
         pass
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGTERM)
-    # whatever holds it up: nobody is left to end it
+    # no parent is left that could kill a process that does not stop
     threading.Event().wait(STOP_SECONDS)
     os._exit(1)
 
 
-def _more() -> bool:
+def _pipe_is_open() -> bool:
     try:
         return bool(os.read(0, 1024))
     except OSError:

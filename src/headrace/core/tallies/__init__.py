@@ -1,1 +1,1 @@
-"""Counts that tasks and the driver add up for metrics."""
+"""Counters of tasks and the driver, for metrics."""

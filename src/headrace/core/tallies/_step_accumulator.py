@@ -1,4 +1,4 @@
-"""Spark's way of bringing numbers from tasks to the engine."""
+"""The Spark accumulator that brings the counters of tasks to the engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 Counts = dict[tuple[str, str, str], int]
 
-_made: tuple[SparkContext, Accumulator[Counts]] | None = None
+_current: tuple[SparkContext, Accumulator[Counts]] | None = None
 
 
 class _Sums(AccumulatorParam[Counts]):
-    """Adds up by name. A new dict each time: who reads the old one meanwhile is not disturbed."""
+    """Adds up counts by name. Each sum is a new dict, so that readers of the old one see no change."""
 
     def zero(self, value: Counts) -> Counts:
         return {}
@@ -21,16 +21,16 @@ class _Sums(AccumulatorParam[Counts]):
 
 
 def accumulator() -> Accumulator[Counts] | None:
-    """The one of this engine; None where no Spark runs. Called by the driver only."""
-    global _made
+    """Return the accumulator of this engine; None when Spark does not run. Call it in the driver only."""
+    global _current
     context = SparkContext._active_spark_context
     if context is None:
         return None
-    if _made is None or _made[0] is not context:
-        _made = context, context.accumulator({}, _Sums())
-    return _made[1]
+    if _current is None or _current[0] is not context:
+        _current = context, context.accumulator({}, _Sums())
+    return _current[1]
 
 
-def counted() -> Counts:
-    """What all tasks that have ended have counted."""
-    return {} if _made is None else _made[1].value
+def task_counts() -> Counts:
+    """Return the counts of all tasks that have ended."""
+    return {} if _current is None else _current[1].value

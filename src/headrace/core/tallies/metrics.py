@@ -1,4 +1,4 @@
-"""Declarations of Prometheus metrics: collectors build their families from them, and the reference lists them."""
+"""Declarations of Prometheus metrics. Collectors build metric families from them; the reference lists them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES: dict[MetricType, str] = {"counter": "_total", "info": "_info"}
 
 @dataclass(frozen=True)
 class MetricSpec(Generic[Family]):
-    """One metric: its name without the suffix of its type, and what Prometheus shows of it."""
+    """One metric. `name` has no type suffix such as `_total`."""
 
     type: MetricType
     new_family: Callable[..., Family]
@@ -31,11 +31,11 @@ class MetricSpec(Generic[Family]):
 
     @property
     def exposed_name(self) -> str:
-        """The name in `/metrics`."""
+        """The name in `/metrics`, with the suffix of its type."""
         return self.name + _SUFFIXES.get(self.type, "")
 
     def family(self) -> Family:
-        """A new family without samples, for a collector to fill."""
+        """Create a family without samples, for a collector to fill."""
         return self.new_family(self.name, self.help, labels=self.labels)
 
 
@@ -48,17 +48,17 @@ class MetricSet:
     metrics: list[MetricSpec[Any]] = field(default_factory=list)
 
     def counter(self, name: str, help_text: str, *labels: str) -> MetricSpec[CounterMetricFamily]:
-        return self._declared(MetricSpec("counter", CounterMetricFamily, name, help_text, labels))
+        return self._add(MetricSpec("counter", CounterMetricFamily, name, help_text, labels))
 
     def gauge(self, name: str, help_text: str, *labels: str) -> MetricSpec[GaugeMetricFamily]:
-        return self._declared(MetricSpec("gauge", GaugeMetricFamily, name, help_text, labels))
+        return self._add(MetricSpec("gauge", GaugeMetricFamily, name, help_text, labels))
 
     def histogram(self, name: str, help_text: str, *labels: str) -> MetricSpec[HistogramMetricFamily]:
-        return self._declared(MetricSpec("histogram", HistogramMetricFamily, name, help_text, labels))
+        return self._add(MetricSpec("histogram", HistogramMetricFamily, name, help_text, labels))
 
     def info(self, name: str, help_text: str, *labels: str) -> MetricSpec[InfoMetricFamily]:
-        return self._declared(MetricSpec("info", InfoMetricFamily, name, help_text, labels))
+        return self._add(MetricSpec("info", InfoMetricFamily, name, help_text, labels))
 
-    def _declared(self, spec: MetricSpec[Family]) -> MetricSpec[Family]:
+    def _add(self, spec: MetricSpec[Family]) -> MetricSpec[Family]:
         self.metrics.append(spec)
         return spec

@@ -1,4 +1,4 @@
-"""Counters that steps keep in the tasks, for the metrics of the engine. They arrive when a task ends well."""
+"""Counters of steps in Spark tasks, for the engine's metrics. They arrive when a task succeeds."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from headrace.core.tallies._step_accumulator import Counts
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the classes of latency, in seconds; what takes longer is in a last class."""
+"""Upper bounds of the latency buckets in seconds; one more bucket has no bound."""
 LATENCY, LATENCY_SUM = "latency:", "latency_us"
 BYTES_IN = "bytes_in"
-"""The bytes of the records that a stream's decoder was given."""
+"""The size of a decoder's input records in bytes."""
 _LATENCY_NAMES = (*(f"{LATENCY}{bound}" for bound in LATENCIES), f"{LATENCY}+Inf")
 
 
 @dataclass
 class StepTally:
-    """What one step counts. Pickled to the tasks while empty."""
+    """The counters of one step. Pickled to the tasks while empty."""
 
     flow: str
     step: str
@@ -32,7 +32,7 @@ class StepTally:
 
     @staticmethod
     def of(flow: str, step: str) -> StepTally:
-        """Made by the driver, so that the engine hears of it; without Spark it only counts."""
+        """Create a tally in the driver, connected to the engine's metrics. Without Spark it only counts."""
         if "pyspark" not in sys.modules:
             return StepTally(flow, step)
         from headrace.core.tallies._step_accumulator import accumulator
@@ -40,25 +40,25 @@ class StepTally:
         return StepTally(flow, step, accumulator())
 
     def add(self, outcome: str, number: int = 1) -> None:
-        """Count something."""
+        """Add to the counter of an outcome."""
         self.counts[outcome] += number
 
     def took(self, seconds: float) -> None:
-        """Count how long a call took."""
+        """Record the duration of a call."""
         self.counts[_LATENCY_NAMES[bisect_left(LATENCIES, seconds)]] += 1
         self.counts[LATENCY_SUM] += round(seconds * 1_000_000)
 
     def flush(self) -> None:
-        """Hand over what was counted."""
+        """Send the counts to the engine and reset them."""
         if self._accumulator is not None and self.counts:
             self._accumulator.add({(self.flow, self.step, name): number for name, number in self.counts.items()})
             self.counts.clear()
 
 
 def step_counts() -> Counts:
-    """What the steps of this engine have counted, by flow, step and outcome."""
+    """Return the counts of all steps of this engine, by flow, step and outcome."""
     if "headrace.core.tallies._step_accumulator" not in sys.modules:
         return {}
-    from headrace.core.tallies._step_accumulator import counted
+    from headrace.core.tallies._step_accumulator import task_counts
 
-    return counted()
+    return task_counts()

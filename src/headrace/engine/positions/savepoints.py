@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, appearing, copy_tree, vanish, write_atomically
+from headrace.core.files.state_files import StatePath, atomic_folder, copy_tree, remove_atomically, write_atomically
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -118,7 +118,7 @@ class Savepoints:
         return self._store(generation, info)
 
     def _store(self, generation: Generation, info: SavepointInfo) -> Savepoint:
-        with appearing(self.folder / info.name) as draft:
+        with atomic_folder(self.folder / info.name) as draft:
             copy_tree(generation.checkpoint_folder, draft / "checkpoint")
             Generation(draft).describe(generation.manifest)
             write_atomically(draft / _INFO, (json.dumps(asdict(info), indent=1) + "\n").encode())
@@ -126,7 +126,7 @@ class Savepoints:
 
     def delete(self, name: str) -> None:
         """Delete a savepoint. Generations that were started from it have their own copies."""
-        vanish(self.require(name).folder, _INFO)
+        remove_atomically(self.require(name).folder, _INFO)
 
     def _check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or _RESERVED.fullmatch(name):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.files.state_files import StatePath, appearing, remove_tree, vanish, write_atomically
+from headrace.core.files.state_files import StatePath, atomic_folder, remove_atomically, remove_tree, write_atomically
 from headrace.engine.letters.dead_letter_audit import keys_of
 from headrace.engine.letters.dead_letter_index import DeadLetterStore
 from headrace.engine.state.parquet_files import read_tables, write_parts
@@ -89,14 +89,14 @@ class UnfinishedReplays:
         assert replay.chosen is not None
         for remainder in self.folder.glob(".*"):
             remove_tree(remainder)
-        with appearing(replay.folder) as draft:
+        with atomic_folder(replay.folder) as draft:
             write_parts(letters_file(draft), shelf.schema, shelf.fetch(replay.chosen))
             info = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
             write_atomically(draft / _INFO, json.dumps(info).encode())
 
     def end(self, replay: FlowReplay) -> None:
         """Delete the folder in one step: the replay is finished, or no sink has any of its rows."""
-        vanish(replay.folder, _INFO)
+        remove_atomically(replay.folder, _INFO)
 
 
 def letters_file(folder: StatePath) -> StatePath:

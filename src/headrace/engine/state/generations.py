@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from headrace.core.files.state_files import StatePath, remove_tree, vanish, write_atomically
+from headrace.core.files.state_files import StatePath, remove_atomically, remove_tree, write_atomically
 from headrace.engine.state.checkpoints import Checkpoint
 
 MANIFEST = "manifest.json"
@@ -154,7 +154,7 @@ class Generations:
         histories = _histories(generation) - {
             name for one in self.all() if one != generation for name in _histories(one)
         }
-        vanish(generation.folder, MANIFEST)
+        remove_atomically(generation.folder, MANIFEST)
         for name in histories:
             remove_tree(self.folder / "history" / name)
 

@@ -1,4 +1,4 @@
-"""Avro records without a container."""
+"""`type: avro`: Avro records without a container."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class AvroFormat(FramedFormat):
     day are strings. With a registry each record is read with the schema it was written with and resolved to this one.
 
     Order: kept. Bad records: `malformed` (also bytes left over), `wrong-type`, `empty`. Without a schema file it can
-    only be written: the schema is made from the columns, each nullable. Records become Python objects on the way, as
-    there is no Avro library that speaks Arrow: expect a tenth of protobuf's speed.
+    only be written: the schema is derived from the columns, each nullable. Records become Python objects in between, as
+    there is no Avro library for Arrow: expect a tenth of protobuf's speed.
     """
 
     type: Literal["avro"] = "avro"
@@ -82,7 +82,7 @@ def _parsed(text: bytes, name: str) -> AvroSchema:
 
 
 class AvroDecoder(Decoder):
-    """Decodes records of one writer's schema into the wanted columns of the reader's."""
+    """Decodes records of one writer's schema into the requested columns of the reader's."""
 
     def __init__(self, schema: pa.Schema, writer: Any, reader: Any) -> None:
         self.schema = schema
@@ -109,12 +109,14 @@ class AvroDecoder(Decoder):
             try:
                 records.append(self._read(value))
                 positions.append(index)
-            except Exception as error:  # fastavro raises EOFError, IndexError, … whatever damaged bytes lead it to
+            except Exception as error:  # for damaged bytes fastavro raises any error: EOFError, IndexError, …
                 bad.append(Bad(index, "malformed", f"{type(error).__name__}: {error}"[:500]))
         return rows_around_bad(records, lambda part: rows_of(part, self.schema, self._converters), positions, bad)
 
     def _read(self, value: bytes) -> Any:
-        stream = io.BytesIO(value + b"\0")  # a byte more than there is: fastavro skips beyond the end without a word
+        stream = io.BytesIO(
+            value + b"\0"
+        )  # one byte more than the value: fastavro skips beyond the end without an error
         record = fastavro.schemaless_reader(stream, self._writer, self._wanted)
         if stream.tell() != len(value):
             raise ValueError(f"the record ends at byte {stream.tell()}, its value at {len(value)}")
@@ -122,7 +124,7 @@ class AvroDecoder(Decoder):
 
 
 class _AvroRegistryDecoder(FramedDecoder):
-    """Decodes each record with the schema it was written with, resolved to the reader's."""
+    """Decodes each record with its writer schema, resolved to the reader's."""
 
     def __init__(self, schema: pa.Schema, reader: Any, schemas: Schemas) -> None:
         super().__init__(schema, indexed=False)

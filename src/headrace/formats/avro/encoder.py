@@ -31,7 +31,7 @@ class AvroEncoder(Encoder):
         self._schema = schema
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        """One schemaless record per row; a value the schema cannot hold is a ValueError that names it."""
+        """One schemaless record per row; raises ValueError for a value that the schema cannot hold."""
         out = []
         for row in python_values(rows, "strict"):
             buffer = io.BytesIO()
@@ -44,7 +44,7 @@ class AvroEncoder(Encoder):
 
 
 def check_columns(schema: pa.Schema, avro: AvroSchema) -> None:
-    """Refuse columns the record has no place for, and records that need columns which are not there."""
+    """Refuse columns without a field, and required fields without a column."""
     known = avro.arrow()
     for column in schema:
         if column.name not in known.names:

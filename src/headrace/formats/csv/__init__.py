@@ -1,4 +1,4 @@
-"""Comma-separated values, one line per record."""
+"""`type: csv`: comma-separated values, one line per record."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.formats._arrays import batch_of
 from headrace.formats._batches import rows_around_bad
 from headrace.formats.csv.values import check_plain, from_texts, to_texts
 
-_LINE_END = "\r\n"  # never part of a record, but what is in it gets quoted
+_LINE_END = "\r\n"  # never part of a record, but values with it are quoted
 
 
 class CsvFormat(Format):
-    """One line of separated values per record, in UTF-8; the columns are told by their place.
+    """One line of separated values per record, in UTF-8; columns are identified by their place.
 
     Quotes inside a quoted value are doubled; a quoted value may hold line ends. Timestamps are ISO-8601, UTC where they
     name no zone; binary is base64. A value equal to `null_value` is null, so a text equal to it cannot be written.
@@ -39,14 +39,15 @@ class CsvFormat(Format):
         min_length=1,
     )
     delimiter: str = Field(
-        ",", description="What stands between two values.", min_length=1, max_length=1, examples=[";", "\t"]
+        ",", description="The separator between two values.", min_length=1, max_length=1, examples=[";", "\t"]
     )
     quote: str = Field(
-        '"', description="What stands around a value that holds a delimiter.", min_length=1, max_length=1
+        '"', description="The quote around a value that contains a delimiter.", min_length=1, max_length=1
     )
     null_value: str = Field("", description="The text that means null.", examples=["NULL"])
     header: bool = Field(
-        False, description="Set aside records that repeat the column names, as the first line of a file does."
+        False,
+        description="Treat records that repeat the column names, as the first line of a file does, as bad records.",
     )
 
     def record_schema(self, context: Context) -> pa.Schema:
@@ -56,7 +57,7 @@ class CsvFormat(Format):
         return schema
 
     def decoder(self, context: Context, schema: pa.Schema) -> Decoder:
-        """A decoder of these columns; all values of a line are counted, only the wanted ones are converted."""
+        """A decoder of these columns; all values of a line are counted, only the requested ones are converted."""
         names = self.record_schema(context).names
         for name in schema.names:
             if name not in names:
@@ -79,7 +80,7 @@ class CsvFormat(Format):
         return _CsvEncoder(self, names)
 
     def dialect(self) -> dict[str, Any]:
-        """How Python's csv module is to read and write a line."""
+        """The dialect for Python's csv module."""
         return {"delimiter": self.delimiter, "quotechar": self.quote, "strict": True, "lineterminator": _LINE_END}
 
 
@@ -90,13 +91,13 @@ class _CsvDecoder(Decoder):
         self._names = list(names)
 
     def decode(self, values: pa.Array) -> Decoded:
-        """All lines at once when none can be mistaken for two, else line by line."""
+        """All lines at once when no value contains a line end, else line by line."""
         table = self._table(values)
         if table is not None:
             try:
                 columns = [from_texts(table.column(one.name).combine_chunks(), one.type) for one in self.schema]
                 return Decoded(batch_of(columns, self.schema, len(values)))
-            except (pa.ArrowInvalid, ValueError):  # a value that does not fit its column: find whose
+            except (pa.ArrowInvalid, ValueError):  # a value does not fit its column: find the record
                 pass
         return self._decode_one_by_one(values)
 

@@ -14,7 +14,7 @@ from headrace.formats._timestamps import parse_timestamps
 
 
 def check_plain(schema: pa.Schema) -> None:
-    """Refuse columns that have parts: a CSV field has none."""
+    """Refuse nested columns, which CSV does not have."""
     for field in schema:
         if pa.types.is_nested(field.type):
             found = f"column '{field.name}' is {ddl_type(field.type)}, and CSV has plain columns only"
@@ -22,7 +22,7 @@ def check_plain(schema: pa.Schema) -> None:
 
 
 def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values that texts stand for; ArrowInvalid or ValueError when one of them stands for none."""
+    """The values of texts; raises ArrowInvalid or ValueError when one of them is not valid."""
     if pa.types.is_timestamp(kind):
         return parse_timestamps(texts, kind)
     if pa.types.is_binary(kind):

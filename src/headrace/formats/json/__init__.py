@@ -1,4 +1,4 @@
-"""JSON objects."""
+"""`type: json`: JSON objects."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class JsonFormat(FramedFormat):
 
     The columns are given as DDL or as a JSON Schema (types, `required` and enums of strings are checked, other keywords
     are not), or inferred from a sample. Timestamps are ISO-8601 texts, UTC where they name no zone; dates are texts,
-    binary is base64, decimals are exact. A number with a fraction or an exponent is no integer. Keys that are no
-    columns are skipped; of a repeated key the last value counts; keys that are absent are null.
+    binary is base64, decimals are exact. A number with a fraction or an exponent is not an integer. Keys without a
+    column are skipped; of a repeated key the last value is used; absent keys are null.
 
     Order: kept. Bad records: `malformed` (syntax, encoding, nesting too deep), `wrong-type` (also integers that do not
     fit), `missing-field`, `empty`. Spark itself decodes it in real-time flows, where a bad record is a row of nulls and
@@ -51,7 +51,7 @@ class JsonFormat(FramedFormat):
         examples=["schemas/order.json"],
     )
     nulls: Literal["omit", "keep"] = Field(
-        "omit", description="Whether written objects leave out null columns or say null."
+        "omit", description="Whether written objects omit null columns or contain null."
     )
 
     @model_validator(mode="after")
@@ -61,16 +61,16 @@ class JsonFormat(FramedFormat):
         return self
 
     def record_schema(self, context: Context) -> pa.Schema | None:
-        """The columns as given; None when they are to be inferred."""
+        """The declared columns; None when they are inferred."""
         rich = self._fields(context)
         return None if rich is None else pa.schema([(field.name, plain(field.type)) for field in rich])
 
     def infer(self, sample: Sequence[bytes]) -> pa.Schema:
-        """The columns that the sampled records have together."""
+        """The union of the columns of the sampled records."""
         return infer_schema([value[HEADER:] for value in sample] if self.framing == "confluent" else sample)
 
     def decoder(self, context: Context, schema: pa.Schema) -> Decoder:
-        """A decoder of these columns. Required keys that are no wanted columns must be there all the same."""
+        """A decoder of these columns. Required keys must be present even if they are not requested."""
         rich = {field.name: field for field in self._fields(context) or ()}
         fields = [
             rich[field.name] if field.name in rich and plain(rich[field.name].type) == field.type else field

@@ -40,7 +40,7 @@ class JsonDecoder(Decoder):
         return msgspec.json.Decoder(_struct(self._fields, self._required)).decode
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode UTF-8 JSON objects. Of a repeated key the last value counts."""
+        """Decode UTF-8 JSON objects. Of a repeated key the last value is used."""
         records = values.to_pylist()
         try:
             objects = list(map(self._parse, records))
@@ -70,7 +70,7 @@ class JsonDecoder(Decoder):
             except (
                 pa.ArrowInvalid,
                 OverflowError,
-            ) as error:  # a text that is no timestamp, a decimal that does not fit
+            ) as error:  # a text that is not a timestamp, a decimal that does not fit
                 raise ValueError(f"column '{field.name}': {str(error).split(': expected')[0]}") from error
         return batch_of(columns, self.schema, len(objects))
 
@@ -106,7 +106,7 @@ def _struct(fields: Sequence[pa.Field], required: Sequence[str]) -> type[msgspec
 
 
 def python_type(field: pa.Field) -> Any:
-    """What msgspec is to make of a value, and what it is to refuse."""
+    """The type with constraints that msgspec validates."""
     kind = _value_type(field)
     return Optional[kind] if field.nullable else kind  # noqa: UP045
 

@@ -1,4 +1,4 @@
-"""Arrow columns to JSON objects, for what Spark's own to_json does not encode."""
+"""Arrow columns to JSON objects, where Spark's to_json cannot be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.format import Encoder
 
 
 class JsonEncoder(Encoder):
-    """One JSON object per row, as Spark's to_json writes it; but NaN and infinity, which JSON has not, are null."""
+    """One JSON object per row, as Spark's to_json writes it, except that NaN and infinity are null."""
 
     def __init__(self, schema: pa.Schema, nulls: Literal["omit", "keep"]) -> None:
         self._row = pa.struct(list(schema))

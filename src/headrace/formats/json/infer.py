@@ -1,4 +1,4 @@
-"""The schema of JSON records, from some of them."""
+"""The schema of JSON records, inferred from a sample."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.core.schema import TIMESTAMP, ddl_type
 from headrace.formats._timestamps import is_timestamp
 
 _BIG = pa.decimal128(38, 0)
-_NUMBERS = (pa.int64(), _BIG, pa.float64())  # each holds what the ones before it hold
+_NUMBERS = (pa.int64(), _BIG, pa.float64())  # each can hold the values of those before
 
 
 def infer_schema(sample: Sequence[bytes]) -> pa.Schema:
-    """The columns that the readable records among these have together."""
+    """The union of the columns of the valid records in a sample."""
     records = [record for record in map(_read, sample) if isinstance(record, dict)]
     found = reduce(lambda known, record: _merged(known, _type_of(record), ""), records, pa.struct([]))
     if not found.num_fields:
         raise ProjectError(
             "nothing-to-infer",
-            f"no columns can be told from {len(sample)} sampled records"
+            f"no columns can be inferred from {len(sample)} sampled records"
             if sample
-            else "there are no records to tell the columns from",
+            else "there are no records to infer the columns from",
             hint="write the columns: `columns: id bigint, at timestamp, …`",
         )
     return pa.schema([pa.field(field.name, _settled(field.type)) for field in found])
@@ -88,7 +88,7 @@ def _name(kind: pa.DataType) -> str:
 
 
 def _settled(kind: pa.DataType) -> pa.DataType:
-    """A type for what was never seen: null is string, an object that was always empty is a map."""
+    """The type, with string for values that were always null and a map for objects that were always empty."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):

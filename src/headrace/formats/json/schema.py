@@ -1,4 +1,4 @@
-"""JSON Schema to Arrow fields. What Arrow has no word for, `required` and `enum`, is kept as field metadata."""
+"""JSON Schema to Arrow fields. `required` and `enum`, which Arrow does not have, become field metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_json_schema(text: bytes, file: str) -> pa.Schema:
         raise ProjectError(
             "bad-json-schema",
             f"'{file}' is not a JSON Schema: {str(error).splitlines()[0][:300]}",
-            hint="Draft 4 and later are understood",
+            hint="Draft 4 and later are supported",
         ) from error
     kind = _SchemaWalker(document, file).type_of(document, "#", ())
     if not pa.types.is_struct(kind):
@@ -48,7 +48,7 @@ def allowed(field: pa.Field) -> tuple[str, ...] | None:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """A type without metadata, in which everything may be null."""
+    """A type without metadata, all of whose parts are nullable."""
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -64,7 +64,7 @@ class _SchemaWalker:
         self._file = file
 
     def type_of(self, schema: Any, path: str, seen: tuple[str, ...]) -> pa.DataType:
-        """The type of what a schema describes."""
+        """The type that a schema describes."""
         schema, seen = self._resolved(schema, path, seen)
         names = self._names(schema, path)
         if names <= {"integer", "number"}:
@@ -86,7 +86,7 @@ class _SchemaWalker:
                 return _SIMPLE[simple]
 
     def field(self, name: str, schema: Any, path: str, seen: tuple[str, ...], *, required: bool) -> pa.Field:
-        """A field with its type and what else must hold for it."""
+        """A field with its type and its constraints."""
         kind = self.type_of(schema, path, seen)
         resolved, _ = self._resolved(schema, path, seen)
         metadata = {"required": "true"} if required else {}
@@ -163,6 +163,6 @@ class _SchemaWalker:
     def _refuse(self, path: str, found: str, code: str = "bad-json-schema") -> NoReturn:
         raise ProjectError(
             code,
-            f"'{self._file}' has {found} at {path}: that is no column type",
+            f"'{self._file}' has {found} at {path}: that is not a column type",
             hint="give it one type, or write `columns:` instead",
         )

@@ -1,4 +1,4 @@
-"""Protobuf messages."""
+"""`type: protobuf`: protobuf messages."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class ProtobufFormat(FramedFormat):
     a oneof and messages are null when absent. Finer than a microsecond is cut off. Groups and extensions are not read.
 
     Order: kept. Bad records: `malformed`, `out-of-range` (timestamps outside the years 1 to 9999), `empty` (null; an
-    empty value is a message of defaults). Only wanted fields are decoded, so damage inside others may go unseen.
+    empty value is a message of defaults). Only requested fields are decoded, so damage inside others may go unnoticed.
     Cannot be decoded by Spark itself, so real-time flows cannot read it.
 
-    Descriptors from a registry: the copy in the state folder is in force. A running flow asks for a newer one every
-    `refresh`; added fields and enum values are taken over between two batches, by a restart of the query on its own
-    checkpoint. Records that were read before that had the new field ignored, as any unknown field: they are not read
+    Descriptors from a registry: the copy in the state folder is used. A running flow checks for a newer one every
+    `refresh`; added fields and enum values are adopted between two batches, by a restart of the query from its
+    checkpoint. In records that were read before, the new field was ignored like any unknown field: they are not read
     again. A set that would change the meaning of records, or lacks a column that is used, is refused (`schema-refused`
-    in `headrace status`); the old one stays in force.
+    in `headrace status`); the old one stays in use.
     """
 
     type: Literal["protobuf"] = "protobuf"
@@ -81,7 +81,7 @@ class ProtobufFormat(FramedFormat):
     @field_validator("descriptors", mode="before")
     @classmethod
     def _addresses(cls, value: Any) -> Any:
-        """Addresses alone stand for a registry with the usual options."""
+        """Addresses alone mean a registry with default options."""
         texts = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
         if texts and is_address(value):
             return {"url": value}
@@ -96,7 +96,7 @@ class ProtobufFormat(FramedFormat):
         return self
 
     def descriptor_set(self, context: Context) -> bytes:
-        """The serialised FileDescriptorSet of the message and all it needs."""
+        """The serialised FileDescriptorSet of the message and its dependencies."""
         if self._offered is not None:
             return self._offered
         if isinstance(self.descriptors, DescriptorRegistry):
@@ -118,12 +118,12 @@ class ProtobufFormat(FramedFormat):
 
     @property
     def refresh_every(self) -> timedelta | None:
-        """As its options say; a fixed version is never asked for again."""
+        """`refresh` of the registry; a fixed version is never fetched again."""
         found = self.descriptors
         return None if not isinstance(found, DescriptorRegistry) or isinstance(found.version, int) else found.refresh
 
     def offer(self, context: Context) -> Offer | None:
-        """What the registry has now, if the kept copy is old enough and that is something else."""
+        """New descriptors of the registry, if the stored copy is due and they differ."""
         registry = self.descriptors
         if not isinstance(registry, DescriptorRegistry):
             return None
@@ -132,14 +132,14 @@ class ProtobufFormat(FramedFormat):
             return None
         found = registry.fetch(kept)
         if found.digest in (kept.digest, kept.refused.digest if kept.refused else None):
-            # what was refused may have been taken back meanwhile
+            # refused descriptors may have been withdrawn meanwhile
             refused = kept.refused if found.digest != kept.digest else None
             registry.keep(context, self.message, replace(kept, asked_at=found.asked_at, refused=refused))
             return None
         return _DescriptorOffer(self, registry, context, kept, found)
 
     def refusal(self, context: Context) -> str | None:
-        """Why the newest descriptors of the registry were not taken."""
+        """Why the newest descriptors of the registry were refused."""
         registry = self.descriptors
         kept = registry.kept(context, self.message) if isinstance(registry, DescriptorRegistry) else None
         return kept.refused.reason if kept is not None and kept.refused is not None else None
@@ -194,7 +194,7 @@ class _DescriptorOffer(Offer):
         return additions(self.kept.descriptor_set, self.found.descriptor_set, self.form.message)
 
     def breaches(self, used: Collection[str] | None) -> list[str]:
-        """What the new descriptors change and must not."""
+        """The incompatible changes of the new descriptors."""
         found = breaches(self.kept.descriptor_set, self.found.descriptor_set, self.form.message, used)
         return [str(one) for one in found]
 
@@ -202,12 +202,12 @@ class _DescriptorOffer(Offer):
         self.registry.keep(self.context, self.form.message, self.found)
 
     def refuse(self, reason: str) -> None:
-        """Keep the old ones, and the reason."""
+        """Keep the old descriptors, and store the reason."""
         self.registry.keep(self.context, self.form.message, self.kept.refusing(self.found, reason))
 
 
 class _ProtobufRegistryDecoder(FramedDecoder):
-    """Decodes each record with the message it was written with and picks the columns by name."""
+    """Decodes each record with its writer's message and selects the columns by name."""
 
     def __init__(self, reader: ProtobufDecoder, schemas: Schemas, *, strict: bool) -> None:
         super().__init__(reader.schema, indexed=True)
@@ -239,7 +239,7 @@ class _WriterDecoder(Decoder):
         self._defaults = reader.decode(pa.array([b""], pa.binary())).rows
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Decode; a column whose type cannot be brought to the reader's makes its records bad."""
+        """Decode; a column that cannot be cast to the reader's type makes its records bad."""
         decoded = self._inner.decode(values)
         rows = decoded.rows
         first = pa.array([0] * rows.num_rows, pa.int64())
@@ -257,8 +257,8 @@ class _WriterDecoder(Decoder):
 
 
 def _writer_files(content: bytes, references: Callable[[], dict[str, str]]) -> tuple[bytes, str]:
-    """A schema as the registry keeps it, .proto text, or a descriptor set file; and the name of its main file."""
-    with contextlib.suppress(DecodeError):  # text is no descriptor set
+    """The files of a schema of the registry, .proto text or a descriptor set, and the name of its main file."""
+    with contextlib.suppress(DecodeError):  # text is not a descriptor set
         return content, files_of(content)[-1].name
     main = "headrace_writer.proto"
     return compile_text({**references(), main: content.decode()}, main), main

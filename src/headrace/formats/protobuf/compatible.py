@@ -1,7 +1,7 @@
-"""Whether a newer descriptor of a message reads what was written with the older one, as the same columns. Pure.
+"""Whether a newer descriptor of a message reads records of the older one as the same columns. Pure.
 
-Fields and enum values that are added break nothing: records of before do not have them. Whatever would give a record of
-before another meaning is a breach, and so is a column that somebody uses and that is gone.
+Added fields and enum values are compatible: older records do not have them. A change that would give older records
+another meaning is a breach, and so is a missing column that is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Breach:
-    """One thing that a newer descriptor changes and must not. `code` is stable, `field` is dotted."""
+    """One incompatible change. `code` is stable, `field` is dotted."""
 
     code: str
     field: str
@@ -39,9 +39,9 @@ class Breach:
 
 
 def breaches(old: bytes, new: bytes, message: str, used: Collection[str] | None = None) -> list[Breach]:
-    """Why `new` cannot take the place of `old` for this message; nothing when it can.
+    """Why `new` cannot replace `old` for this message; empty when it can.
 
-    `used` names the columns that are read, None for all: of other columns only the meaning of their bytes counts.
+    `used` are the columns that are read, None for all: of other columns only the meaning of their bytes matters.
     """
     before = find_message(old, message)
     try:
@@ -52,7 +52,7 @@ def breaches(old: bytes, new: bytes, message: str, used: Collection[str] | None 
 
 
 def additions(old: bytes, new: bytes, message: str) -> list[str]:
-    """The fields and enum values that `new` has more, for people."""
+    """The added fields and enum values, as text."""
     return list(dict.fromkeys(_added(find_message(old, message), find_message(new, message), "", set())))
 
 
@@ -90,7 +90,7 @@ def _field(field: FieldDescriptor, new: Descriptor, name: str, wanted: bool, see
 
 
 def _same_bytes(old: FieldDescriptor, new: FieldDescriptor, name: str, seen: set[str]) -> Iterator[Breach]:
-    """Whether the bytes of a field mean the same."""
+    """Whether the bytes of a field have the same meaning."""
     shapes = [_shape(field) for field in (old, new)]
     if shapes[0] != shapes[1]:
         yield Breach("type-changed", name, f"was {shapes[0]}, and is {shapes[1]} now")
@@ -110,7 +110,7 @@ def _same_bytes(old: FieldDescriptor, new: FieldDescriptor, name: str, seen: set
 
 
 def _shape(field: FieldDescriptor) -> str:
-    """What a field is on the wire and as a column, in words that are equal when it is the same."""
+    """The wire type and column type of a field, as comparable text."""
     message = field.message_type
     kind = _TYPES[field.type] if message is None else message.full_name
     if message is not None and is_map(field):
@@ -123,7 +123,7 @@ def _shape(field: FieldDescriptor) -> str:
 
 
 def _group(oneof: OneofDescriptor | None) -> str | None:
-    """The oneof a field is in; a field that is merely `optional` has one of its own, which does not count."""
+    """The oneof of a field; the synthetic one of an `optional` field is ignored."""
     return None if oneof is None or (len(oneof.fields) == 1 and oneof.name.startswith("_")) else oneof.name
 
 

@@ -18,7 +18,7 @@ from headrace.formats._arrays import batch_of, is_nested, rebuild
 from headrace.formats._batches import nulls, set_aside
 from headrace.formats.protobuf.types import entry, is_json, is_map, pruned_files
 
-# 0001-01-01 to 9999-12-31: what google.protobuf.Timestamp and Spark allow; ptars clamps what does not fit in 64 bits
+# 0001-01-01 to 9999-12-31: the range of google.protobuf.Timestamp and Spark; ptars clamps values beyond 64 bits
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
@@ -27,7 +27,7 @@ class OutOfRangeError(ValueError):
 
 
 class ProtobufDecoder(Decoder):
-    """Decodes the wanted columns of one message; fields that are not wanted are skipped as unknown ones."""
+    """Decodes the requested columns of one message; other fields are skipped as unknown ones."""
 
     def __init__(self, descriptor_set: bytes, message: str, schema: pa.Schema, *, strict: bool = False) -> None:
         self.schema = schema
@@ -64,7 +64,7 @@ class ProtobufDecoder(Decoder):
         return set_aside(values, bad, self._decode)
 
     def _refused(self, values: pa.Array) -> list[tuple[int, str]]:
-        """What the protobuf library cannot parse: slower than ptars, but it names the record and overlooks nothing."""
+        """The records that the protobuf library cannot parse: slower than ptars, but exact."""
         parse, found = GetMessageClass(self._pruned).FromString, []
         for index, value in enumerate(values.to_pylist()):
             try:
@@ -80,7 +80,7 @@ class ProtobufDecoder(Decoder):
             return self._decode_around_bad(values)
 
     def _decode_around_bad(self, values: pa.Array) -> Decoded:
-        """A second parser tells quickly which records to suspect; what ptars says of each alone decides."""
+        """Find suspect records quickly with a second parser, then decide each with ptars."""
         bad = [found for index, _ in self._refused(values) if (found := self._try(values, index))]
         try:
             return set_aside(values, bad, lambda rest: Decoded(self._rows(rest)))
@@ -100,8 +100,8 @@ class ProtobufDecoder(Decoder):
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
-            # lengths beyond 64 bits make ptars panic; Rust unwinds safely, but what Python sees is no Exception
-            raise ValueError(f"the lengths inside the record make no sense: {error}") from None
+            # lengths beyond 64 bits make ptars panic; Rust unwinds safely, but Python sees a BaseException
+            raise ValueError(f"the lengths inside the record are invalid: {error}") from None
         fields = self._descriptor.fields_by_name
         columns = [from_wire(wire.column(one.name), fields[one.name], one.type) for one in self.schema]
         return batch_of(columns, self.schema, len(values))
@@ -112,7 +112,7 @@ def _reason(error: Exception) -> str:
 
 
 def from_wire(array: pa.Array, field: FieldDescriptor, target: pa.DataType) -> pa.Array:
-    """What ptars made of a field as the column it is meant to be."""
+    """A field as decoded by ptars, converted to its column type."""
     if is_map(field):
         key, value = entry(field)
         parts = {"key": key, "value": value}

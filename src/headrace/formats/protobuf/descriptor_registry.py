@@ -1,6 +1,6 @@
-"""Descriptor sets over HTTP: fetched with patience, kept in the state folder, asked for again from time to time.
+"""Descriptor sets over HTTP: fetched with retries, stored in the state folder, and refreshed regularly.
 
-The kept copy is what is in force. A newer one only takes its place when somebody who knows the flows accepts it.
+The stored copy is used. A newer set replaces it only when it is compatible with the flows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Url = Annotated[str, AfterValidator(partial(check_address, advice=_ADVICE, login
 class DescriptorRegistry(Options):
     """Descriptor sets from a server, such as Stencil.
 
-    What was fetched is kept in the state folder, and flows start from there when the server is away. A newer set with
-    added fields or enum values is taken over between two batches; one that would change the meaning of records is
-    refused, and the kept one stays in force.
+    Sets are stored in the state folder, and flows start from there when the server is unavailable. A newer set with
+    added fields or enum values is adopted between two batches; one that would change the meaning of records is refused,
+    and the stored one stays in use.
     """
 
     url: Url | list[Url] = Field(
@@ -57,15 +57,15 @@ class DescriptorRegistry(Options):
         examples=[{"Authorization": "Bearer ${secret:STENCIL_TOKEN}"}],
     )
     timeout: Duration = Field(
-        timedelta(seconds=10), description="How long to wait for one answer; then it is tried 4 times more."
+        timedelta(seconds=10), description="How long to wait for one answer, of up to 5 attempts."
     )
     refresh: Duration = Field(
-        timedelta(minutes=15), description="How old the kept copy may be before the server is asked again."
+        timedelta(minutes=15), description="How old the stored copy may be before the server is queried again."
     )
     version: Annotated[int, Field(ge=1)] | Literal["newest"] | None = Field(
         None,
-        description="A version that is fetched once and stays, or `newest`: the highest one that is listed at "
-        "`/versions`. Default: what the address itself gives.",
+        description="A fixed version, which is fetched once, or `newest`: the highest one that is listed at "
+        "`/versions`. Default: the document at the address itself.",
         examples=[7, "newest"],
     )
 
@@ -74,21 +74,21 @@ class DescriptorRegistry(Options):
         return [self.url] if isinstance(self.url, str) else list(self.url)
 
     def key(self, message: str) -> str:
-        """What tells one kept copy from others: each message has its own, since each is accepted on its own."""
+        """The id of a stored copy: each message has one, since each is accepted separately."""
         return hashlib.sha256(json.dumps([self.urls, self.version, message]).encode()).hexdigest()[:16]
 
     @property
     def label(self) -> str:
-        """The addresses, and the version that is fixed."""
+        """The addresses, and a fixed version."""
         fixed = f" version {self.version}" if isinstance(self.version, int) else ""
         return ", ".join(self.urls) + fixed
 
     def file(self, context: Context, message: str) -> StatePath:
-        """Where the kept copy is."""
+        """The file of the stored copy."""
         return context.state_path / "descriptors" / f"{message}-{self.key(message)}.json"
 
     def kept(self, context: Context, message: str) -> AcceptedDescriptors | None:
-        """The copy that is in force."""
+        """The copy that is used; None before the first fetch."""
         try:
             return AcceptedDescriptors.of_json(json.loads(self.file(context, message).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -96,34 +96,34 @@ class DescriptorRegistry(Options):
         except (ValueError, KeyError, TypeError) as error:
             raise ProjectError(
                 "bad-descriptors",
-                f"the kept descriptors in {self.file(context, message)} cannot be read: {error}",
+                f"the stored descriptors in {self.file(context, message)} cannot be read: {error}",
                 hint="remove the file; it is fetched again",
             ) from error
 
     def load(self, context: Context, message: str) -> AcceptedDescriptors:
-        """The kept copy or, the first time, what the server has. Without either nothing can be decoded."""
-        found = self.kept(context, message)
-        if found is None:
-            found = self.fetch()
-            find_message(found.descriptor_set, message)  # what lacks it is not worth keeping
-            self.keep(context, message, found)
-        return found
+        """The stored copy or, the first time, that of the server."""
+        descriptors = self.kept(context, message)
+        if descriptors is None:
+            descriptors = self.fetch()
+            find_message(descriptors.descriptor_set, message)  # a set without the message must not be stored
+            self.keep(context, message, descriptors)
+        return descriptors
 
     def keep(self, context: Context, message: str, kept: AcceptedDescriptors) -> None:
-        """Put a copy in force."""
+        """Store a copy, which is used from now on."""
         write_atomically(self.file(context, message), json.dumps(kept.to_json()).encode(), durable=False)
 
     def is_due(self, kept: AcceptedDescriptors) -> bool:
-        """Whether the server is to be asked again. A fixed version never changes."""
+        """Whether the server must be queried again. A fixed version never changes."""
         return not isinstance(self.version, int) and time.time() - kept.asked_at >= self.refresh.total_seconds()
 
     def fetch(self, before: AcceptedDescriptors | None = None) -> AcceptedDescriptors:
-        """What the server has now. What it says has not changed since `before` is not sent again."""
+        """The present sets of the server. Those that are unchanged since `before` are not sent again."""
         known = {part.url: part for part in before.parts} if before is not None else {}
         parts = tuple(self._part(url, known.get(url)) for url in self.urls)
-        found = AcceptedDescriptors(parts, time.time())
-        _ = found.descriptor_set  # what is no descriptor set must not be kept
-        return found
+        fetched = AcceptedDescriptors(parts, time.time())
+        _ = fetched.descriptor_set  # what is not a descriptor set must not be stored
+        return fetched
 
     def _part(self, url: str, before: RegistryPart | None) -> RegistryPart:
         if self.version is None:
@@ -137,14 +137,14 @@ class DescriptorRegistry(Options):
         address = f"{url.rstrip('/')}/versions"
         body = self._get(address, {}).body
         try:
-            said = json.loads(body)
-            listed = said["versions"] if isinstance(said, dict) else said
-            return max(int(one) for one in listed)
+            document = json.loads(body)
+            versions = document["versions"] if isinstance(document, dict) else document
+            return max(int(version) for version in versions)
         except (ValueError, KeyError, TypeError) as error:
             raise ProjectError(
                 "bad-descriptors",
                 f"{address} does not list versions: {body[:100].decode(errors='replace')!r}",
-                hint='expected is [1, 2] or {"versions": [1, 2]}',
+                hint='expected: [1, 2] or {"versions": [1, 2]}',
             ) from error
 
     def _get_set(self, url: str, version: int | None, before: RegistryPart | None) -> RegistryPart:
@@ -179,7 +179,7 @@ class DescriptorRegistry(Options):
 
 @dataclass(frozen=True)
 class RegistryPart:
-    """What one address gave."""
+    """The set of one address."""
 
     url: str
     content: bytes
@@ -189,7 +189,7 @@ class RegistryPart:
 
 @dataclass(frozen=True)
 class Refused:
-    """A newer set that was not taken."""
+    """A newer set that was refused."""
 
     digest: str
     reason: str
@@ -202,7 +202,7 @@ class AcceptedDescriptors:
 
     parts: tuple[RegistryPart, ...]
     asked_at: float
-    """When the server last said what it has."""
+    """When the server was last queried."""
     refused: Refused | None = None
 
     @property
@@ -212,11 +212,11 @@ class AcceptedDescriptors:
 
     @property
     def digest(self) -> str:
-        """What tells these descriptors from others."""
+        """The digest of the descriptors."""
         return hashlib.sha256(self.descriptor_set).hexdigest()[:16]
 
     def refusing(self, other: AcceptedDescriptors, reason: str) -> AcceptedDescriptors:
-        """The same, which remembers that another set was offered and refused."""
+        """The same, with another set as refused."""
         return replace(self, asked_at=other.asked_at, refused=Refused(other.digest, reason, utc_now()))
 
     def to_json(self) -> dict[str, Any]:
@@ -224,10 +224,12 @@ class AcceptedDescriptors:
         return {"parts": parts, "asked_at": self.asked_at, "refused": self.refused and asdict(self.refused)}
 
     @staticmethod
-    def of_json(said: Mapping[str, Any]) -> AcceptedDescriptors:
-        parts = tuple(RegistryPart(**{**part, "content": base64.b64decode(part["content"])}) for part in said["parts"])
+    def of_json(document: Mapping[str, Any]) -> AcceptedDescriptors:
+        parts = tuple(
+            RegistryPart(**{**part, "content": base64.b64decode(part["content"])}) for part in document["parts"]
+        )
         return AcceptedDescriptors(
-            parts, float(said["asked_at"]), Refused(**said["refused"]) if said["refused"] else None
+            parts, float(document["asked_at"]), Refused(**document["refused"]) if document["refused"] else None
         )
 
 
@@ -246,5 +248,5 @@ def listed(value: str | Sequence[str]) -> list[str]:
 
 def is_address(value: str | Collection[str] | None) -> bool:
     """Whether all of these are addresses rather than files."""
-    found = [value] if isinstance(value, str) else list(value or [])
-    return bool(found) and all(one.startswith(("http://", "https://")) for one in found)
+    texts = [value] if isinstance(value, str) else list(value or [])
+    return bool(texts) and all(text.startswith(("http://", "https://")) for text in texts)

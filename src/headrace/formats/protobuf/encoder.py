@@ -1,7 +1,7 @@
 """Arrow columns to protobuf messages, by ptars.
 
-ptars leaves out silently what it cannot write, so every column is checked when the encoder is made and brought to
-exactly the type ptars writes.
+ptars silently omits what it cannot write, so every column is checked when the encoder is created, and cast to exactly
+the type that ptars writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.formats.protobuf.types import columns, entry, is_json, is_map, pru
 
 
 class ProtobufEncoder(Encoder):
-    """Encodes rows as one message. Columns that are not there keep their default, nulls are not set."""
+    """Encodes rows as one message. Fields without a column keep their default, nulls are not set."""
 
     def __init__(self, descriptor_set: bytes, message: str, schema: pa.Schema) -> None:
         self._descriptor_set = descriptor_set
@@ -52,7 +52,7 @@ class ProtobufEncoder(Encoder):
         return self._handler.schema()
 
     def encode(self, rows: pa.RecordBatch) -> pa.Array:
-        """One message per row; a value the message cannot hold is a ValueError that names the column."""
+        """One message per row; raises ValueError for a value that the message cannot hold."""
         if not rows.num_columns:
             return pa.array([b""] * rows.num_rows, pa.binary())
         fields = self._descriptor.fields_by_name
@@ -96,7 +96,7 @@ def _single(array: pa.Array, field: FieldDescriptor, target: pa.DataType) -> pa.
         array = pc.assume_timezone(array, "UTC")
     if pa.types.is_duration(target):
         array = array.cast(pa.int64())
-    # doubles lose digits as floats, as they do everywhere; nothing else may lose anything
+    # doubles may lose digits as floats; nothing else may lose anything
     return array if array.type == target else array.cast(target, safe=not pa.types.is_float32(target))
 
 
@@ -127,7 +127,7 @@ def _parsed(array: pa.Array, message: Descriptor) -> pa.Array:
 
 
 def check_columns(given: list[pa.Field], message: Descriptor, prefix: str) -> None:
-    """Refuse columns that the message has no place for."""
+    """Refuse columns without a field in the message."""
     known = {field.name: field for field in columns(message)}
     for column in given:
         if column.name not in known:

@@ -1,4 +1,4 @@
-"""What a protobuf field is as a column, and the descriptors that make ptars decode exactly the wanted columns."""
+"""Protobuf fields as columns, and the descriptors with which ptars decodes exactly the requested columns."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def _reachable(message: Descriptor) -> set[str]:
 
 
 def pruned_files(message: Descriptor, wanted: Collection[str]) -> list[FileDescriptorProto]:
-    """The message's files, in which it has only the wanted fields and messages that become JSON are bytes.
+    """The files of the message, reduced to the requested fields; messages that become JSON are bytes.
 
-    A message that contains itself is never decoded as such, so nothing else refers to the message that lost its fields.
+    A message that contains itself is never decoded as such, so nothing else refers to the reduced message.
     """
     parts = {message.full_name: message}
     for field in message.fields:
@@ -170,9 +170,7 @@ def _json_as_bytes(proto: DescriptorProto, message: Descriptor, *, implicit_pres
         field.ClearField("type_name")
         field.type = FieldDescriptorProto.TYPE_BYTES
         single = field.label == FieldDescriptorProto.LABEL_OPTIONAL and not proto.options.map_entry
-        if (
-            implicit_presence and single and not field.HasField("oneof_index")
-        ):  # bytes alone could not be absent, a message can
+        if implicit_presence and single and not field.HasField("oneof_index"):  # bytes cannot be absent, a message can
             field.proto3_optional = True
             field.oneof_index = len(proto.oneof_decl)
             proto.oneof_decl.add(name=f"_{field.name}")

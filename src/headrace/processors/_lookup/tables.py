@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from headrace.core.component import Options
 from headrace.core.errors import Exit, ProjectError
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, write_if_absent
 from headrace.core.processor import PlanContext, StepContext
 from headrace.core.schema import from_ddl, to_ddl
 
@@ -169,7 +169,7 @@ class PinnedVersions:
             return newest()
         pin = self.folder / f"{self.generation}-{batch:010}"
         if not pin.is_file():
-            write_first(pin, newest().encode())
+            write_if_absent(pin, newest().encode())
             self._forget(self.folder, batch)
         return pin.read_text(encoding="utf-8")
 

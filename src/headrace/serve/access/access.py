@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint, Op
 from headrace.core.errors import RequestError, did_you_mean
-from headrace.core.files.state_files import StatePath, write_first
+from headrace.core.files.state_files import StatePath, write_if_absent
 from headrace.project.serving import Access, Limits
 from headrace.serve.access.grants import Grant
 from headrace.serve.access.url_values import KeyReader
@@ -178,8 +178,8 @@ class EndpointAccess:
         row = self._read(StoreReader.get, key)
         if row is None or self.whole:
             return row
-        shown = self.shown(row.json)
-        return None if shown is None else row._replace(json=shown)
+        visible = self.visible(row.json)
+        return None if visible is None else row._replace(json=visible)
 
     def query(self, document: Any, bound: int | None = None) -> ResultPage:
         """A page of rows. `bound` limits the rows that are read without being part of the result."""
@@ -208,15 +208,15 @@ class EndpointAccess:
             if condition is None or condition.matches(msgspec.json.decode(row.json)):
                 yield row._replace(json=self._cut(row.json))
 
-    def shown(self, json: bytes) -> bytes | None:
+    def visible(self, json: bytes) -> bytes | None:
         """A stored row as the caller sees it; None: the row filter excludes it."""
-        return self._seen(json, self.restriction)
+        return self._visible_json(json, self.restriction)
 
     def event(self, event: StoreEvent, filter: RowFilter | None = None) -> StoreEvent | None:
         """A change as the caller sees it: leaving the row filter is a delete, entering it an insert."""
         condition = both(self.restriction, filter)
-        new = None if event.new is None else self._seen(event.new, condition)
-        old = None if event.old is None else self._seen(event.old, condition)
+        new = None if event.new is None else self._visible_json(event.new, condition)
+        old = None if event.old is None else self._visible_json(event.old, condition)
         if new == old:  # invisible before and after, or only hidden columns changed
             return None
         op = Op.INSERT if old is None else Op.DELETE if new is None else Op.UPDATE
@@ -264,7 +264,7 @@ class EndpointAccess:
             self._reader = None
             raise self.stores.damaged(self.endpoint.name, reader, damage) from damage
 
-    def _seen(self, json: bytes, condition: RowFilter | None) -> bytes | None:
+    def _visible_json(self, json: bytes, condition: RowFilter | None) -> bytes | None:
         if condition is not None and not condition.matches(msgspec.json.decode(json)):
             return None
         return self._cut(json)
@@ -290,7 +290,7 @@ class EndpointAccess:
 
 def shared_seal(log: StatePath) -> bytes:
     """The secret that encrypts cursors, shared by all nodes that read these logs."""
-    write_first(log / _SEAL, secrets.token_bytes(32))
+    write_if_absent(log / _SEAL, secrets.token_bytes(32))
     return (log / _SEAL).read_bytes()
 
 

@@ -20,7 +20,6 @@ _LOCAL_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3
 
 
 def row_schema(endpoint: Endpoint) -> Schema:
-    """The schema of a row of an endpoint."""
     properties = {
         field.name: column_schema(field, nullable=field.name not in endpoint.key) for field in endpoint.columns
     }
@@ -63,7 +62,6 @@ def changes_schema(shape: TableShape) -> Schema:
 
 
 def column_schema(field: pa.Field, *, nullable: bool = True) -> Schema:
-    """The schema of the values of a column."""
     schema = value_schema(field.type)
     return {**(_or_null(schema) if nullable else schema), _TYPE: ddl_type(field.type)}
 

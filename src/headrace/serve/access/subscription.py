@@ -158,7 +158,7 @@ class Subscription:
                         yield items
                         position = at
                 continue
-            items = self._shown(batch.events)
+            items = self._visible_items(batch.events)
             if batch.events:
                 position = batch.events[-1].version
             if items:
@@ -185,7 +185,7 @@ class Subscription:
             if error.status in (401, 403, 404):
                 raise
 
-    def _shown(self, events: Sequence[StoreEvent], *, numbered: bool = True) -> list[SubscriptionItem]:
+    def _visible_items(self, events: Sequence[StoreEvent], *, numbered: bool = True) -> list[SubscriptionItem]:
         items = []
         for event in events:
             visible = self.access.event(event, self._filter)
@@ -213,7 +213,7 @@ class Subscription:
                 )
                 last = at = None
                 continue
-            items = self._shown(piece.changes, numbered=False)
+            items = self._visible_items(piece.changes, numbered=False)
             rows = (StoreEvent(row.version, Op.INSERT, row.key, row.json, None) for row in piece.rows)
             visible = (self.access.event(row, self._filter) for row in rows)
             items += [SubscriptionItem("snapshot", None, row.new) for row in visible if row is not None]

@@ -114,7 +114,6 @@ class Calls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, stream: Http2Stream) -> None:
-        """Start a call."""
         headers = stream.headers
         kind = headers.metadata.get("content-type", "")
         if headers.method != "POST" or not kind.startswith("application/grpc"):

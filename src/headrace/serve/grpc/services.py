@@ -75,7 +75,6 @@ class Services:
         return method
 
     def grant(self, caller: Caller) -> Grant:
-        """The grant of a caller."""
         metadata = caller.metadata
         return self.callers.grant(token_of(metadata.get("authorization"), metadata.get("x-api-key")), caller.address)
 

@@ -1,7 +1,7 @@
 """The typed service of an endpoint, derived from its columns: descriptors for clients, and rows as messages.
 
 The field number of a column is its position among the endpoint's columns, so a number keeps its meaning within a
-version, whoever calls and whatever columns are hidden.
+version, whoever the caller is and whatever columns are hidden.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Column:
 
 
 class Typed:
-    """The typed service of one version of an endpoint. With `shown`, only these columns are described."""
+    """The typed service of one version of an endpoint. With `visible`, only these columns are described."""
 
-    def __init__(self, endpoint: Endpoint, shown: Sequence[str] | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, visible: Sequence[str] | None = None) -> None:
         self.endpoint = endpoint
         name = endpoint.name
         self._package = f"{PACKAGE}.{name}"
         self._row_name = camel(name) if camel(name) not in _OWN else f"{camel(name)}Row"
         maker = MessageMaker(self._row_name, f".{self._package}.{self._row_name}")
-        self._columns = _columns(endpoint, maker, shown)
+        self._columns = _columns(endpoint, maker, visible)
         described = {column.name for column in self._columns}
         self._key = [self._column(part) for part in endpoint.key] if described.issuperset(endpoint.key) else []
         self.file = self._file(maker)
@@ -166,14 +166,14 @@ class Typed:
         )
 
 
-def _columns(endpoint: Endpoint, maker: MessageMaker, shown: Sequence[str] | None) -> list[Column]:
+def _columns(endpoint: Endpoint, maker: MessageMaker, visible: Sequence[str] | None) -> list[Column]:
     """The fields of the row's message; hidden columns keep their names and numbers, but are not described."""
     fields = [(field.name, maker.names.field(field.name), field.type) for field in endpoint.columns]
     nulls = maker.names.unique("nulls")
     maker.nested_names.reserved.update(name for _, name, _ in fields)
     columns = []
     for number, (name, field, kind) in enumerate(fields, 1):
-        if shown is None or name in shown:
+        if visible is None or name in visible:
             columns.append(Column(name, field, number, maker.shape(kind, field)))
             maker.add(name, field, number, columns[-1].shape)
     maker.add(nulls, nulls, NULLS, ValueShape(_F.TYPE_STRING, repeated=True))

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.core.processes.lifeline import STOP_SECONDS, live
+from headrace.core.processes.lifeline import STOP_SECONDS, run_until_stopped
 from headrace.log.folder import Version
 from headrace.serve.base.lock import locked
 from headrace.serve.base.settings import Settings
@@ -79,10 +79,10 @@ class Applier:
     def _find_endpoints(self) -> None:
         """Follow new endpoints and versions, drop removed ones. A log that cannot be read is retried soon."""
         try:
-            found = {
+            versions = {
                 (name, version.number): version for name in self._logs.names() for version in self._logs.details(name)
             }
-            aliases = {name: self._logs.served(name) for name, _ in found}
+            aliases = {name: self._logs.served(name) for name, _ in versions}
             self._note = None
         except (OSError, ValueError, KeyError, ProjectError) as error:
             message = self._settings.redact(str(error))
@@ -90,9 +90,9 @@ class Applier:
             return
         changed = {name for name, version in aliases.items() if self._aliases.get(name) != version}
         self._aliases = aliases
-        for key in [key for key in self._followers if self._is_gone(key, found.get(key))]:
+        for key in [key for key in self._followers if self._is_gone(key, versions.get(key))]:
             self._forget(*key)
-        for key, version in found.items():
+        for key, version in versions.items():
             self._follow(key, version)
         for name in changed:
             self._point(name)
@@ -176,7 +176,7 @@ def _chosen(alias: int | None, before: int | None, ready: Collection[int]) -> in
 
 def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="applier: %(message)s")
-    return live(lambda stopping: Applier(Settings.here()).run(stopping))
+    return run_until_stopped(lambda stopping: Applier(Settings.here()).run(stopping))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from headrace.serve.replica.pointers import forget_report
+from headrace.serve.replica.pointers import remove_report
 
 _ASIDE = "aside"
 
@@ -36,13 +36,13 @@ def put_aside(folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
         folder.rename(aside)
-    forget_report(folder)
+    remove_report(folder)
 
 
 def remove(folder: Path) -> None:
     """Remove a copy that no pointer names. Open transactions still read it."""
     shutil.rmtree(folder, ignore_errors=True)
-    forget_report(folder)
+    remove_report(folder)
 
 
 def tidy(home: Path, version: int, log: str, served: Path | None) -> None:

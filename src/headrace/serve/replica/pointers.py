@@ -63,14 +63,13 @@ def report_damage(folder: Path, reason: str) -> None:
 
 
 def reported_damage(folder: Path) -> str | None:
-    """The damage that a reader reported."""
     try:
         return _report(folder).read_text(encoding="utf-8")
     except OSError:
         return None
 
 
-def forget_report(folder: Path) -> None:
+def remove_report(folder: Path) -> None:
     """Remove the report: the store was removed, or is intact."""
     _report(folder).unlink(missing_ok=True)
 

@@ -20,7 +20,6 @@ def snapshots_root(settings: Settings, log: Log) -> StatePath:
 
 
 def snapshots_of(settings: Settings, log: Log) -> Snapshots:
-    """The snapshots of a log."""
     return Snapshots(snapshots_root(settings, log))
 
 

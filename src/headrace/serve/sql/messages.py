@@ -72,7 +72,6 @@ def hello(settings: Settings) -> bytes:
 
 
 def settings_of(message: bytes) -> Settings:
-    """The settings from `hello`."""
     document = msgspec.json.decode(message)
     root = Path(document["root"])
     return Settings(

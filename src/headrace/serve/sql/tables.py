@@ -37,7 +37,6 @@ class Tables:
     """Paths of lake tables, by flow."""
 
     def names(self) -> list[str]:
-        """The names of all tables."""
         return [*self.access.names(self.grant), *(f"{LAKE}.{name}" for name in self._lakes())]
 
     def load(self, database: duckdb.DuckDBPyConnection, query: SqlQuery, until: float) -> set[str]:

@@ -1,18 +1,18 @@
 "use strict";
-// From rows to what is drawn: pure functions, without a page.
+// Converts rows to chart data: pure functions without access to the page.
 
 const MOST_SERIES = 8;
 const OTHERS = "others";
 const DAY = 86400000;
 
-// A value as a number; null where there is none to draw.
+// A value as a number; null if it is not one.
 function numeric(value) {
   if (value === null || value === undefined || value === "" || typeof value === "boolean") return null;
   const found = Number(value);
   return Number.isFinite(found) ? found : null;
 }
 
-// What an axis is made of: times, numbers or names. Digits that are texts are names.
+// The kind of an axis: times, numbers or names. Texts of digits are names.
 function axisOf(values) {
   const there = values.filter((one) => one !== null && one !== undefined);
   if (there.length && there.every((one) => typeof one === "string" && /^\d{4}-\d\d-\d\d(T|$)/.test(one))) return "time";
@@ -29,13 +29,13 @@ const COMBINED = {
   max: (found) => found.reduce((most, one) => Math.max(most, one)),
 };
 
-// One number of all that there are; null of none.
+// Combines values into one number; null without values.
 function combined(how, values) {
   const found = values.map(numeric).filter((one) => one !== null);
   return found.length ? COMBINED[how](found) : null;
 }
 
-// The names that are drawn apart: the largest, and the others together.
+// The series to draw: the largest, and the others combined.
 function largest(pairs, most) {
   const sizes = new Map();
   for (const [name, value] of pairs) sizes.set(name, (sizes.get(name) || 0) + Math.abs(numeric(value) || 0));
@@ -65,7 +65,7 @@ function grouped(rows, chart) {
   return { axis, xs, series, dates: axis === "time" && usable.every((row) => row[chart.x].length === 10) };
 }
 
-// Round numbers from one at or below `low` to one at or above `high`.
+// Round numbers that cover the range from `low` to `high`.
 function ticks(low, high, about) {
   if (low === high) [low, high] = low === 0 ? [0, 1] : [Math.min(0, low), Math.max(0, high)];
   const rough = (high - low) / Math.max(1, about);
@@ -75,14 +75,14 @@ function ticks(low, high, about) {
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
-// Moments between two others, at most so many, some of `xs` if those are few.
+// A limited number of times within a range, taken from `xs` if there are few.
 function timeTicks(xs, about) {
   if (xs.length <= about) return xs;
   const step = Math.ceil(xs.length / about);
   return xs.filter((_, index) => index % step === 0);
 }
 
-// Labels that neither repeat nor touch the one before.
+// Labels without repetition or overlap.
 function spaced(labels, room) {
   const kept = [];
   for (const [x, text] of labels) {
@@ -92,7 +92,7 @@ function spaced(labels, room) {
   return kept;
 }
 
-// The least and the most of what is drawn; zero is always in sight. Bars stand on each other.
+// The range of the values, always including zero. Bars are stacked.
 function extent(series, stacked) {
   let low = 0, high = 0;
   for (let index = 0; index < (series[0] ? series[0].values.length : 0); index += 1) {
@@ -104,7 +104,7 @@ function extent(series, stacked) {
   return [low, high];
 }
 
-// The pieces of a pie as shares of the whole, the largest first; what is small or negative is with the others.
+// The slices of a pie as fractions, the largest first; small and negative ones are combined.
 function shares(rows, chart) {
   const found = grouped(rows, { ...chart, series: null });
   const label = (x) => found.axis === "time" ? momentText(x, found.dates) : asText(x);
@@ -120,14 +120,14 @@ function shares(rows, chart) {
 function numberText(value, unit = "", compact = false) {
   if (value === null) return "–";
   const options = compact && Math.abs(value) >= 10000 ? { notation: "compact", maximumFractionDigits: 1 } : { maximumFractionDigits: Math.abs(value) < 1 ? 4 : 2 };
-  // no comma in 1999, which may be a year
+  // no thousands separator in 1999, which may be a year
   const text = new Intl.NumberFormat(undefined, { useGrouping: "min2", ...options }).format(value);
   return unit ? `${text}${/^[%°]/.test(unit) ? "" : "\u00a0"}${unit}` : text;
 }
 
 const percentText = (share) => numberText(Math.round(1000 * share) / 10, "%");
 
-// A time as the reader's clock has it; a date is the same everywhere.
+// A time in the reader's time zone; a date has none.
 function momentText(at, dates, span = 0) {
   const options = dates ? { day: "numeric", month: "short", timeZone: "UTC" }
     : span > 3 * DAY ? { day: "numeric", month: "short" }

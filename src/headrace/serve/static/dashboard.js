@@ -1,5 +1,5 @@
 "use strict";
-// The page: asks for what is on it, then for the rows of each chart, and draws them.
+// The page: loads the dashboard, then the rows of each chart, and draws them.
 
 const byId = (id) => document.getElementById(id);
 const make = (tag, options = {}, ...children) => {
@@ -31,13 +31,13 @@ async function ask(path, body) {
   return { rows: found, more: answer.headers.has("X-Next-Cursor") };
 }
 
-// ---- drawings: each gives an SVG of that width ----
+// ---- drawings: each returns an SVG of the given width ----
 
 function framed(width, height, title, ...children) {
   return draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${title}. The numbers are in the table below.` }, ...children);
 }
 
-// The vertical axis: lines, numbers, and where a value is.
+// The vertical axis: grid lines, labels and scale.
 function upright(chart, series, stacked, width, height, below) {
   const [low, high] = extent(series, stacked);
   const marks = ticks(low, high, Math.max(2, height / 55));
@@ -84,7 +84,7 @@ function columns(chart, found, width) {
   return framed(width, height, chart.title, ...axis.lines, ...bars, ...labels({ ...found, axis: found.axis === "number" ? "name" : found.axis, xs: found.axis === "number" ? found.xs.map(String) : found.xs }, (x) => across(found.axis === "number" ? Number(x) : x), width, height - 6));
 }
 
-// Bars of names lie on their side, each below its name, so that long names can be read on a phone.
+// Bars of names are horizontal, each below its name, so that long names are readable on a phone.
 function rowsOfBars(chart, found, width) {
   const step = 42, height = found.xs.length * step + 4;
   const [low, high] = extent(found.series, true), room = width - 90;
@@ -121,7 +121,7 @@ function pie(chart, pieces, width) {
   const drawn = pieces.map((one, number) => {
     const from = begun, to = begun += one.share, long = one.share > 0.5 ? 1 : 0;
     const told = titled(`${one.name}: ${numberText(one.value, chart.unit)} (${percentText(one.share)})`);
-    // an arc that ends where it begins is none
+    // an arc that ends where it begins is not drawn
     if (one.share > 0.999) return draw("circle", { cx: middle, cy: middle, r: (outer + inner) / 2, "stroke-width": outer - inner, class: `s${number} ring` }, told);
     const path = `M${spot(from, outer)}A${outer},${outer},0,${long},1,${spot(to, outer)}L${spot(to, inner)}A${inner},${inner},0,${long},0,${spot(from, inner)}Z`;
     return draw("path", { d: path, class: `s${number} piece` }, told);
@@ -259,7 +259,7 @@ async function load() {
   }
 }
 
-// from one dashboard to another within the page: the token stays where it was typed
+// switch dashboards within the page, so that the typed token stays
 document.onclick = (event) => {
   const link = event.target.closest("a");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;

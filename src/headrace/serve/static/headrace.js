@@ -6,7 +6,7 @@
 //   for await (const film of films.query({ year: { $gt: 1999 } }, { orderBy: { year: "desc" } })) …
 //   const stop = films.watch({ snapshot: true }, (event) => …);
 
-/** What the server refused: `code` says why in a word that stays, `hint` what to do about it. */
+/** An error of the server: `code` is stable, for programs; `hint` says how to fix it. */
 export class HeadraceError extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `the server answered ${status}`);
@@ -19,7 +19,7 @@ export class HeadraceError extends Error {
 
 const AGAIN = new Set([429, 502, 503, 504]);
 const LONGEST_PAUSE = 10000;
-// the server says something at least every 15 seconds
+// the server sends at least a heartbeat every 15 seconds
 const QUIET = 45000;
 
 const pause = (milliseconds, signal) =>
@@ -37,7 +37,7 @@ const problemOf = async (response) => {
   }
 };
 
-/** A server of endpoints. Everything asked here only reads, so a server that is busy is asked again. */
+/** A client of served endpoints. All requests only read, so they are retried when the server is busy. */
 export class Headrace {
   constructor(url = "", { token = null, patience = 30000 } = {}) {
     this.url = url.replace(/\/$/, "");
@@ -45,18 +45,18 @@ export class Headrace {
     this.headers = token === null ? {} : { Authorization: `Bearer ${token}` };
   }
 
-  /** The names of the endpoints that can be asked. */
+  /** The names of the endpoints that the token may read. */
   async endpoints() {
     const { body } = await this.ask("GET", "/");
     return body.map((path) => path.replace(/^\//, ""));
   }
 
-  /** One of them; `films@v2` is that version of it. */
+  /** The endpoint of that name; `films@v2` is version 2 of it. */
   endpoint(name) {
     return new Endpoint(this, name);
   }
 
-  /** Rows of an answer in SQL as objects, with `columns` and `truncated` beside them. */
+  /** The rows of an SQL query as objects, with the properties `columns` and `truncated`. */
   async sql(text, parameters = undefined) {
     const { body } = await this.ask("POST", "/sql", { sql: text, parameters });
     const names = body.columns.map((column) => column.name);
@@ -88,7 +88,7 @@ class Endpoint {
     this.path = "/" + encodeURIComponent(name).replace("%40", "@");
   }
 
-  /** The row of a key, null if there is none. Several key columns: an array of their values. */
+  /** The row of a key; null if it does not exist. For several key columns pass an array. */
   async get(key) {
     const parts = Array.isArray(key) ? key : [key];
     const text = parts.map((part) => encodeURIComponent(part instanceof Date ? part.toISOString() : part)).join(",");
@@ -100,7 +100,7 @@ class Endpoint {
     }
   }
 
-  /** All rows that meet the filter, page by page: `for await (const row of films.query(…))`. */
+  /** All rows that match the filter, page by page: `for await (const row of films.query(…))`. */
   async *query(filter = undefined, { orderBy = undefined, limit = Infinity, page = 500 } = {}) {
     const document = { $filter: filter, $order_by: orderBy };
     for (let left = limit, size = page; left > 0; ) {
@@ -118,16 +118,16 @@ class Endpoint {
     }
   }
 
-  /** How many rows meet the filter. */
+  /** The number of rows that match the filter. */
   async count(filter = undefined) {
     return (await this.server.ask("POST", `${this.path}/count`, { $filter: filter })).body;
   }
 
   /**
-   * Calls back with { type, id, row, old, detail } for each change, and goes on by itself after a lost connection.
-   * Types: insert, update, delete, snapshot, snapshot_end; gap (changes were missed: read the rows anew), version (the
+   * Calls back with { type, id, row, old, detail } for each change, and reconnects after a lost connection.
+   * Types: insert, update, delete, snapshot, snapshot_end; gap (changes were missed: read the rows again), version (the
    * endpoint has a new version), restart (the snapshot begins again). Options: filter, types, snapshot, after, onError
-   * (the server refused, and the watch is over). Returns a function that ends it.
+   * (the server rejected the request, and the watch has ended). Returns a function that ends it.
    */
   watch(options, callback) {
     const ended = new AbortController();
@@ -159,7 +159,7 @@ class Watch {
       try {
         await this.connect(connection);
       } catch (problem) {
-        // a mistake in the callback and a refusal are the page's business; a lost connection is not
+        // errors of the callback and rejections are for the page; a lost connection is not
         if (problem instanceof HeadraceError ? !AGAIN.has(problem.status) : problem.fatal) throw problem.fatal || problem;
       } finally {
         this.signal.removeEventListener("abort", end);
@@ -211,7 +211,7 @@ class Watch {
     const detail = said.data.length ? JSON.parse(said.data.join("\n")) : {};
     if (said.event === "error") throw new HeadraceError(detail.status, detail);
     if (said.event === "snapshot_end") this.inSnapshot = false;
-    // the middle of a snapshot is no place to go on from; what was missed is told once
+    // a client cannot resume within a snapshot; a gap is reported once
     const place = said.event === "gap" ? detail.to : said.id;
     if (place && !this.inSnapshot) this.after = place;
     if (said.event === "heartbeat") return;

@@ -30,7 +30,7 @@ from headrace.core.capabilities import (
 from headrace.core.context import Batch, Context
 from headrace.core.durations import Duration
 from headrace.core.errors import ProjectError, did_you_mean
-from headrace.core.files.state_files import StatePath, names_in, write_first
+from headrace.core.files.state_files import StatePath, names_in, write_if_absent
 from headrace.core.places import ANY, Location
 from headrace.core.rows import drain
 from headrace.core.sink import Delivery
@@ -54,22 +54,22 @@ _TIMES = (
     pa.types.is_string,
 )
 _MEGABYTE = 1_000_000
-# whoever tends the flows must not wait for the merging of a large day
-_PATIENCE = 5.0
+# the supervisor of flows must not wait until a large day is merged
+_LONGEST_WAIT = 5.0
 
 
 @dataclass
 class _OpenFolders:
-    """What is known of the folders that are not finished. Shared by the thread of the flow and the one that tidies."""
+    """The folders that are not finished. Shared by the thread of the flow and the one that finishes folders."""
 
     root: StatePath | None = None
     writer: str = ""
     due: dict[str, float] = field(default_factory=dict)
-    """Open folders, and when each can be finished."""
+    """Open folders, with the time when each can be finished."""
     opened: set[str] = field(default_factory=set)
-    """Those that this process has opened, so that they have no mark."""
+    """Folders that this process has opened, so that they have no mark."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a batch is put in place or a folder is finished."""
+    """Held while the files of a batch are moved or a folder is finished."""
     working: threading.Lock = field(default_factory=threading.Lock)
 
     def __eq__(self, other: object) -> bool:
@@ -79,15 +79,15 @@ class _OpenFolders:
 class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhenCaughtUp, SingleWriter, ReadsAllRows):
     """Values as lines of files `<path>/<topic>/dt=2026-01-31/<flow>-<sink>-<generation>-<batch>-<n>.json.gz`.
 
-    Each is whole from the moment it appears; beside it a hidden `_<name>.json` tells of its lines and their positions.
+    A file is complete when it appears; a hidden `_<name>.json` next to it describes its lines and their positions.
 
     Delivery: exactly once per generation of the flow; files are staged, listed in a manifest and renamed, and a
     repeated batch completes the renames. A rewound flow writes its rows again under new names, unless the old files are
     removed. Order: that of the input within a task, so that of a Kafka partition within a folder.
-    A day (or hour) is finished when the flow has read all there is and the day has been over for `finish_after`: its
+    A day (or hour) is finished when the flow has caught up and the day has been over for `finish_after`: its
     small files are merged, and `_SUCCESS` names all files, their lines and how many were late. A file that was named
     there stays as it is. Late records are still written: the mark becomes `_LATE` and comes back with them in it.
-    Whoever reads a day without a mark leaves out files that a merged one has, as their names tell.
+    A reader of a day without a mark skips files that are part of a merged one, as their names show.
     Scale: one file per task, folder and batch, so seconds between batches; on object stores each is copied once.
     One flow per folder of a topic. The folder is one that all workers and the driver share, or on an S3-compatible
     store. A value with a line break, or none, is no line, and a topic that no folder can be named after has no place.
@@ -110,8 +110,8 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
     hours: bool = Field(False, description="A folder for each hour, `dt=2026-01-31/hr=07`, instead of each day.")
     position: list[str] = Field(
         default=[],
-        description="Columns with partition and offset of a record. They are kept beside the files, so that anyone can "
-        "count what is there.",
+        description="Columns with partition and offset of a record. They are stored next to the files, so that readers "
+        "can count the records.",
         examples=[["_partition", "_offset"]],
     )
     compression: Literal["gzip", "zstd", "none"] = Field("gzip", description="How files are compressed.")
@@ -158,27 +158,24 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
 
     @property
     def single_writer(self) -> bool:
-        """A day is finished by one who knows of all that is written."""
+        """The process that finishes a day must know all writers."""
         return True
 
     @property
     def target(self) -> str:
-        """The folder."""
         return self.path
 
     @property
     def label(self) -> str:
-        """What is written where."""
         return f"archive {self.path}"
 
     def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
-        """The folders of the topics."""
         root = archive_root(context.path(self.path), context.store)
         return tuple(Location("files", f"{root}/{name}/*") for name in texts.get(self.topic, (ANY,)))
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether there is a day to be finished."""
+        """Whether a day is ready to be finished."""
         return any(due <= now() for due in list(self._place.due.values()))
 
     def check(self, context: Context) -> None:
@@ -194,11 +191,11 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
             raise ProjectError("folder-not-writable", f"{present} may not be written", hint=f"chmod u+w {present}")
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """Refuse columns that are not there, and rows that replace earlier ones."""
+        """Refuse missing columns, and output that replaces earlier rows."""
         if output == "update":
             raise ProjectError(
                 "files-append-only",
-                "an archive cannot take back rows it holds, and the flow's output is 'update'",
+                "an archive cannot replace rows, and the flow's output is 'update'",
                 hint="set output: append on the flow, or use a lake sink with a key",
             )
         named = [("topic", [self.topic]), ("value", [self.value]), ("time", self.times), ("position", self.position)]
@@ -212,41 +209,39 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
             self._check_times(schema)
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Put the batch in place, or finish doing so."""
         root = self._opened(batch)
         extension = f".{self.extension}{_EXTENSIONS[self.compression]}"
-        one = ArchiveBatch(root, self._place.writer, safe_name(batch.generation), batch.batch_id, extension)
-        if one.is_written():
+        staged = ArchiveBatch(root, self._place.writer, safe_name(batch.generation), batch.batch_id, extension)
+        if staged.is_written():
             drain(rows)
         else:
-            files = one.write(lambda staging: self._stage(rows, staging, batch))
+            files = staged.write(lambda staging: self._stage(rows, staging, batch))
             batch.tally.add_bytes(batch.flow, batch.sink, sum(file.bytes for file in files))
         with self._place.lock:
-            late = one.finish(self._open)
+            late = staged.finish(self._open)
         if late:
             batch.tally.add(batch.flow, batch.sink, "late", late)
 
     def publish_caught_up(self, context: Context) -> None:
-        """Finish the days that are over. A large one takes its time, and is not waited for."""
+        """Finish the days that are over. A large one is slow, so the caller does not wait for it."""
         pool = ThreadPoolExecutor(1, "headrace archive")
         try:
-            pool.submit(self._finish_due).result(_PATIENCE)
+            pool.submit(self._finish_due).result(_LONGEST_WAIT)
         except StillAtWork:
-            pass  # the next look comes when it is done; the end of the process waits for it
+            pass  # later calls do nothing until it is done; the process waits for it before it ends
         finally:
             pool.shutdown(wait=False)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """New files beside the old ones; with `replace` what later batches wrote is deleted."""
         if not replace:
-            return f"{rewind.read_again}: their lines come in new files beside those already there"
+            return f"{rewind.read_again}: their lines are written to new files, next to the existing ones"
         count = len(withdrawn(archive_root(rewind.context.path(self.path), rewind.context.store), rewind))
         return f"what later batches wrote goes, from {count:,} file{'' if count == 1 else 's'}; {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
-        """Remove what batches that do not stay have written; the days they wrote to are no longer finished."""
+        """Remove the lines of later batches; the days they wrote to are open again."""
         root = archive_root(rewind.context.path(self.path), rewind.context.store)
-        withdraw(root, rewind, lambda folder: write_first(_open_mark(root, folder), b""))
+        withdraw(root, rewind, lambda folder: write_if_absent(_open_mark(root, folder), b""))
 
     def _check_times(self, schema: pa.Schema) -> None:
         for name in self.times:
@@ -259,7 +254,7 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
                 )
 
     def _opened(self, batch: Batch) -> StatePath:
-        """The archive; when this process sees it first, with the folders that others have left open."""
+        """The root of the archive; the first call also reads which folders earlier processes left open."""
         place = self._place
         if place.root is None:
             root = archive_root(batch.context.path(self.path), batch.context.store)
@@ -276,12 +271,12 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
             self._place.due[folder] = end + self.finish_after.total_seconds()
 
     def _open(self, folder: str) -> bool:
-        """Note that a folder is not finished, before it gets a file; whether it was finished."""
+        """Record that a folder is open, before it gets a file; returns whether it was finished."""
         place = self._place
         if folder in place.opened:
             return False
         assert place.root is not None, "a batch is being written"
-        write_first(_open_mark(place.root, folder), b"")
+        write_if_absent(_open_mark(place.root, folder), b"")
         withdrawn_mark = withdraw_mark(place.root / folder)
         place.opened.add(folder)
         self._know(folder)
@@ -291,9 +286,9 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
         lines = placed(rows, self.topic, self.value, self.times, self.zone, self.hours, self.position)
         report = Report.of(batch, self.label, self.on_error)
         work = ArchiveWrite(staging, self.compression, self.level, report)
-        told = lines.mapInArrow(work, SUMMARY).collect()
-        files = [row for row in told if row.outcome == FILE]
-        summary = [(row.outcome, row.rows) for row in told if row.outcome != FILE]
+        outcomes = lines.mapInArrow(work, SUMMARY).collect()
+        files = [row for row in outcomes if row.outcome == FILE]
+        summary = [(row.outcome, row.rows) for row in outcomes if row.outcome != FILE]
         count_up(batch, [*summary, ("written", sum(row.rows for row in files))])
         return [Staged(row.folder, row.staged, row.rows, row.bytes, json.loads(row.positions)) for row in files]
 
@@ -314,5 +309,5 @@ class ArchiveSink(Rewindable, AppendsAfterSwitch, ReadableAsStream, PublishesWhe
 
 
 def _open_mark(root: StatePath, folder: str) -> StatePath:
-    """A file that is there as long as a folder is not finished."""
+    """A file that exists while a folder is open."""
     return root / WORKSHOP / "open" / folder.replace("/", ",")

@@ -1,8 +1,8 @@
-"""The files of an archive: their names, what stands beside them, and which of them count.
+"""The files of an archive: their names, the descriptions next to them, and which of them count.
 
 A batch leaves files `<flow>-<sink>-<generation>-<batch>-<n>` in a folder such as `orders/dt=2026-01-31`. Merged ones
 are called `…-<first batch>..<last batch>-0000` and have all that these batches left in the folder, so the names alone
-tell which files are in a merged one: whoever finds both leaves out the smaller. Beside each file stands `_<name>.json`
+show which files are in a merged one: a reader that finds both skips the smaller. Next to each file is `_<name>.json`
 with its parts, one per file that it was merged from: their names, bytes, lines, and where the lines come from.
 """
 
@@ -31,7 +31,7 @@ _FOLDER = re.compile(r"(?P<topic>[^/]+)/dt=(?P<day>\d{4}-\d\d-\d\d)(?:/hr=(?P<ho
 
 @dataclass(frozen=True, order=True)
 class DataFile:
-    """A file, by what its name says."""
+    """A file, as its name describes it."""
 
     writer: str
     """Flow and sink."""
@@ -44,7 +44,7 @@ class DataFile:
 
     @staticmethod
     def of(name: str) -> DataFile | None:
-        """The file of that name, None when it is none of an archive."""
+        """The file of this name; None if it is not a file of an archive."""
         found = _NAME.fullmatch(name)
         if found is None or name.startswith(("_", ".")):
             return None
@@ -55,17 +55,16 @@ class DataFile:
 
     @property
     def name(self) -> str:
-        """Its name."""
         batches = f"{self.first:08d}..{self.last:08d}" if self.merged else f"{self.first:08d}"
         return f"{self.writer}-{self.generation}-{batches}-{self.number:04d}{self.extension}"
 
     @property
     def about(self) -> str:
-        """The name of what stands beside it, which readers of data do not see."""
+        """The name of its description, which is hidden from readers of the data."""
         return f"_{self.name}.json"
 
     def has(self, other: DataFile) -> bool:
-        """Whether what is in the other is in this one too."""
+        """Whether the content of the other file is part of this one."""
         return (
             self.merged
             and self != other
@@ -77,7 +76,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class ArchivePart:
-    """What one task of one batch has put into a folder."""
+    """The lines that one task of one batch wrote to a folder."""
 
     name: str
     bytes: int
@@ -86,7 +85,6 @@ class ArchivePart:
     """Partition, offset of the first line, number of lines: of lines that follow each other, in their order."""
 
     def to_json(self) -> dict[str, Any]:
-        """As kept."""
         return {"name": self.name, "bytes": self.bytes, "records": self.records, "positions": self.positions}
 
 
@@ -102,7 +100,7 @@ def archive_root(path: str, store: ObjectStore) -> StatePath:
 
 
 def sorted_out(names: Iterable[str]) -> tuple[list[DataFile], list[DataFile]]:
-    """The files that count, in the order they were written, and those that are in a merged one."""
+    """The files that count, in the order in which they were written, and those that are part of a merged one."""
     found = sorted(file for file in map(DataFile.of, names) if file is not None)
     merged = [file for file in found if file.merged]
     inside = {file for file in found if any(one.has(file) for one in merged)}
@@ -110,32 +108,32 @@ def sorted_out(names: Iterable[str]) -> tuple[list[DataFile], list[DataFile]]:
 
 
 def parts_of(folder: StatePath, file: DataFile) -> list[ArchivePart]:
-    """What a file consists of."""
+    """The parts of a file, from its description."""
     return [ArchivePart(**part) for part in json.loads((folder / file.about).read_bytes())["parts"]]
 
 
 def write_about(folder: StatePath, file: DataFile, parts: Iterable[ArchivePart]) -> None:
-    """Say what a file consists of. Before it appears, so that there is never one without."""
+    """Write the description of a file, before the file appears: no file is ever without one."""
     text = json.dumps({"parts": [part.to_json() for part in parts]}, separators=(",", ":"))
     write_atomically(folder / file.about, text.encode())
 
 
 def orphans(names: Iterable[str], writer: str) -> list[str]:
-    """What stands beside files of a writer that are gone, and what it has only half written: it was cut off then."""
-    there = set(names)
-    half = [name for name in there if name.startswith((f"._{writer}-", f".{MARK}.", f".{LATE}."))]
-    beside = [name for name in there if name.startswith(f"_{writer}-") and name.endswith(".json")]
-    return half + [name for name in beside if name[1 : -len(".json")] not in there]
+    """Descriptions of files of a writer that no longer exist, and what an interrupted write left behind."""
+    present = set(names)
+    half = [name for name in present if name.startswith((f"._{writer}-", f".{MARK}.", f".{LATE}."))]
+    descriptions = [name for name in present if name.startswith(f"_{writer}-") and name.endswith(".json")]
+    return half + [name for name in descriptions if name[1 : -len(".json")] not in present]
 
 
 def remove_file(folder: StatePath, file: DataFile) -> None:
-    """Remove a file, then what stands beside it."""
+    """Remove a file, then its description."""
     (folder / file.name).unlink(missing_ok=True)
     (folder / file.about).unlink(missing_ok=True)
 
 
 def move(source: StatePath, target: StatePath) -> None:
-    """Put a file under another name, in one step for those who read it there. One that is gone has been moved."""
+    """Rename a file, atomically for its readers. A source that does not exist was moved before."""
     if isinstance(source, ObjectPath):
         assert isinstance(target, ObjectPath), "both are on one store"
         if source.is_file():
@@ -150,7 +148,7 @@ def move(source: StatePath, target: StatePath) -> None:
 
 
 def read_note(folder: StatePath, name: str) -> Mapping[str, Any] | None:
-    """A mark or a note of late data, None when there is none."""
+    """A mark or a note of late data; None if it does not exist."""
     try:
         return dict(json.loads((folder / name).read_bytes()))
     except FileNotFoundError:
@@ -158,7 +156,7 @@ def read_note(folder: StatePath, name: str) -> Mapping[str, Any] | None:
 
 
 def ends(folder: str, zone: str) -> float | None:
-    """When the day or the hour of a folder is over; None for a folder without one."""
+    """When the day or hour of a folder ends; None for a folder without one."""
     found = _FOLDER.fullmatch(folder)
     if found is None:
         return None

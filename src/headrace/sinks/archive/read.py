@@ -122,13 +122,13 @@ def _require(folder: StatePath, names: Sequence[str], where: dict[str, Located])
         raise ProjectError(
             "archive-changed",
             f"{folder} no longer has what '{gone}' had: a rewind took it back",
-            hint="begin anew, with --again",
+            hint="start again, with --again",
             exit_code=Exit.CONFLICT,
         )
 
 
 def coverage(parts: Sequence[ArchivePart]) -> list[Coverage]:
-    """What parts of one topic have of its partitions, by the positions that stand beside them."""
+    """The offsets that parts of one topic cover, by partition, from their descriptions."""
     runs = np.array([run for part in parts for run in part.positions if run[1] >= 0], np.int64).reshape(-1, 3)
     return [_covered(int(number), runs[runs[:, 0] == number]) for number in np.unique(runs[:, 0])]
 

@@ -42,7 +42,7 @@ def placed(
 
 
 def _moment(name: str, kind: str) -> Column:
-    """The time that a column tells: itself, milliseconds since 1970, or a text of either kind; null when none."""
+    """The time in a column of times, milliseconds since 1970, or texts of either; null where it cannot be read."""
     value = _column(name)
     if kind == "string":
         number = value.try_cast("double")

@@ -1,6 +1,6 @@
 """The lines of one task on their way into compressed files, in a Python worker: one file per folder.
 
-No line is looked at for itself: values are joined by Arrow and compressed in chunks of some megabytes. A gzip or zstd
+No line is processed by itself: values are joined by Arrow and compressed in chunks of some megabytes. A gzip or zstd
 file may consist of many such chunks, one after the other, which is also what makes merging cheap.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +87,6 @@ class ArchiveWrite:
     report: Report
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all lines, then tell of the files and of the rows that are no lines."""
         with self._drafts() as drafts:
             files = _Files(drafts, self._codec())
             try:
@@ -98,8 +97,8 @@ class ArchiveWrite:
                     row += batch.num_rows
                 files.flush()
             finally:
-                said = [(one["outcome"], one["rows"]) for told in self.report.batches() for one in told.to_pylist()]
-            yield from self._summary(said, files)
+                counts = [(row["outcome"], row["rows"]) for batch in self.report.batches() for row in batch.to_pylist()]
+            yield from self._summary(counts, files)
 
     @contextmanager
     def _drafts(self) -> Iterator[Path]:
@@ -117,11 +116,11 @@ class ArchiveWrite:
             return None
         return pa.Codec(self.compression, compression_level=self.level or {"gzip": 6, "zstd": 3}[self.compression])
 
-    def _summary(self, said: list[tuple[str, int]], files: _Files) -> Iterator[pa.RecordBatch]:
-        told = [{"outcome": outcome, "rows": rows} for outcome, rows in said]
+    def _summary(self, counts: list[tuple[str, int]], files: _Files) -> Iterator[pa.RecordBatch]:
+        summary: list[dict[str, Any]] = [{"outcome": outcome, "rows": rows} for outcome, rows in counts]
         for folder, file in files.by_folder.items():
             size = file.path.stat().st_size
-            told.append(
+            summary.append(
                 {
                     "outcome": FILE,
                     "rows": file.records,
@@ -131,8 +130,8 @@ class ArchiveWrite:
                     "positions": json.dumps(file.runs),
                 }
             )
-        if told:
-            yield pa.RecordBatch.from_pylist(told, schema=_SCHEMA)
+        if summary:
+            yield pa.RecordBatch.from_pylist(summary, schema=_SCHEMA)
 
     def _staged(self, draft: Path) -> str:
         """Make a draft durable; its name below the staging folder."""
@@ -172,7 +171,7 @@ class _Files:
 
 
 def _attempt() -> str:
-    """A task that is run twice writes twice, and only one of them is believed."""
+    """A folder for each attempt at a task: Spark uses the result of only one."""
     task = pyspark.TaskContext.get()
     return f"{task_number():05d}-{0 if task is None else task.taskAttemptId()}"
 

@@ -1,9 +1,9 @@
 """Days of an archive that are over: their small files are merged, then they are marked as finished.
 
 A file that a mark has named stays for ever: merged are only files that no mark has named yet. Merging is putting
-compressed files one after the other. 1. What the merged file consists of is written beside its place. 2. It appears, in
-one step; its name says which files it has, so that they count no more. 3. Those are removed. Cut off anywhere and done
-again, it leaves each line once.
+compressed files one after the other. 1. The description of the merged file is written. 2. The file appears, in one
+step; its name shows which files it contains, so that they no longer count. 3. Those are removed. Interrupted anywhere
+and repeated, it leaves each line once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def finish_folder(root: StatePath, name: str, writer: str, most: int) -> None:
 
 
 def _groups(folder: StatePath, files: Iterable[DataFile], most: int) -> Iterator[list[DataFile]]:
-    """Files to be merged with each other. All of a batch are together, else the name could not tell what is merged."""
+    """Groups of files to merge. Those of one batch stay together: the name of a merged file covers whole batches."""
     for _, alike in groupby(files, key=lambda file: (file.writer, file.generation, file.extension)):
         group: list[DataFile] = []
         size = 0
@@ -102,7 +102,7 @@ def _copy(source: StatePath, out: BinaryIO, most: int | None = None) -> None:
 
 @contextmanager
 def _appearing(root: StatePath, writer: str, target: StatePath) -> Iterator[BinaryIO]:
-    """A file to fill that is there when the block ends, or not at all."""
+    """A file to fill that appears when the block ends, or not at all."""
     if isinstance(target, ObjectPath):
         with tempfile.TemporaryDirectory(prefix="headrace-archive-") as scratch:
             draft = Path(scratch) / "merged"
@@ -132,14 +132,14 @@ def _mark(folder: StatePath, late: int, settled: set[str] | None) -> None:
     records = {file.name: sum(part.records for part in some) for file, some in parts.items()}
     if settled is not None:
         late += sum(count for name, count in records.items() if name not in settled)
-    said = {
+    mark = {
         "finished": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "records": sum(records.values()),
         "bytes": sum(part.bytes for some in parts.values() for part in some),
         "late": late,
         "files": records,
     }
-    write_atomically(folder / MARK, json.dumps(said, indent=1).encode())
+    write_atomically(folder / MARK, json.dumps(mark, indent=1).encode())
     (folder / LATE).unlink(missing_ok=True)
 
 
@@ -149,7 +149,7 @@ def drop_drafts(root: StatePath, writer: str) -> None:
 
 
 def withdrawn(root: StatePath, rewind: Rewind) -> list[tuple[StatePath, DataFile]]:
-    """The files of batches that a rewind takes back, or of which it takes back some, with their folders."""
+    """The files with lines of batches that a rewind removes, with their folders."""
     writer = safe_name(rewind.flow, rewind.sink)
     found = []
     for path in root.rglob("*-*") if root.is_dir() else ():
@@ -162,9 +162,9 @@ def withdrawn(root: StatePath, rewind: Rewind) -> list[tuple[StatePath, DataFile
 
 
 def withdraw(root: StatePath, rewind: Rewind, reopen: Callable[[str], None]) -> None:
-    """Take them back, after `reopen` was told of their folder: it is no longer finished.
+    """Remove those lines, after `reopen` has recorded that their folder is open.
 
-    First goes what was about to be put in place, or it would appear after all.
+    Staged files and manifests are removed first: else their files would still appear.
     """
     writer = safe_name(rewind.flow, rewind.sink)
     for part in ("commits", "staging"):
@@ -181,7 +181,7 @@ def withdraw(root: StatePath, rewind: Rewind, reopen: Callable[[str], None]) -> 
 
 
 def _take_back(root: StatePath, folder: StatePath, file: DataFile, rewind: Rewind) -> None:
-    """Remove a file; of a merged one only what does not stay."""
+    """Remove a file; of a merged one only the parts that the rewind does not keep."""
     kept = [part for part in parts_of(folder, file) if _part_stays(part, rewind)]
     if kept:
         last = DataFile.of(kept[-1].name)

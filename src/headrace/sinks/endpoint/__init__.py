@@ -50,8 +50,8 @@ _UPSERTS = Conflicts(on_insert="update", on_update="upsert", on_delete="nothing"
 
 
 @dataclass
-class _Memory:
-    """What a sink found out while it wrote. Not part of what it is: with it or without, it is the same sink."""
+class _KnownVersion:
+    """What a sink learned while it wrote. Sinks are equal with and without it."""
 
     endpoint: Endpoint
     generation: str
@@ -59,7 +59,6 @@ class _Memory:
     log: Log
 
     def fits(self, endpoint: Endpoint, generation: str) -> bool:
-        """Whether it is about the same."""
         return (self.endpoint, self.generation) == (endpoint, generation)
 
 
@@ -67,7 +66,7 @@ class _Memory:
 class _TargetVersion:
     """The version that the current generation writes to, once it is known."""
 
-    found: _Memory | None = None
+    found: _KnownVersion | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _TargetVersion)
@@ -103,7 +102,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
     description: str = Field("", description="What its rows are, for the people who use it.")
     key: str | list[str] = Field(
         default=[],
-        description="Column(s) that identify a row. Without any, rows are only added, and none can be asked for by "
+        description="Column(s) that identify a row. Without any, rows are only added, and none can be requested by "
         "key. Left out, that of a view is the view's own.",
         examples=["id", ["region", "id"]],
     )
@@ -116,7 +115,9 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         default=[], description="Columns of text whose words can be searched for.", examples=[["title"]]
     )
     sequence: str | None = Field(
-        None, description="Column that tells the newer of two rows of a batch with one key.", examples=["updated_at"]
+        None,
+        description="Column that decides which of two rows of a batch with one key is newer.",
+        examples=["updated_at"],
     )
     delete: str | None = Field(
         None,
@@ -125,7 +126,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
     )
     operation: str | None = Field(
         None,
-        description="Column that says what is done with the row: insert, update, upsert or delete. It is not part of "
+        description="Column with the operation of the row: insert, update, upsert or delete. It is not part of "
         "the endpoint.",
         examples=["op"],
     )
@@ -140,7 +141,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
     )
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
     _builder: str | None = PrivateAttr(None)
-    """Who fills a version beside the others with it."""
+    """The candidate generation that fills a separate version with this sink."""
     _place: _TargetVersion = PrivateAttr(default_factory=_TargetVersion)
     _of_view: bool = PrivateAttr(False)
 
@@ -157,7 +158,7 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
             if getattr(self, option) is not None and not self.keys:
                 raise ValueError(f"`{option}` is about rows that are there already, so it needs `key`")
         if self.delete is not None and self.operation is not None:
-            raise ValueError("`operation` tells what is deleted, so `delete` is one too many")
+            raise ValueError("`operation` states what is deleted, so `delete` is superfluous")
         for option, needed in (("on_insert", self.operation), ("on_update", self.operation)):
             if getattr(self, option) != "nothing" and needed is None:
                 raise ValueError(f"`{option}` is about rows that say what is done with them, so it needs `operation`")
@@ -172,47 +173,42 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of the key."""
         return (self.key,) if isinstance(self.key, str) else tuple(self.key)
 
     @property
     def guarantee(self) -> Delivery:
-        """The mark is in the commit that makes the changes count."""
+        """The commit of the changes contains the mark of the batch."""
         return "exactly_once"
 
     @property
     def target(self) -> str:
-        """The name."""
         return self.name or ""
 
     @property
     def endpoint(self) -> str | None:
-        """The name."""
         return self.name
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """What says what becomes of a row."""
-        return tuple(one for one in (self.delete, self.operation) if one is not None)
+        """Columns with the operation of a row."""
+        return tuple(name for name in (self.delete, self.operation) if name is not None)
 
     @property
     def label(self) -> str:
-        """Its name and key."""
         return f"endpoint {self.name}" + (f" by {', '.join(self.keys)}" if self.keys else "")
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What a version is made for."""
         return {"key": list(self.keys), "indexes": [list(one) for one in self._indexes()], "text": list(self.text)}
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether the version it writes to is not served yet; one that is built beside has its own time."""
+        """Whether the version it writes to is not served yet; that of a candidate is served at the switch."""
         found = self._place.found
         return self._builder is None and found is not None and not found.version.ready
 
     def of_flow(self, flow: str) -> EndpointSink:
-        """Called as the flow is, unless it has a name of its own."""
+        """Named like the flow, unless `name` is set."""
         if self.name is not None:
             return self
         if flow in _TAKEN:
@@ -224,18 +220,16 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         return self.model_copy(update={"name": flow})
 
     def of_view(self, key: Sequence[str]) -> EndpointSink:
-        """One row per key of the view."""
         refuse_options(self, "sequence", "delete", "operation")
         held = self.model_copy(update={"key": view_key(self, "key", self.keys, key)})
         held._of_view = True
         return held
 
     def check(self, context: Context) -> None:
-        """Logs can be kept there."""
         _ = context.log_path
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """Updates need a key, options name columns that are there and have a type that fits."""
+        """Updates need a key, and options name existing columns of a suitable type."""
         if output == "update" and not self.keys:
             raise ProjectError(
                 "sink-needs-key",
@@ -257,21 +251,20 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
             self._check_types(schema)
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Commit the changes of the batch, unless they are there."""
         shaped = structured(rows)
         endpoint = self.defined(spark_schema(shaped))
         conflicts = endpoint.conflicts if self.operation is not None else None
         self._commit(endpoint_rows.changes_of(shaped, self), endpoint, conflicts, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with changes that are such already. A new generation fills a version of its own."""
+        """Commit the changes of a view. A new generation fills a new version."""
         shaped = structured(changes.drop(OLD))
         held = self.of_view(key)
         endpoint = replace(held.defined(spark_schema(shaped.drop(OP))), conflicts=_UPSERTS)
         held._commit(shaped, endpoint, None, batch)
 
     def write_few(self, changes: pa.Table, key: Sequence[str], batch: Batch) -> bool:
-        """The driver stages them itself: tasks would take longer to begin than this takes."""
+        """The driver stages them itself, which is faster than starting tasks."""
         if any("." in name for name in changes.column_names):
             return False
         held = self.of_view(key)
@@ -293,15 +286,14 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         )
 
     def publish_caught_up(self, context: Context) -> None:
-        """Let requests get a version that was being filled."""
+        """Serve the version that was being filled."""
         found = self._place.found
         LogFolder.of(context).publish(self.target, found.version.builder if found else None)
         self._place.found = None
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Rows are added or replaced; with `replace` a new version takes what is left of the log."""
         if not replace:
-            effect = "replace those of the same key" if self.keys else "are added beside those already there"
+            effect = "replace those of the same key" if self.keys else "are added to those already written"
             return f"{rewind.read_again}: their rows {effect}"
         plan = endpoint_rewind.plan_rewind(LogFolder.of(rewind.context), self.target, rewind)
         if plan is None:
@@ -312,27 +304,22 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         )
 
     def take_back(self, rewind: Rewind) -> None:
-        """Go on with a version that has only the batches that stay."""
         endpoint_rewind.go_back(LogFolder.of(rewind.context), self.target, rewind)
 
     def candidate_effect(self, candidate: Candidate) -> str:
-        """Another version is filled."""
         served = LogFolder.of(candidate.context).served(self.target)
         instead = f" instead of version {served}, which stays until it is dropped" if served is not None else ""
         return f"a new version is filled; at the switch requests get it{instead}"
 
     def candidate_sink(self, candidate: Candidate) -> Sink:
-        """The same with a version of its own."""
         made = self.model_copy()
         made._builder, made._place = _builder(candidate), _TargetVersion()
         return made
 
     def publish(self, candidate: Candidate, spark: SparkSession) -> None:
-        """Let requests get the new version."""
         LogFolder.of(candidate.context).publish(self.target, _builder(candidate))
 
     def drop_candidate(self, candidate: Candidate) -> None:
-        """Drop the version, unless it was published."""
         LogFolder.of(candidate.context).forget(self.target, _builder(candidate))
 
     def _commit(
@@ -346,19 +333,19 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
             return
         report = Report.of(batch, self.label, self.on_error)
         step = endpoint_stage.StageStep(log.staging(mark), endpoint.changes, report, self.keys, conflicts)
-        told = endpoint_stage.staged(step, changes)
+        staged = endpoint_stage.staged(step, changes)
         parts = [
-            SegmentPart(row["name"], row["rows"], row["bytes"], row["digest"]) for row in told if row["number"] >= 0
+            SegmentPart(row["name"], row["rows"], row["bytes"], row["digest"]) for row in staged if row["number"] >= 0
         ]
         log.commit_parts(mark, parts)
         batch.tally.add(batch.flow, batch.sink, "written", sum(part.rows for part in parts))
         batch.tally.add_bytes(batch.flow, batch.sink, sum(part.bytes for part in parts))
-        refused = sum(row["refused"] for row in told)
+        refused = sum(row["refused"] for row in staged)
         if refused:
             batch.tally.add(batch.flow, batch.sink, "refused", refused)
 
     def _log(self, batch: Batch, endpoint: Endpoint) -> Log:
-        """The log that the batch belongs into."""
+        """The log for the batch."""
         logs, found = LogFolder.of(batch.context), self._place.found
         if found is not None and found.fits(endpoint, batch.generation) and logs.has(found.version):
             return found.log
@@ -369,11 +356,11 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         if held is not None and held.endpoint.fingerprint != endpoint.fingerprint:
             self._require_begun_anew(logs, held, batch)
         version = logs.settle(endpoint, builder)
-        self._place.found = _Memory(endpoint, batch.generation, version, logs.log(version))
+        self._place.found = _KnownVersion(endpoint, batch.generation, version, logs.log(version))
         return self._place.found.log
 
     def _require_begun_anew(self, logs: LogFolder, held: Version, batch: Batch) -> None:
-        """A new version that lacks what this generation has written to the old one must not be served."""
+        """A new version must not be served without the rows that this generation wrote to the old one."""
         if logs.log(held).knows(_writer(batch), batch.generation):
             raise ProjectError(
                 "endpoint-changed",

@@ -1,7 +1,7 @@
 """Several changes of one key within a batch, put together where the outcome is the same whatever row is there before.
 
 What is not the same stays apart: an insert of a row that is there, an update or delete of one that is not, may have to
-be refused, and what was refused has to be told.
+be refused, and refusals have to be reported.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def net_batches(
             continue
         given = batch if held is None else pa.concat_batches([held, batch])
         starts = _starts(given, key)
-        # the changes of the last key may go on in the next batch
+        # the changes of the last key may continue in the next batch
         yield _net_of(given.slice(0, starts[-1]), starts[:-1], conflicts)
         held = given.slice(starts[-1])
     if held is not None:

@@ -1,4 +1,4 @@
-"""An endpoint that goes back: a version that has the first batches of another, taken from its log. Needs no Spark."""
+"""The rewind of an endpoint: a new version with the first batches of another, copied from its log without Spark."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headrace.log.folder import LogFolder, Version
 
 @dataclass(frozen=True)
 class EndpointRewind:
-    """What has to be done to an endpoint."""
+    """A version and the batches of it that stay."""
 
     version: Version
-    """The one that has too much."""
+    """The version with batches to remove."""
     kept: int
     """The last position that stays."""
     batches: int
-    """How many batches there are."""
+    """The number of batches."""
 
 
 def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | None:
-    """How far to go back; None when nothing has to be taken back. Refused when it cannot be done."""
+    """The batches to keep; None when none has to be removed. A ProjectError when the rewind is impossible."""
     version = logs.newest(name)
     if version is None:
         return None
@@ -51,7 +51,7 @@ def plan_rewind(logs: LogFolder, name: str, rewind: Rewind) -> EndpointRewind | 
 
 
 def go_back(logs: LogFolder, name: str, rewind: Rewind) -> None:
-    """Fill another version with what stays, and let requests get it. Done once, it is not done again."""
+    """Fill a new version with the batches that stay, and serve it. Idempotent."""
     builder = f"{rewind.flow}/{rewind.sink}/{rewind.generation} rewind"
     if any(version.builder == builder and version.ready for version in logs.details(name)):
         return

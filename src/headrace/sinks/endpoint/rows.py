@@ -1,4 +1,4 @@
-"""The rows of a batch on their way to be changes of an endpoint."""
+"""The rows of a batch as changes of an endpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBER = "__number"
 
 
 def changes_of(rows: DataFrame, sink: EndpointSink) -> DataFrame:
-    """One row per key, or with operations all of them, together by key and in order."""
+    """One row per key, or with operations all rows, grouped by key and in order."""
     if sink.delete is not None:
         rows = rows.withColumn(DELETED, F.col(f"`{sink.delete}`")).drop(sink.delete)
     if sink.operation is not None:
@@ -41,7 +41,7 @@ def _in_order(rows: DataFrame, sink: EndpointSink) -> DataFrame:
 
 
 def require_types(sink: EndpointSink, schema: pa.Schema) -> None:
-    """Refuse columns whose type does not fit what they are there for."""
+    """Refuse columns whose type does not suit the option that names them."""
     simple = "a simple value: a number, text, time or boolean"
     _require(sink, schema, "key", sink.keys, _is_simple, simple)
     for index in sink.layout["indexes"]:

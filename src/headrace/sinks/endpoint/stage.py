@@ -1,4 +1,4 @@
-"""What a task does with the changes of an endpoint: it puts them where the driver can commit them."""
+"""Tasks that stage the changes of an endpoint, which the driver then commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STAGED_SCHEMA = pa.schema(
 )
 STAGED = to_ddl(_STAGED_SCHEMA)
 OPERATION, DELETED = "__operation", "__deleted"
-"""Columns beside those of the row: what is to be done, as a text or as whether it is deleted."""
+"""Columns next to those of the row: its operation as a text, or whether it is deleted."""
 _OPS = {op.name.lower(): int(op) for op in Op}
 
 
@@ -50,17 +50,16 @@ class StageStep:
     seen: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all changes and tell the driver which pieces there are."""
         changes: Iterator[pa.RecordBatch] = map(self._changes, self._fit(batches))
         if self.conflicts is not None:
             changes = net_batches(changes, self.key, self.conflicts)
         parts = self.staging.stage(task_number(), changes)
         if self.report.letters is not None:
             self.report.letters.flush()
-        yield from _told(task_number(), parts, self.report.counts["refused"])
+        yield from _report(task_number(), parts, self.report.counts["refused"])
 
     def _fit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that can be changes; the others are put aside."""
+        """The rows that can be changes; the others are refused."""
         for batch in batches:
             fit = pa.repeat(pa.scalar(True), batch.num_rows)
             for name in self.key:
@@ -84,7 +83,6 @@ class StageStep:
             self.report.refused(self.seen + number, reason, detail, as_text(row).encode())
 
     def _changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as changes."""
         schema = self.schema
         given: dict[str, pa.Array] = {name: rows.column(name) for name in schema.names if name not in (OP, OLD)}
         given[OP] = _ops(rows, Op.UPSERT if self.key else Op.INSERT)
@@ -94,7 +92,7 @@ class StageStep:
 
 
 def staged(step: StageStep, changes: DataFrame | pa.Table) -> Sequence[Mapping[str, Any]]:
-    """What was staged, in order: by tasks, or here."""
+    """The staged parts in order, written by tasks or by the driver."""
     if isinstance(changes, pa.Table):
         return [row for batch in step(iter(changes.to_batches())) for row in batch.to_pylist()]
     return [row.asDict() for row in sorted(changes.mapInArrow(step, STAGED).collect())]
@@ -111,8 +109,8 @@ def _ops(rows: pa.RecordBatch, plain: Op) -> pa.Array:
     return pa.repeat(pa.scalar(int(plain), pa.int8()), rows.num_rows)
 
 
-def _told(task: int, parts: Sequence[SegmentPart], refused: int) -> Iterator[pa.RecordBatch]:
-    """What the driver has to know of a task: its pieces in order, and how many rows were refused."""
+def _report(task: int, parts: Sequence[SegmentPart], refused: int) -> Iterator[pa.RecordBatch]:
+    """The report of a task to the driver: its parts in order, and how many rows were refused."""
     rows = [(task, number, *astuple(part), 0) for number, part in enumerate(parts)]
     rows += [(task, -1, "", 0, 0, "", refused)] if refused else []
     if rows:

@@ -1,4 +1,4 @@
-"""Versions that generations of a view fill: each one begins without the rows of the one before."""
+"""Versions that generations of a view fill: each starts without the rows of the generation before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.sinks._views import begins
 
 
 def view_builder(logs: LogFolder, name: str, batch: Batch, writer: str) -> str | None:
-    """Who fills the version that a batch of a view belongs into; None: it is the one that changes go to anyway.
+    """The builder of the version for a batch of a view; None: the version that changes are written to anyway.
 
-    A new generation lacks rows that the one before had, so it fills another version, which is served once the flow has
-    caught up. What an earlier one has not finished is dropped.
+    A new generation lacks rows of the one before, so it fills a new version, which is served once the flow has caught
+    up. An unfinished version of an earlier generation is dropped.
     """
     own = f"{writer}/{batch.generation} anew"
     if logs.newest(name, own) is not None:

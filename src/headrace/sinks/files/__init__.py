@@ -46,7 +46,7 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
 
     With `contains: lines` the texts of column `value` are the lines, verbatim, and other columns are not written. A
     value that is null or has a line break in it is a dead letter (`no-value`, `line-break`), as is one whose folder,
-    told by `folder_column`, cannot be one (`bad-folder-name`).
+    named by `folder_column`, is invalid (`bad-folder-name`).
     """
 
     type: Literal["files"] = "files"
@@ -84,28 +84,25 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
 
     @property
     def guarantee(self) -> Delivery:
-        """Staged, then published by rename."""
+        """Files are staged, then published by renaming."""
         return "exactly_once"
 
     @property
     def target(self) -> str:
-        """The folder."""
         return self.path
 
     @property
     def label(self) -> str:
-        """What is written where."""
         return f"{self.contains} files in {self.path}"
 
     def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
-        """The folder, or those that the column may name."""
         folder = str(self._folder(context))
         if self.folder_column is None:
             return (Location("files", folder),)
         return tuple(Location("files", f"{folder}/{name}") for name in texts.get(self.folder_column, (ANY,)))
 
     def check(self, context: Context) -> None:
-        """Refuse a place that is no local folder, or may not be written."""
+        """Refuse a path that is not a local folder, or not writable."""
         folder = self._folder(context)
         if folder.exists() and not folder.is_dir():
             raise ProjectError(
@@ -116,11 +113,11 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
             raise ProjectError("folder-not-writable", f"{present} may not be written", hint=f"chmod u+w {present}")
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """Refuse columns that are not there or not texts, and rows that replace earlier ones."""
+        """Refuse columns that are missing or not texts, and output that replaces earlier rows."""
         if output == "update":
             raise ProjectError(
                 "files-append-only",
-                "files cannot take back rows they hold, and the flow's output is 'update'",
+                "files cannot replace rows, and the flow's output is 'update'",
                 hint="set output: append on the flow, or use a lake sink with a key",
             )
         for key, name in self._columns():
@@ -135,13 +132,12 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
                 raise ProjectError("wrong-column-type", message, hint="cast it in the SQL")
 
     def _columns(self) -> list[tuple[str, str]]:
-        """The columns that must be there, by what wants them."""
+        """The required columns, with the option that requires them."""
         named = [("partition_by", name) for name in self.partition_by]
         named += [("contains: lines", VALUE)] if self.contains == "lines" else []
         return named + ([("folder_column", self.folder_column)] if self.folder_column is not None else [])
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Publish the batch, or finish publishing it."""
         series = safe_name(batch.flow, batch.sink, batch.generation)
         publication = Publication(self._folder(batch.context), series, batch.batch_id)
         if publication.is_written():
@@ -152,23 +148,21 @@ class FilesSink(HoldsReport, Rewindable, AppendsAfterSwitch, ReadableAsStream, R
         publication.finish()
 
     def write_report(self, rows: DataFrame, batch: Batch) -> None:
-        """One file, after whose appearance those of earlier runs go."""
+        """Publish one file, then remove those of earlier runs."""
         self.write_batch(rows.coalesce(1), batch)
         forget_others(self._folder(batch.context), batch.flow, batch.sink, batch.generation, batch.batch_id)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """New files beside the old ones; with `replace` those of later batches are deleted."""
         if not replace:
-            return f"{rewind.read_again}: their rows come in new files beside those already there"
+            return f"{rewind.read_again}: their rows are written to new files, next to the existing ones"
         count = len(withdrawn(self._folder(rewind.context), rewind))
         return f"{count:,} file{'' if count == 1 else 's'} of later batches are deleted; {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
-        """Delete the files of batches that do not stay."""
         withdraw(self._folder(rewind.context), rewind)
 
     def writer_options(self) -> dict[str, str]:
-        """What these options mean to Spark."""
+        """These options as options of Spark's writer."""
         options: dict[str, str] = {
             "compression": self.compression or ("zstd" if self.contains == "parquet" else "none")
         }

@@ -56,7 +56,6 @@ def staged(rows: DataFrame, folder_column: str | None) -> DataFrame:
 
 
 def write(rows: DataFrame, folder_column: str | None, options: dict[str, str], staging: Path) -> None:
-    """Stage a batch."""
     writer = staged(rows, folder_column).write.format("text").options(**options)
     writer.partitionBy(_FOLDER).save(staging.as_uri())
 
@@ -85,8 +84,9 @@ class _Refuse:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             for number, line in enumerate(self._lines()):
-                told = msgspec.json.decode(line)
-                self.report.refused(number, told["reason"], _DETAILS[told["reason"]], told["row"].encode())
+                refused = msgspec.json.decode(line)
+                reason = refused["reason"]
+                self.report.refused(number, reason, _DETAILS[reason], refused["row"].encode())
         yield from self.report.batches()
 
     def _lines(self) -> Iterator[bytes]:

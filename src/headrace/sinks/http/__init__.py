@@ -33,7 +33,7 @@ _PORTS = {"http": 80, "https": 443}
 class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
     """Rows as JSON in HTTP requests: many per request as an array or as lines, or one per request.
 
-    A 2xx answer is success. 429, 5xx and a server that is away are tried again, after as long as `Retry-After` asks for
+    A 2xx answer is success. 429, 5xx and an unavailable server are retried, after the time in `Retry-After` if given
     (at most 30 s). A request that is refused with 400, 409, 413 or 422 is halved until the rows at fault are found.
     Delivery: at least once; a repeated batch sends the same `Idempotency-Key`, so a server that honours it accepts each
     row once. The key is made of flow, generation, batch, place and content. Order: rows of a task are sorted by
@@ -82,12 +82,11 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
 
     @property
     def guarantee(self) -> Delivery:
-        """The key lets a server leave out what it has."""
+        """The idempotency key lets a server skip repeated requests."""
         return "at_least_once"
 
     @property
     def target(self) -> str:
-        """The address."""
         return self.url
 
     @property
@@ -96,7 +95,7 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
         return f"http {self.method} {urlsplit(self.url).netloc}"
 
     def check(self, context: Context) -> None:
-        """Something listens there. No request is made: it might do something."""
+        """The server accepts connections. No request is sent, since it might have an effect."""
         parts = urlsplit(self.url)
         address = (str(parts.hostname), parts.port or _PORTS[parts.scheme])
         try:
@@ -105,7 +104,7 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
             raise service_unavailable(self.label, str(error)) from error
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """All columns that are named are there. Every output will do: an updated row is a newer request."""
+        """All named columns exist. Every output is possible: an updated row is another request."""
         require_columns(self.label, "order_by", self.order_by, columns)
         if self.body == "row":
             require_columns(self.label, "url", templates.columns_of(self.url), columns)
@@ -126,7 +125,6 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
         return placed.drop(*(f"order_{index}" for index in range(len(order))))
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Send all rows of the batch; again if it is run again."""
         single = self.body == "row"
         write = HttpWrite(
             client=self.client(self.label, self.url, batch.context, own_headers=not single),
@@ -143,6 +141,5 @@ class HttpSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRows):
         write_counted(self.requests(rows), write, batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """What was sent was sent."""
-        cannot = "; what was sent since cannot be taken back" if replace else ""
+        cannot = "; requests sent since cannot be undone" if replace else ""
         return f"{rewind.read_again}: their rows are sent again{cannot}"

@@ -1,4 +1,4 @@
-"""Rows of one task as HTTP requests that a server can tell from each other, also when they come twice."""
+"""Rows of one task as HTTP requests with a key by which a server recognizes repeated ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_IN_A_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One row: its number in the task, its JSON, and what its request has of its own."""
+    """One row: its number in the task, its JSON, and the address and headers of its request."""
 
     number: int
     body: bytes
@@ -35,7 +35,7 @@ class RequestRow:
 
 @dataclass
 class Delivered:
-    """What became of some rows."""
+    """The outcomes of some rows."""
 
     written: int = 0
     size: int = 0
@@ -62,7 +62,6 @@ class HttpWrite:
     report: Report
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send all rows, then tell about them."""
         task = task_number()
         most = 1 if self.body == "row" else self.batch_size
         under_way: deque[Future[Delivered]] = deque()
@@ -98,8 +97,8 @@ class HttpWrite:
         headers = {"Content-Type": _CONTENT[self.body], **dict(portion[0].headers)}
         headers["Idempotency-Key"] = request_key(self.identity, task, portion[0].number, content)
         if self.gzip:
-            content, said = gzipped(content)
-            headers |= said
+            content, encoding = gzipped(content)
+            headers |= encoding
         answer = self.client.send(self.method, portion[0].url, content, headers, whole_url=True)
         if answer.ok:
             return Delivered(written=len(portion), size=len(content))
@@ -117,13 +116,13 @@ class HttpWrite:
         return b"".join(body + b"\n" for body in bodies) if self.body == "lines" else bodies[0]
 
     def _for_content(self, answer: HttpReply) -> bool:
-        """Whether other rows may fare better. A request for one row has an address of its own, too."""
+        """Whether the content is at fault, so that other rows may succeed. With `body: row` the address may be, too."""
         return answer.status in _BAD_CONTENT or (self.body == "row" and 400 <= answer.status < 500)
 
     def _count(self, delivered: Delivered) -> None:
         self.report.written(delivered.written, delivered.size)
-        for row, said in delivered.refused:
-            self.report.refused(row.number, "refused", said, row.body)
+        for row, reason in delivered.refused:
+            self.report.refused(row.number, "refused", reason, row.body)
 
 
 def _problem(url: str | None, headers: Sequence[tuple[str, str | None]]) -> str | None:

@@ -59,28 +59,26 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
 
     @property
     def guarantee(self) -> Delivery:
-        """Points replace themselves."""
+        """A repeated point replaces itself."""
         return "idempotent"
 
     @property
     def target(self) -> str:
-        """The measurement."""
         return f"{self.database}/{self.retention_policy or ''}/{self.measurement}"
 
     @property
     def label(self) -> str:
-        """Measurement and server."""
         return f"influxdb {self.database}.{self.measurement} at {urlsplit(self.url).netloc}"
 
     def write_path(self) -> str:
-        """Where points are posted to. Pure, so a test needs no server."""
+        """The path that points are posted to."""
         options = {"db": self.database, "precision": "u"}
         if self.retention_policy is not None:
             options["rp"] = self.retention_policy
         return f"/write?{urlencode(options)}"
 
     def check(self, context: Context) -> None:
-        """The server answers, lets us in and has the database, which is made if that was asked for."""
+        """The server answers, accepts the login and has the database, which is created if `create` is set."""
         client = self.client(self.label, self.url, context)
         if self.create:
             _query(client, f"CREATE DATABASE {_quoted(self.database)}")
@@ -94,7 +92,7 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
             )
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """There are a time, at least one field, and only types that points can hold."""
+        """The rows have a time, at least one field, and only types that points can hold."""
         require_columns(self.label, "tags", self.tags, columns)
         if self.time not in columns:
             raise ProjectError(
@@ -130,7 +128,6 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
             )
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all points of the batch; again if it is run again."""
         write = InfluxWrite(
             client=self.client(self.label, self.url, batch.context),
             path=self.write_path(),
@@ -143,7 +140,6 @@ class InfluxDBSink(HttpOptions, DescribesRewind, AppendsAfterSwitch, ReadsAllRow
             _LOG.warning("%s dropped %s points that are older than its retention", self.label, counts["late"])
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Points come again and replace themselves."""
         cannot = "; points written since stay" if replace else ""
         return f"{rewind.read_again}: their points replace those with the same tags and time{cannot}"
 

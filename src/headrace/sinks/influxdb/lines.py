@@ -114,7 +114,6 @@ class InfluxWrite:
     report: Report
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all points, then tell about them."""
         try:
             lines = self._lines(batches)
             for portion in chunks(lines, lambda one: len(one[1]) + 1, self.batch_size, MOST_BYTES):
@@ -132,14 +131,14 @@ class InfluxWrite:
                 if line is not None:
                     yield first + number, line
                 elif problems[number].is_valid:
-                    said = str(problems[number].as_py())
-                    self.report.refused(first + number, "not-a-point", said, str(rows[number].as_py()).encode())
+                    reason = str(problems[number].as_py())
+                    self.report.refused(first + number, "not-a-point", reason, str(rows[number].as_py()).encode())
                 else:
                     self.report.counts["empty"] += 1
             first += len(lines)
 
     def _write(self, portion: list[tuple[int, bytes]]) -> None:
-        """Points are told by measurement, tags and time, so to write some again changes nothing."""
+        """Idempotent: measurement, tags and time identify a point."""
         body = b"\n".join(line for _, line in portion)
         body, headers = gzipped(body) if self.gzip else (body, {})
         answer = self.client.send("POST", self.path, body, headers)
@@ -153,7 +152,7 @@ class InfluxWrite:
             raise _unexpected(self.client.label, answer)
         elif len(portion) == 1:
             number, line = portion[0]
-            self.report.refused(number, "refused", _said(answer), line)
+            self.report.refused(number, "refused", _error_text(answer), line)
         else:
             for half in halves(portion):
                 self._write(list(half))
@@ -164,12 +163,12 @@ def _unexpected(label: str, answer: HttpReply) -> ProjectError:
         return refusal(label, answer)
     return ProjectError(
         "sink-missing",
-        f"{label}: {_said(answer)}",
+        f"{label}: {_error_text(answer)}",
         hint="make the database, or write `create: true`; check the retention policy",
     )
 
 
-def _said(answer: HttpReply) -> str:
+def _error_text(answer: HttpReply) -> str:
     try:
         return str(msgspec.json.decode(answer.body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A Kafka topic as the place where results go."""
+"""`type: kafka`: records of a Kafka topic."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _GUARANTEED = "it follows from `delivery`"
 
 
 class NewTopic(Options):
-    """How a topic that is not there is made."""
+    """How a missing topic is created."""
 
     partitions: int = Field(1, description="Number of partitions.", gt=0)
     replication: int | None = Field(None, description="Copies of each partition; the cluster's default if left out.")
@@ -91,7 +91,7 @@ class KafkaSink(
     state; where rows come in another way, or from more than four times as many tasks as the topic has partitions, for
     each partition that it had when the generation began, and rows are brought together by key.
     Of a view, each change is a record by its key, at most one per key and batch; `changes` says in which form. A new
-    generation writes all rows again; keys that only the one before had stay as they are.
+    generation writes all rows again; keys that only the one before had stay.
     """
 
     type: Literal["kafka"] = "kafka"
@@ -128,7 +128,7 @@ class KafkaSink(
         description="Column of type array<struct<key:string,value:binary>> with the headers; not part of the value.",
     )
     create: NewTopic | None = Field(
-        None, description="Make the topic when it is missing.", examples=[{"partitions": 4}]
+        None, description="Create the topic when it does not exist.", examples=[{"partitions": 4}]
     )
     delivery: Literal["at_least_once", "exactly_once"] = Field(
         "at_least_once", description="exactly_once writes in transactions; real-time flows can only do at_least_once."
@@ -165,16 +165,13 @@ class KafkaSink(
 
     @property
     def target(self) -> str:
-        """The topic."""
         return self.topic
 
     @property
     def label(self) -> str:
-        """Topic and cluster."""
         return f"kafka {self.topic} at {self.cluster}"
 
     def places(self, context: Context, texts: Mapping[str, Sequence[str]]) -> tuple[Location, ...]:
-        """The topic, and those that the column may name."""
         named = () if self.topic_column is None else texts.get(self.topic_column, (ANY,))
         return tuple(Location(f"kafka {self.cluster}", topic) for topic in (self.topic, *named))
 
@@ -204,14 +201,14 @@ class KafkaSink(
         return held
 
     def writer_options(self, context: Context) -> dict[str, str]:
-        """What these options mean to Spark's writer. Pure, so a test needs no broker."""
+        """These options as options of Spark's writer."""
         options = {f"kafka.{name}": value for name, value in self.java_properties(context).items()}
         options |= {"kafka.acks": "all", "kafka.enable.idempotence": "true"}
         # The option `topic` would win over a column of that name.
         return options if self.topic_column else {**options, "topic": self.topic}
 
     def check(self, context: Context) -> None:
-        """The cluster answers, lets us in and has the topic, which is made if that was asked for."""
+        """The cluster answers, accepts the login and has the topic, which is created if `create` is set."""
         cluster = kafka_cluster.Cluster(self.librdkafka_properties(context))
         if self.create is not None and not cluster.has(self.topic):
             cluster.create(self.topic, self.create.partitions, self.create.replication, self.create.settings)
@@ -224,14 +221,14 @@ class KafkaSink(
         output: str,  # every mode will do: an updated row is a newer record
         schema: pa.Schema | None,
     ) -> None:
-        """Key, headers and topic are columns of the flow, and the formats have a place for every column."""
+        """Key, headers and topic are columns of the flow, and the formats can encode every column."""
         if self.changes == "debezium" and not self._of_view:
             raise ProjectError(
                 "kafka-changes",
                 f"sink {self.label} is to write changes, and the flow has only new rows: it is no view",
                 hint="leave out `changes`; a flow whose SQL reads tables is a view",
             )
-        for name in [*self.key_columns, *self._beside().values()]:
+        for name in [*self.key_columns, *self._record_columns().values()]:
             if name not in columns:
                 raise ProjectError(
                     "unknown-column",
@@ -239,16 +236,16 @@ class KafkaSink(
                     hint=did_you_mean(name, columns, label="columns of the flow"),
                 )
         if schema is not None:
-            beside = {*self._beside().values(), *self._left_out()}
-            _check_format(self.format, context, [name for name in columns if name not in beside], schema)
+            no_values = {*self._record_columns().values(), *self._left_out()}
+            _check_format(self.format, context, [name for name in columns if name not in no_values], schema)
             key_format = self._key_format()
             if key_format is not None:
                 _check_format(key_format, context, self.key_columns, schema)
 
     def records(self, rows: DataFrame, context: Context) -> DataFrame:
-        """The rows as Spark's Kafka writer wants them."""
+        """The rows in the form that Spark's Kafka writer reads."""
         made = kafka_records.to_records(
-            rows, self.format, self.key_columns, self._key_format(), self._beside(), context, self._left_out()
+            rows, self.format, self.key_columns, self._key_format(), self._record_columns(), context, self._left_out()
         )
         if self.topic_column is None:
             return made
@@ -256,7 +253,6 @@ class KafkaSink(
         return or_else(made if self.delivery == "exactly_once" else row_for_each(made, "topic"), "topic", self.topic)
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write one batch: again if it is run again, or once, as `delivery` says."""
         self._write(self.records(rows, batch.context), rows, batch)
 
     def accepts_stage(self, schema: pa.Schema) -> bool:
@@ -269,26 +265,24 @@ class KafkaSink(
         return self._write_once(stage.then(records, records.output), kafka_tasks.fixed_tasks(stage.rows), batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with changes."""
         held = self.of_view(key)
         held._write(held.change_records(changes, batch), changes, batch)
 
     def change_records(self, changes: DataFrame, batch: Batch) -> DataFrame:
-        """Changes of a view as Spark's Kafka writer wants them."""
+        """Changes of a view in the form that Spark's Kafka writer reads."""
         if self.changes == "debezium":
             return kafka_records.to_envelopes(changes, self.format, self.key_columns, self._key_format(), batch)
         return kafka_records.to_upserts(changes, self.format, self.key_columns, self._key_format(), batch.context)
 
     def _write(self, records: DataFrame, rows: DataFrame, batch: Batch) -> None:
-        """Write the records, which were made of the rows task by task."""
+        """Write the records, which each task makes of its rows."""
         if self.delivery == "exactly_once":
             self._write_once(PythonStage.of(records), kafka_tasks.fixed_tasks(rows), batch)
         else:
             records.write.format("kafka").options(**self.writer_options(batch.context)).save()
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """A topic only grows."""
-        cannot = "; Kafka cannot take back what was written since" if replace else ""
+        cannot = "; records written since cannot be removed" if replace else ""
         return f"{rewind.read_again}: their rows are written to the topic again{cannot}"
 
     def candidate_effect(self, candidate: Candidate) -> str:
@@ -319,18 +313,18 @@ class KafkaSink(
         )
         write = replace(write, partitions=sharing.writers)
         if sharing.by_task and tasks is not None:
-            told = records.finish_with(replace(write, tasks=tuple(tasks)), kafka_transactions.SUMMARY).collect()
+            shares = records.finish_with(replace(write, tasks=tuple(tasks)), kafka_transactions.SUMMARY).collect()
         else:
             # Decided by content alone, so that a replayed row goes to the same writer, and a key always to one.
             writer = F.expr(f"cast(pmod(xxhash64(coalesce(key, value)), {sharing.writers}) as int)")
-            shares = records.finish().withColumn("writer", writer).repartitionById(sharing.writers, F.col("writer"))
-            told = shares.mapInArrow(write, kafka_transactions.SUMMARY).collect()
-        batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in told))
-        return sum(row["taken"] for row in told)
+            shuffled = records.finish().withColumn("writer", writer).repartitionById(sharing.writers, F.col("writer"))
+            shares = shuffled.mapInArrow(write, kafka_transactions.SUMMARY).collect()
+        batch.tally.add_bytes(batch.flow, batch.sink, sum(row["bytes"] for row in shares))
+        return sum(row["taken"] for row in shares)
 
     def _arrow_records(self, given: pa.Schema) -> ArrowRecords | None:
-        """What makes records of rows in Arrow; None where it takes more than to name their columns."""
-        values = [name for name in given.names if name not in {*self._beside().values(), *self._left_out()}]
+        """Makes records of rows in Arrow; None where that takes more than naming their columns."""
+        values = [name for name in given.names if name not in {*self._record_columns().values(), *self._left_out()}]
         plain = self.format.verbatim and self.key_format is None and self.headers_column is None
         if self._of_view or not plain or len(values) != 1 or len(self.key_columns) > 1:
             return None
@@ -341,9 +335,9 @@ class KafkaSink(
     def _partitions(self, context: Context) -> int:
         return kafka_cluster.Cluster(self.librdkafka_properties(context)).partitions([self.topic])[self.topic]
 
-    def _beside(self) -> dict[str, str]:
-        asked = {"headers": self.headers_column, "topic": self.topic_column}
-        return {name: column for name, column in asked.items() if column is not None}
+    def _record_columns(self) -> dict[str, str]:
+        columns = {"headers": self.headers_column, "topic": self.topic_column}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _left_out(self) -> list[str]:
         return [] if self.key_in_value else self.key_columns

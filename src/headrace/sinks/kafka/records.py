@@ -1,4 +1,4 @@
-"""A flow's rows as Kafka records: columns `value`, `key` and, when asked for, `headers` and `topic`."""
+"""A flow's rows as Kafka records: columns `value`, `key` and optionally `headers` and `topic`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ else:
 _KEY, _ROW = "_headrace_key", "_headrace_row"
 _NO_KEY = ProjectError(
     "kafka-key-null",
-    "the key of a view's row is null: such a record could be neither replaced nor taken back",
+    "the key of a view's row is null: such a record could be neither replaced nor deleted",
     hint="write `key_format: json`, which has a null, or give the column a value in SQL: coalesce",
 )
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
@@ -39,23 +39,23 @@ def to_records(
     format: Format,
     key: Sequence[str],
     key_format: Format | None,
-    beside: Mapping[str, str],
+    record_columns: Mapping[str, str],
     context: Context,
     left_out: Sequence[str] = (),
 ) -> DataFrame:
-    """`beside` says which record columns (`headers`, `topic`) are taken from which columns of the flow.
+    """`record_columns` maps columns of records (`headers`, `topic`) to columns of the flow.
 
     Those leave the value, and so do those that are `left_out`; key columns stay in it otherwise.
     """
     keyed = _with_key(rows, key, key_format, context)
-    own = [F.col(f"`{name}`") for name in rows.columns if name not in {*beside.values(), *left_out}]
-    extra = [F.col(f"`{column}`").alias(f"_headrace_{name}") for name, column in beside.items()]
+    own = [F.col(f"`{name}`") for name in rows.columns if name not in {*record_columns.values(), *left_out}]
+    extra = [F.col(f"`{column}`").alias(f"_headrace_{name}") for name, column in record_columns.items()]
     staged = keyed.select(*own, F.col(_KEY), *extra)
-    encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in beside)])
+    encoded = encode_rows(staged, format, context, keep=[_KEY, *(f"_headrace_{name}" for name in record_columns)])
     types = dict(_TYPES)
-    if "topic" in beside and names_many(rows, beside["topic"]):
+    if "topic" in record_columns and names_many(rows, record_columns["topic"]):
         types["topic"] = "array<string>"
-    headers_or_topic = [F.col(f"_headrace_{name}").cast(types[name]).alias(name) for name in beside]
+    headers_or_topic = [F.col(f"_headrace_{name}").cast(types[name]).alias(name) for name in record_columns]
     return encoded.select("value", F.col(_KEY).alias("key"), *headers_or_topic)
 
 

@@ -46,7 +46,7 @@ class Share:
                 yield batch
 
     def drain(self) -> None:
-        """Read what is left, so that the worker can be used again."""
+        """Read the remaining rows, so that the worker can be reused."""
         for _ in self._rest:
             self.can_repeat = False
 
@@ -69,7 +69,7 @@ class Share:
 def send_all(producer: Producer, topic: str, share: Share) -> tuple[int, int]:
     """Queue all rows of a writer, each for all its topics; how many records they are, and the bytes of these.
 
-    Rows of a topic keep their order; the transaction tells later whether they arrived.
+    Rows of a topic keep their order; the end of the transaction reports whether they arrived.
     """
     records = size = 0
     for batch in share:

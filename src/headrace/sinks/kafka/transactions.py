@@ -84,7 +84,6 @@ class TransactionalWrite:
     """The number of each task as a writer, where tasks write their own rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write one share and tell about it."""
         share = Share(batches, None if self.tasks is None else self.tasks[_task()])
         if share.writer is None:
             return
@@ -97,7 +96,7 @@ class TransactionalWrite:
     def _insist_on(self, share: Share) -> tuple[int, int] | None:
         """How many rows and bytes were written, None when they already were.
 
-        An attempt begins anew in every respect: it also learns whether the one before was committed after all.
+        Every attempt starts from scratch: it also checks whether the one before was committed after all.
         """
         for attempts_left in reversed(range(ATTEMPTS)):
             try:
@@ -133,9 +132,9 @@ class TransactionalWrite:
             except Exception as error:  # whatever it was: readers must not wait for this transaction until it times out
                 try:
                     producer.abort_transaction(ABORT_SECONDS)
-                except KafkaException as told:
+                except KafkaException as cause:
                     if _says_nothing(error):
-                        raise told from error
+                        raise cause from error
                 raise
             return rows, size
 
@@ -154,7 +153,7 @@ class TransactionalWrite:
             **_DEFAULTS,
             **self.properties,
             "transactional.id": self._transactional_id(share),
-            "delivery.report.only.error": True,  # a record that fails fails its transaction, nothing else is asked
+            "delivery.report.only.error": True,  # a record that fails fails its transaction; nothing else is reported
         }
 
     def _consumer_settings(self, group: int) -> dict[str, str]:
@@ -176,7 +175,7 @@ def _task() -> int:
 
 
 def insist(call: Callable[[float], Answer]) -> Answer:
-    """Call until it works, as long as Kafka says that it may yet; never longer than CALL_SECONDS."""
+    """Repeat a call while Kafka reports transient errors, for at most CALL_SECONDS."""
     until = time.monotonic() + CALL_SECONDS
     while True:
         try:
@@ -186,11 +185,11 @@ def insist(call: Callable[[float], Answer]) -> Answer:
             passing = reason.retriable() or reason.code() in _PASSING
             if not passing or reason.fatal() or reason.txn_requires_abort() or time.monotonic() > until:
                 raise
-        time.sleep(0.05)  # a coordinator that moves or loads tells nobody when it is done
+        time.sleep(0.05)  # a coordinator does not report when it has moved or loaded
 
 
 def _says_nothing(error: Exception) -> bool:
-    """Whether it is only said of a record that its producer has failed before; what it calls next says why."""
+    """Whether an error only reports that the producer has failed before; its next call reports the cause."""
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL
 
 

@@ -1,8 +1,8 @@
-"""How a batch is shared among writers: decided once per generation, as far as it can be.
+"""How a batch is distributed to writers: decided once per generation, if possible.
 
-A replayed batch must be shared out as it was the first time, or rows would be doubled or lost: hence what was decided
-is kept beside the flow's checkpoint. The number of writers by key does not follow the topic when partitions are added
-to it; and rows that are brought to writers once are so for the rest of the generation.
+A repeated batch must be distributed as before, or rows would be doubled or lost. So the decision is stored next to the
+flow's checkpoint. The number of writers by key stays when partitions are added to the topic, and once rows are shuffled
+to writers they are for the rest of the generation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pinned_sharing(
 ) -> Sharing:
     """How this sink shares the batch.
 
-    `tasks` is the number of those that have the same rows whenever the batch runs. `partitions` is asked only in the
+    `tasks` is the number of those that have the same rows whenever the batch runs. `partitions` is called only in the
     first batch; whether the batch was `begun`, with the number of writers, only when there are no such tasks any more.
     """
     file = batch.context.state_path / "flows" / batch.flow / batch.generation / "sinks" / f"{batch.sink}.json"
@@ -50,7 +50,7 @@ def pinned_sharing(
         raise ProjectError(
             "kafka-sharing",
             f"batch {batch.batch_id} of flow '{batch.flow}' was begun by tasks that are not there any more: what is "
-            "left to write cannot be told",
+            "left to write cannot be determined",
             hint="run the flow once more as it was, until it has finished a batch; or rewind it",
         )
     write_atomically(file, json.dumps(asdict(wanted)).encode())

@@ -60,7 +60,8 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
     type: Literal["lake"] = "lake"
     path: str = Field(
-        description="Folder or URI of the table, relative to the project. Made when missing.", examples=["lake/orders"]
+        description="Folder or URI of the table, relative to the project. Created when missing.",
+        examples=["lake/orders"],
     )
     key: list[str] = Field(
         default=[],
@@ -68,7 +69,7 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
         examples=[["order_id"]],
     )
     sequence: str | None = Field(
-        None, description="Column that tells the newer of two rows with one key.", examples=["updated_at"]
+        None, description="Column that decides which of two rows with one key is newer.", examples=["updated_at"]
     )
     partition_by: list[str] = Field(default=[], description="Columns to partition a new table by.", examples=[["dt"]])
     schema_evolution: Literal["add", "refuse"] = Field(
@@ -89,31 +90,27 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
     @property
     def guarantee(self) -> Delivery:
-        """The batch is marked in the commit that holds its rows."""
+        """The commit of the rows contains the mark of the batch."""
         return "exactly_once"
 
     @property
     def single_writer(self) -> bool:
-        """Rows can be appended side by side; of two that replace rows of one table, one fails."""
+        """Concurrent appends succeed; of two concurrent merges one fails."""
         return bool(self.key)
 
     @property
     def lake_path(self) -> str:
-        """The table itself."""
         return self.path
 
     @property
     def target(self) -> str:
-        """The table."""
         return self.path
 
     @property
     def label(self) -> str:
-        """What is written where."""
         return f"lake {self.path}" + (f" by {', '.join(self.key)}" if self.key else "")
 
     def of_view(self, key: Sequence[str]) -> LakeSink:
-        """One row per key of the view."""
         refuse_options(self, "sequence")
         return self.model_copy(update={"key": view_key(self, "key", self.key, key)})
 
@@ -134,18 +131,16 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
             require_fit(self.path, held, schema, self.schema_evolution == "add")
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Commit the batch unless it is committed, and look after the table now and then."""
+        """Commit the batch unless it is committed, and compact the table every `compact_every` batches."""
         self._write(structured(rows), Upsert(tuple(self.key), self.sequence) if self.key else None, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with rows that go. A new generation begins without the rows of the one before."""
         held = self.of_view(key)
         held._write(structured(as_rows(changes)), Upsert(tuple(held.key), gone=GONE), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Rows are added or overwritten; with `replace` the table goes back to the version of the last batch kept."""
         if not replace:
-            effect = "replace those of the same key" if self.key else "are added beside those already there"
+            effect = "replace those of the same key" if self.key else "are added to those already written"
             return f"{rewind.read_again}: their rows {effect}"
         undo = lake_undo.plan_undo(rewind.context.path(self.path), rewind)
         if undo is None:
@@ -154,26 +149,21 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
         return f"the table {where} ({undo.commits:,} commits of this flow are undone); {rewind.read_again}"
 
     def take_back(self, rewind: Rewind) -> None:
-        """Restore the version that held the last batch kept."""
         lake_undo.undo(rewind.context.path(self.path), rewind)
 
     def candidate_effect(self, candidate: Candidate) -> str:
-        """All rows are replaced."""
         lake_candidate.require_alone(candidate.context.path(self.path), candidate)
         filled = self._candidate_path(candidate)
         return f"{filled} is filled; at the switch its rows replace all of {self.path} in one commit"
 
     def candidate_sink(self, candidate: Candidate) -> Sink:
-        """A table next to this one."""
         return self.model_copy(update={"path": self._candidate_path(candidate)})
 
     def publish(self, candidate: Candidate, spark: SparkSession) -> None:
-        """Overwrite the table with the one beside it, unless that is done."""
         source, target = (candidate.context.path(path) for path in (self._candidate_path(candidate), self.path))
         lake_candidate.replace_rows(spark, source, target, candidate, self.partition_by, self._table_options())
 
     def drop_candidate(self, candidate: Candidate) -> None:
-        """Delete the table beside this one."""
         lake_candidate.remove_table(candidate.context.path(self._candidate_path(candidate)))
 
     def _candidate_path(self, candidate: Candidate) -> str:
@@ -232,7 +222,7 @@ class LakeSink(HoldsView, Rewindable, BuildsCandidate, KeepsLakeTable, SingleWri
 
 
 def _way(upsert: Upsert | None, table: TableState, batch: Batch) -> Way:
-    """How a batch comes into the table: a view that begins anew leaves nothing of what its flow wrote before."""
+    """How a batch is written: the first batch of a view's generation replaces all rows that its flow wrote before."""
     if upsert is None or table.columns is None:
         return "append"
     written = any(mark.startswith(f"headrace.{batch.flow}.") for mark in table.marks)
@@ -240,7 +230,7 @@ def _way(upsert: Upsert | None, table: TableState, batch: Batch) -> Way:
 
 
 def _held_columns(path: str) -> pa.Schema | None:
-    """The columns of a local table without Spark; None when there is none, or it is elsewhere."""
+    """The columns of a local table, read without Spark; None if it does not exist or is not local."""
     if "://" in path:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A Delta table built beside another one, and put in its place."""
+"""The Delta table of a candidate generation, whose rows replace those of another table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_alone(path: str, candidate: Candidate) -> None:
-    """Refuse a table that others write to as well: their rows would be lost with those that are replaced."""
+    """Refuse a table with other writers: their rows would be lost at the switch."""
     for commit in read_commits(path):
         if commit.rows and not any(mark.startswith(f"headrace.{candidate.flow}.") for mark in commit.marks):
             raise ProjectError(
@@ -38,7 +38,7 @@ def replace_rows(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> None:
-    """Let a table have the rows and columns of another one instead of its own, in one commit that is marked.
+    """Replace the rows and columns of a table with those of another one, in one marked commit.
 
     Readers see the old rows or the new ones. Their files stay as long as the table's retention says.
     """
@@ -46,11 +46,11 @@ def replace_rows(
     held = table_state(spark, target, mark)
     if held.last_batch >= 0:
         return
-    given = table_state(spark, source, mark).columns
-    if given is None and held.columns is None:
-        return  # neither of the two has had a row
-    rows = spark.read.format("delta").load(source if given is not None else target)
-    if given is None:
+    new_columns = table_state(spark, source, mark).columns
+    if new_columns is None and held.columns is None:
+        return  # neither of the two has a row
+    rows = spark.read.format("delta").load(source if new_columns is not None else target)
+    if new_columns is None:
         rows = rows.limit(0)
     marked = {**options, "txnAppId": mark, "txnVersion": str(candidate.batch), "overwriteSchema": "true"}
     writer = rows.write.format("delta").mode("overwrite").options(**marked)
@@ -58,7 +58,7 @@ def replace_rows(
 
 
 def remove_table(path: str) -> None:
-    """Delete a table, if it is there."""
+    """Delete a table, if it exists."""
     files, folder = FileSystem.from_uri(path)
     if files.get_file_info(folder).type == FileType.Directory:
         files.delete_dir(folder)

@@ -1,4 +1,4 @@
-"""What the lake sink asks of Delta: the state of a table, settings for one statement, upkeep."""
+"""Delta tables as the lake sink uses them: the state of a table, settings for one statement, compaction."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _COMPACT_UP_TO = 64 * _MEGABYTE
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as its log has it now."""
+    """The current state of a table, from its log."""
 
     columns: pa.Schema | None
-    """None when there is no table yet."""
+    """None if the table does not exist."""
     last_batch: int
-    """The last batch that this writer has committed, -1 before its first."""
+    """The last batch that this writer has committed; -1 if there is none."""
     marks: frozenset[str] = frozenset()
-    """All who have written to it and said so."""
+    """The marks of all writers."""
 
 
 def table_state(spark: SparkSession, path: str, writer: str) -> TableState:
-    """The state of the table at a path, on whatever file system Spark reaches."""
+    """The state of the table at a path, on any file system that Spark can access."""
     jvm: Any = spark._jvm
     nothing = jvm.scala.Option.empty()
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
@@ -53,7 +53,7 @@ def table_state(spark: SparkSession, path: str, writer: str) -> TableState:
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Session settings for one statement. Spark gives every query a session of its own, so nobody else sees them."""
+    """Session settings for one statement. Every query has its own session, so no other query sees them."""
     before = {key: spark.conf.get(key, None) for key in values}
     for key, value in values.items():
         spark.conf.set(key, value)
@@ -71,7 +71,7 @@ def compact(spark: SparkSession, path: str, retention: timedelta) -> None:
     """Merge small files and remove files that no version within `retention` uses.
 
     Readers see the old files or the new ones, never both. A file that has reached 64 MB is not rewritten again, which
-    bounds the work by what came since. The rows are committed already, so a failure is reported and put off.
+    bounds the work by what came since. The rows are committed already, so a failure is only logged.
     """
     values = {
         "spark.databricks.delta.optimize.minFileSize": str(_COMPACT_UP_TO),
@@ -86,4 +86,4 @@ def compact(spark: SparkSession, path: str, retention: timedelta) -> None:
             spark.sql(f"OPTIMIZE delta.`{path}`").collect()
             spark.sql(f"VACUUM delta.`{path}` RETAIN {hours:f} HOURS").collect()
     except (pyspark_errors.PySparkException, py4j_protocol.Py4JJavaError) as error:
-        _LOG.warning("compaction of %s is put off: %s", path, str(error).splitlines()[0])
+        _LOG.warning("compaction of %s is postponed: %s", path, str(error).splitlines()[0])

@@ -1,4 +1,4 @@
-"""Whether rows fit a table that is already there."""
+"""Whether rows fit an existing table."""
 
 from __future__ import annotations
 

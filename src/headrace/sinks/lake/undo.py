@@ -1,6 +1,6 @@
-"""Taking back what a flow wrote to a Delta table, by going back to a version. Read from the table's log, no Spark.
+"""Removes what a flow wrote to a Delta table by restoring a version. Reads the log of the table, without Spark.
 
-Every batch is marked in the commit that holds its rows, so the log tells which version held which batch.
+Every batch is marked in the commit that holds its rows, so the log shows which version held which batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.core.capabilities import Rewind, replayed_rows_lost
 from headrace.core.errors import Exit, ProjectError
 
 PUBLISHED = ".published"
-"""The end of a mark that stands for all batches of a generation up to its number: they were written beside."""
+"""The suffix of a mark for all batches of a generation up to its number: they were published at a switch."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,25 @@ class DeltaCommit:
 
     version: int
     marks: dict[str, int]
-    """Who wrote it, with the number of the batch."""
+    """The writers, each with the number of its batch."""
     changes: bool
     """Whether rows or columns changed; merging small files does not."""
     rows: bool = False
-    """Whether rows did."""
+    """Whether rows changed."""
 
 
 @dataclass(frozen=True)
 class Undo:
-    """What has to be done to a table."""
+    """The version of a table to restore."""
 
     version: int
-    """Go back to this one; -1: to no rows at all."""
+    """-1: the table without rows."""
     commits: int
     """How many commits of the flow are undone."""
 
 
 def read_commits(path: str) -> list[DeltaCommit]:
-    """The commits that the log still has, oldest first; none when there is no table."""
+    """The commits in the log, oldest first; none if the table does not exist."""
     files, folder = FileSystem.from_uri(path)
     log = f"{folder}/_delta_log"
     if files.get_file_info(log).type != FileType.Directory:
@@ -78,7 +78,7 @@ def _actions(text: str) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def plan_undo(path: str, rewind: Rewind) -> Undo | None:
-    """The version to go back to; None when there is nothing to take back. Refused when that would hurt others."""
+    """The version to restore; None when no row has to be removed. Refused if rows of other writers would be lost."""
     commits = read_commits(path)
     mine = [commit for commit in commits if _marks_of(commit, rewind)]
     _require_whole(mine, rewind, path)
@@ -96,7 +96,7 @@ def plan_undo(path: str, rewind: Rewind) -> Undo | None:
 
 
 def undo(path: str, rewind: Rewind) -> None:
-    """Go back, in one commit that is marked itself: done once, it is not done again."""
+    """Restore the version in one marked commit. Idempotent."""
 
     mark = f"headrace.{rewind.flow}.{rewind.generation}.{rewind.sink}.rewind"
     if any(mark in commit.marks for commit in read_commits(path)):
@@ -130,11 +130,13 @@ def _stays(commit: DeltaCommit, rewind: Rewind) -> bool:
 
 
 def _require_whole(mine: list[DeltaCommit], rewind: Rewind, path: str) -> None:
-    """Batches that were published together can only be kept together."""
+    """Batches that were published together must be kept or removed together."""
     kept = rewind.last_kept or ("", 0)
     for mark, number in (pair for commit in mine for pair in commit.marks.items()):
         if mark.startswith(f"headrace.{rewind.flow}.{kept[0]}.") and mark.endswith(PUBLISHED) and kept[1] < number:
-            raise _gone(path, f"batches up to {number} of generation {kept[0]} were built beside and came at once")
+            raise _gone(
+                path, f"batches up to {number} of generation {kept[0]} were built in parallel and published at once"
+            )
 
 
 def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
@@ -143,8 +145,8 @@ def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
         raise ProjectError(
             "rewind-others-wrote",
             f"version {commit.version} of lake table {path} was not written by flow '{rewind.flow}', "
-            "and going back behind it would undo it",
-            hint="rewind without --replace, or mend the table by hand",
+            "and restoring an earlier version would undo it",
+            hint="rewind without --replace, or fix the table manually",
             exit_code=Exit.CONFLICT,
         )
     if rewind.last_kept is not None and any(generation.startswith("replay-") for generation in marks):
@@ -152,7 +154,7 @@ def _require_mine(commit: DeltaCommit, rewind: Rewind, path: str) -> None:
 
 
 def _require_files(path: str, version: int) -> None:
-    """Old files go after the table's retention, and with them the way back."""
+    """Refuse versions whose files were removed after the retention of the table."""
 
     if version < 0:
         return

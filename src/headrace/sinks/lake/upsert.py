@@ -23,15 +23,15 @@ _TWICE = "headrace: several rows of one batch have one key"
 
 @dataclass(frozen=True)
 class Upsert:
-    """How rows of one key replace each other."""
+    """How rows with one key replace each other."""
 
     key: tuple[str, ...]
     sequence: str | None = None
     gone: str | None = None
-    """The column that says whether a row is to go, where there is one; then there is one row per key."""
+    """The column with whether a row is deleted, if there is one; then the batch has one row per key."""
 
     def held(self, rows: DataFrame) -> DataFrame:
-        """The rows as the table has them."""
+        """The rows without the column of deletions."""
         return rows if self.gone is None else rows.drop(self.gone)
 
     def first(self, rows: DataFrame) -> DataFrame:
@@ -62,7 +62,7 @@ class Upsert:
         return head + f"WHEN MATCHED{newer} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
 
     def _with_deletes(self, columns: Sequence[str]) -> str:
-        """All columns by name, since * would make that which says what goes a column of the table."""
+        """All columns by name: `*` would add the column with deletions to the table."""
         given = ", ".join(f"`{name}` = s.`{name}`" for name in columns)
         names, values = (", ".join(f"{of}`{name}`" for name in columns) for of in ("", "s."))
         return (
@@ -86,7 +86,7 @@ class Upsert:
 
     @contextmanager
     def explaining(self, path: str) -> Iterator[None]:
-        """Turn the failure of several rows with one key into an error that says what to do."""
+        """Turn the failure for several rows with one key into an error with a fix."""
         try:
             yield
         except Exception as error:  # as Spark wraps it: a PySparkException from SQL, a Py4JJavaError from writing

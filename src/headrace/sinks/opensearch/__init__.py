@@ -41,7 +41,7 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
     """Documents of OpenSearch or Elasticsearch indices, written in bulk.
 
     With `id` one document per value of these columns, replaced by the newest row; with `sequence` a row that is older
-    than the document changes nothing. Without `id` every row is a document of its own, whose id is made of flow,
+    than the document changes nothing. Without `id` every row is a separate document, whose id is made of flow,
     generation, batch and place. Delivery: idempotent; a repeated batch writes the same document ids. Order: none
     between documents; of several rows of a batch with one id the last is written, by `sequence` if there is one. Scale:
     one connection per task, requests of `batch_size` documents or `batch_bytes`; with `id` a shuffle per batch.
@@ -89,17 +89,15 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
 
     @property
     def guarantee(self) -> Delivery:
-        """Ids are made of the rows."""
+        """Ids are derived from the rows."""
         return "idempotent"
 
     @property
     def target(self) -> str:
-        """The index."""
         return self.index
 
     @property
     def label(self) -> str:
-        """Index and cluster."""
         return f"opensearch {self.index} at {urlsplit(self.url).netloc}"
 
     def of_view(self, key: Sequence[str]) -> OpenSearchSink:
@@ -116,14 +114,14 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
         return held
 
     def check(self, context: Context) -> None:
-        """The cluster answers and lets us in. Indices are made by the cluster when they are first written."""
+        """The cluster answers and accepts the login. It creates indices when they are first written."""
         client = self.client(self.label, self.url, context)
         answer = client.send("GET", "/")
         if not answer.ok:
             raise refusal(client.label, answer)
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """All columns that are named are there; updates replace earlier rows only by an id."""
+        """All named columns exist; updates need an id to replace earlier rows."""
         named = {"index": templates.columns_of(self.index), "id": self.id}
         named |= {name: [getattr(self, name)] for name in ("sequence", "delete") if getattr(self, name) is not None}
         for option, names in named.items():
@@ -165,7 +163,6 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
         return records.select(self._action().alias("action"), F.when(~F.col("gone"), F.col("content")).alias("content"))
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all documents of the batch; again if it is run again."""
         write = BulkWrite(
             client=self.client(self.label, self.url, batch.context),
             batch_size=self.batch_size,
@@ -176,13 +173,11 @@ class OpenSearchSink(HttpOptions, HoldsView, DescribesRewind, ReadsAllRows):
         write_counted(self.items(rows, batch), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Write and delete documents; again if the batch is run again."""
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Documents with an id come again and replace themselves; others come beside the old ones."""
-        effect = "replace the documents with the same id" if self.id else "are added beside those already there"
-        cannot = "; documents written since cannot be taken back" if replace else ""
+        effect = "replace the documents with the same id" if self.id else "are added to those already written"
+        cannot = "; documents written since cannot be removed" if replace else ""
         return f"{rewind.read_again}: their rows {effect}{cannot}"
 
     def _id(self) -> Column:

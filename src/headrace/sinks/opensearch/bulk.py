@@ -33,7 +33,6 @@ class BulkItem:
 
     @property
     def lines(self) -> bytes:
-        """As they are sent."""
         return self.action + b"\n" if self.content is None else self.action + b"\n" + self.content + b"\n"
 
 
@@ -51,7 +50,6 @@ class BulkWrite:
     report: Report
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all documents, then tell about them."""
         try:
             for portion in chunks(self._items(batches), lambda one: len(one.lines), self.batch_size, self.batch_bytes):
                 self._write(portion)
@@ -82,11 +80,11 @@ class BulkWrite:
                 return
             if not answer.ok:
                 raise refusal(self.client.label, answer)
-            said = msgspec.json.decode(answer.body)
-            if not said.get("errors"):
+            result = msgspec.json.decode(answer.body)
+            if not result.get("errors"):
                 self.report.written(len(waiting), len(body))
                 return
-            busy, why = self._sort_out(waiting, said["items"])
+            busy, why = self._sort_out(waiting, result["items"])
             if busy and not retries.wait():
                 raise service_unavailable(self.client.label, why)
             waiting = busy
@@ -99,11 +97,11 @@ class BulkWrite:
             self._write(half)
 
     def _sort_out(self, sent: Sequence[BulkItem], answers: Sequence[dict[str, Any]]) -> tuple[list[BulkItem], str]:
-        """Those that must be sent again, and why."""
+        """The items to send again, and the reason."""
         busy: list[BulkItem] = []
         why = ""
-        for item, said in zip(sent, answers, strict=True):
-            ((action, result),) = said.items()
+        for item, answer in zip(sent, answers, strict=True):
+            ((action, result),) = answer.items()
             status, error = result["status"], result.get("error") or {}
             if status < 300 or (status == 404 and action == "delete"):
                 self.report.written(1, len(item.lines))
@@ -119,15 +117,15 @@ class BulkWrite:
         return busy, why
 
     def _not_allowed(self, status: int, error: dict[str, Any]) -> ProjectError:
-        said = _reason(status, error)
+        reason = _reason(status, error)
         if status != 404:
-            return access_denied(self.client.label, said)
+            return access_denied(self.client.label, reason)
         return ProjectError(
-            "sink-missing", f"{self.client.label}: {said}", hint="make the index first, as the cluster does not"
+            "sink-missing", f"{self.client.label}: {reason}", hint="create the index: the cluster does not create it"
         )
 
 
 def _reason(status: int, error: dict[str, Any]) -> str:
     cause = (error.get("caused_by") or {}).get("reason")
-    said = f"{error.get('type', 'refused')}: {error.get('reason', '')}"
-    return f"HTTP {status} {said}" + (f" ({cause})" if cause else "")
+    reason = f"{error.get('type', 'refused')}: {error.get('reason', '')}"
+    return f"HTTP {status} {reason}" + (f" ({cause})" if cause else "")

@@ -66,7 +66,7 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         examples=[["order_id"]],
     )
     sequence: str | None = Field(
-        None, description="Column that tells the newer of two rows with one key.", examples=["updated_at"]
+        None, description="Column that decides which of two rows with one key is newer.", examples=["updated_at"]
     )
     delete: str | None = Field(
         None,
@@ -83,7 +83,7 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         description="Columns that are set only where they are null, so that what came first stays.",
         examples=[["first_seen"]],
     )
-    create: bool = Field(False, description="Make the table from the rows' columns when it is missing.")
+    create: bool = Field(False, description="Create the table from the columns of the rows when it does not exist.")
     work_schema: str | None = Field(
         None, description="Schema of staging tables and headrace_marks; that of the table if left out."
     )
@@ -96,13 +96,13 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
     )
     retry_for: Duration = Field(
         timedelta(seconds=30),
-        description="How long connecting and merging are tried again while the server is away; then the flow is "
-        "degraded, and goes on when the server is back.",
+        description="How long connecting and merging are retried while the server is unavailable; then the flow is "
+        "degraded, and resumes when the server is back.",
     )
     _like: str | None = PrivateAttr(None)
-    """The table that a missing one is made like."""
+    """The table that serves as a template for a missing one."""
     _of_view: bool = PrivateAttr(False)
-    """Whether it holds a view, of which rows may go."""
+    """Whether it holds a view, whose rows may be deleted."""
 
     @model_validator(mode="after")
     def _for_a_key(self) -> Self:
@@ -117,12 +117,11 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
 
     @property
     def guarantee(self) -> Delivery:
-        """The mark is in the transaction that holds the rows."""
+        """The transaction of the rows contains the mark of the batch."""
         return "exactly_once"
 
     @property
     def target(self) -> str:
-        """The table."""
         return self.table
 
     @property
@@ -131,7 +130,6 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         return f"postgres {self.table} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> PostgresSink:
-        """One row per key of the view."""
         refuse_options(self, "sequence", "delete", "merge", "keep")
         held = self.model_copy(update={"key": view_key(self, "key", self.key, key)})
         held._of_view = True
@@ -147,19 +145,19 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         )
 
     def check(self, context: Context) -> None:
-        """The server lets us in, the table is there or may be made, and this user may do what writing needs."""
+        """The server accepts the login, the table exists or may be created, and the user may write to it."""
         with pg_server.explained(self.label), self.server(context).connect() as connection:
             table = self._found(connection)
             if table is None and not self.create:
                 raise ProjectError(
                     "sink-missing",
-                    f"there is no table {self.table} at {self.label.partition(' at ')[2]}",
-                    hint="make it, mend its name, or write `create: true`",
+                    f"table {self.table} does not exist at {self.label.partition(' at ')[2]}",
+                    hint="create it, fix its name, or write `create: true`",
                 )
             self._check_rights(connection, table)
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """Updates need a key, options name columns that are there, and the table can take the rows."""
+        """Updates need a key, options name existing columns, and the rows fit the table."""
         if output == "update" and not self.key:
             raise ProjectError(
                 "sink-needs-key",
@@ -176,7 +174,6 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
             self._check_types(context, schema)
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Stage, merge and mark the batch, unless it is marked."""
         shaped = structured(rows)
         schema = self._held(spark_schema(shaped))
         server = self.server(batch.context)
@@ -191,23 +188,21 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
             try:
                 staged = self._staged(shaped, schema, write, staging)
                 write.commit(staging, staged)
-            except Exception:  # whatever it was: nobody will need what is staged
+            except Exception:  # whatever the cause, the staged rows are no longer needed
                 write.discard(staging)
                 raise
         batch.tally.add(batch.flow, batch.sink, "written", sum(count for _, count in staged))
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """The same with rows that go. A new generation begins without the rows of the one before."""
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Rows are added or replaced."""
-        effect = "replace those of the same key" if self.key else "are added beside those already there"
-        cannot = "; rows written since cannot be taken back" if replace else ""
+        effect = "replace those of the same key" if self.key else "are added to those already written"
+        cannot = "; rows written since cannot be removed" if replace else ""
         return f"{rewind.read_again}: their rows {effect}{cannot}"
 
     def candidate_effect(self, candidate: Candidate) -> str:
-        """All rows are replaced, if this user may delete them."""
+        """All rows are replaced, if the user has the privilege to delete them."""
         with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
             self._check_rights(connection, self._found(connection), further=["DELETE"])
         return (
@@ -216,19 +211,16 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         )
 
     def candidate_sink(self, candidate: Candidate) -> Sink:
-        """A table next to this one, made like it."""
-        made = self.model_copy(update={"table": pg_candidate.beside_name(self.table, candidate), "create": True})
-        made._like = self.table
-        return made
+        separate = self.model_copy(update={"table": pg_candidate.candidate_name(self.table, candidate), "create": True})
+        separate._like = self.table
+        return separate
 
     def publish(self, candidate: Candidate, spark: SparkSession) -> None:
-        """Delete the rows and insert the others, unless that is done."""
         with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
             filled = self.candidate_sink(candidate).target
             pg_candidate.replace_rows(connection, filled, self.table, candidate, self.work_schema)
 
     def drop_candidate(self, candidate: Candidate) -> None:
-        """Drop the table next to this one."""
         with pg_server.explained(self.label), self.server(candidate.context).connect() as connection:
             pg_candidate.drop_table(connection, self.candidate_sink(candidate).target)
 
@@ -240,8 +232,8 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
             columns = (*columns, pg_write.GONE)
         else:
             texts = pg_table.as_texts(rows, schema, write.merge.table)
-        told = texts.mapInArrow(pg_write.CopyWrite(write.server, staging, columns), pg_write.STAGED).collect()
-        return [(row["attempt"], row["rows"]) for row in told]
+        staged = texts.mapInArrow(pg_write.CopyWrite(write.server, staging, columns), pg_write.STAGED).collect()
+        return [(row["attempt"], row["rows"]) for row in staged]
 
     def _write(self, connection: Any, schema: pa.Schema, batch: Batch) -> BatchWrite:
         table = self._made(connection, schema)
@@ -280,7 +272,7 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
             connection.execute(pg_table.create_statement(place, name, schema, self.key))
             found = self._found(connection)
         if found is None:
-            raise ProjectError("sink-missing", f"there is no table {self.table}", hint="write `create: true`")
+            raise ProjectError("sink-missing", f"table {self.table} does not exist", hint="write `create: true`")
         return found
 
     def _check_types(self, context: Context, schema: pa.Schema) -> None:
@@ -296,7 +288,7 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
             pg_table.require_fit(table, self._held(schema), self.key)
 
     def _check_rights(self, connection: Any, table: ServerTable | None, further: Sequence[str] = ()) -> None:
-        """What the user lacks, in the words of GRANT."""
+        """Raise an error with the missing privileges, as in GRANT."""
         place = table.schema if table else connection.execute("SELECT current_schema()").fetchone()[0]
         work = self.work_schema or place
         lacking = []
@@ -312,6 +304,6 @@ class PostgresSink(PostgresConnection, HoldsView, DescribesRewind, BuildsCandida
         if lacking:
             raise ProjectError(
                 "service-authentication",
-                f"{self.label}: this user may not {'; '.join(lacking)}",
+                f"{self.label}: the user lacks {'; '.join(lacking)}",
                 hint=f"run as its owner: GRANT {lacking[0]} TO the user",
             )

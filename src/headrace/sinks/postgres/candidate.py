@@ -1,4 +1,4 @@
-"""A PostgreSQL table built beside another one, and put in its place: its rows, so that views and rights stay."""
+"""The PostgreSQL table of a candidate generation. At the switch only rows are replaced: views and grants stay."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ AND attgenerated = '' AND attidentity <> 'a' ORDER BY attnum
 """
 
 
-def beside_name(table: str, candidate: Candidate) -> str:
-    """The name of the table beside one, in the same schema."""
+def candidate_name(table: str, candidate: Candidate) -> str:
+    """The name of the table of a candidate, in the same schema."""
     schema, name = split_name(table)
     made = f"{name[:_LONGEST]}__{candidate.generation.replace('-', '_')}"
     return made if schema is None else f"{schema}.{made}"
 
 
 def make_like(connection: Any, table: str, like: str) -> None:
-    """Make a table with the columns, types, defaults and indexes of another one, if that is there."""
+    """Create a table with the columns, types, defaults and indexes of another one, if that exists."""
     model = find_table(connection, like)
     if model is not None:
         named = sql.Identifier(model.schema, split_name(table)[1])
@@ -34,7 +34,7 @@ def make_like(connection: Any, table: str, like: str) -> None:
 
 
 def replace_rows(connection: Any, source: str, target: str, candidate: Candidate, work_schema: str | None) -> None:
-    """Let a table have the rows of another one instead of its own, and mark it, in one transaction."""
+    """Replace the rows of a table with those of another one, and mark it, in one transaction."""
     given, held = find_table(connection, source), find_table(connection, target)
     if given is None and held is None:
         return  # neither of the two has had a row
@@ -68,7 +68,7 @@ def _replace(connection: Any, given: ServerTable | None, held: ServerTable | Non
 
 
 def drop_table(connection: Any, table: str) -> None:
-    """Delete a table, if it is there."""
+    """Delete a table, if it exists."""
     found = find_table(connection, table)
     if found is not None:
         connection.execute(sql.SQL("DROP TABLE {}").format(found.identifier))

@@ -1,4 +1,4 @@
-"""The table that rows go into: what it is like, whether rows fit, and how each column is written."""
+"""The target table: its columns and keys, whether rows fit, and how each column is written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TableColumn:
     typname: str
     category: str
     needed: bool
-    """Whether a row must have it."""
+    """Whether a row needs a value for it."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,10 @@ class ServerTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """For statements."""
         return sql.Identifier(self.schema, self.name)
 
     def column(self, name: str) -> TableColumn:
-        """A column that is there."""
+        """An existing column."""
         return next(one for one in self.columns if one.name == name)
 
 
@@ -90,7 +89,7 @@ def split_name(table: str) -> tuple[str | None, str]:
 
 
 def find_table(connection: Connection[Any], table: str) -> ServerTable | None:
-    """The table, None when there is none."""
+    """The table; None if it does not exist."""
     schema, name = split_name(table)
     quoted = (sql.Identifier(schema, name) if schema else sql.Identifier(name)).as_string(connection)
     place = connection.execute(
@@ -118,7 +117,7 @@ def column_type(kind: pa.DataType) -> str:
 
 
 def create_statement(schema: str, name: str, columns: pa.Schema, key: Sequence[str]) -> sql.Composed:
-    """What makes a table for these rows."""
+    """The statement that creates a table for these rows."""
     parts = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(column_type(field.type))) for field in columns]
     if key:
         parts.append(sql.SQL("PRIMARY KEY ({})").format(identifiers(key)))
@@ -180,16 +179,16 @@ def _fits(kind: pa.DataType, held: TableColumn) -> bool:
     return held.category == "N"
 
 
-def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *beside: str) -> DataFrame:
+def as_texts(rows: DataFrame, schema: pa.Schema, table: ServerTable, *further: str) -> DataFrame:
     """The rows with every column as the server reads it from CSV. What Arrow writes well itself stays as it is.
 
-    Columns `beside` the table's own come last.
+    Columns that are not part of the table, `further`, come last.
     """
     made = []
     for field in schema:
         column = F.col(f"`{field.name}`")
         made.append(_text(column, field.type, table.column(field.name)).alias(field.name))
-    return rows.select(*made, *beside)
+    return rows.select(*made, *further)
 
 
 def _text(column: Column, kind: pa.DataType, held: TableColumn) -> Column:

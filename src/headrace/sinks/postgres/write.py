@@ -1,6 +1,6 @@
 """A batch on its way into a PostgreSQL table, exactly once.
 
-1. The driver makes a staging table. 2. Tasks copy their rows into it, each in a transaction of its own. 3. One
+1. The driver creates a staging table. 2. Tasks copy their rows into it, each in its own transaction. 3. One
 transaction on the driver takes the mark of the batch, merges what the successful tasks have staged and drops the
 staging table. A batch that runs again finds the mark; an attempt that died leaves a staging table, which the next one
 removes. Staging tables are unlogged, so a server that crashes empties them: hence what is merged is counted first.
@@ -42,7 +42,7 @@ _STAGED_SCHEMA = pa.schema([("attempt", pa.int64()), ("rows", pa.int64())])
 STAGED = to_ddl(_STAGED_SCHEMA)
 _TASK, _ATTEMPT, _ROW, GONE = "_headrace_task", "_headrace_attempt", "_headrace_row", "_headrace_gone"
 _CSV = pyarrow.csv.WriteOptions(include_header=False)
-# an attempt of another generation is left alone until nobody can be working on it any more
+# an attempt of another generation may still be running, so it is left alone for this long
 _LONG_AGO_SECONDS = 3600
 
 
@@ -55,12 +55,11 @@ class StagingTable:
 
     @property
     def identifier(self) -> sql.Identifier:
-        """For statements."""
         return sql.Identifier(self.schema, self.name)
 
     @staticmethod
     def of(batch: Batch, schema: str) -> StagingTable:
-        """A new name. It says which flow, sink and generation it belongs to and when it was made."""
+        """A new name, derived from flow, sink, generation and time."""
         stamp = f"{int(time.time()):08x}{secrets.token_hex(3)}"
         return StagingTable(schema, f"{_prefix(batch)}{_digest(batch.generation)}_{stamp}")
 
@@ -82,7 +81,6 @@ class CopyWrite:
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy all rows, commit, and tell how many there are."""
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
@@ -229,7 +227,7 @@ class BatchWrite:
     batch: Batch
     merge: Merge
     work_schema: str
-    anew: bool = False
+    replaces_all: bool = False
     """Whether all rows of the target come now: what earlier generations wrote goes."""
 
     def is_written(self, connection: Any) -> bool:
@@ -264,7 +262,7 @@ class BatchWrite:
         return staging
 
     def commit(self, staging: StagingTable, staged: Sequence[tuple[int, int]]) -> None:
-        """Merge and mark in one transaction; tried again while the server is away, as the mark lets it happen once."""
+        """Merge and mark in one transaction, retried while the server is unavailable: the mark makes it idempotent."""
         retries = SERVICE_BACKOFF.within(self.server.retry_for)
         while True:
             try:
@@ -277,7 +275,7 @@ class BatchWrite:
                     raise
 
     def discard(self, staging: StagingTable) -> None:
-        """Drop what was staged for nothing, if the server lets us; else the next attempt does."""
+        """Drop the staging table, if the server is available; else the next attempt does."""
         with suppress(psycopg.Error, ProjectError), replace(self.server, retry_for=0.0).connect() as connection:
             self._drop(connection, staging)
 
@@ -295,13 +293,13 @@ class BatchWrite:
         if marked.rowcount == 1:
             attempts = [attempt for attempt, _ in staged]
             self._require_all(connection, staging, attempts, sum(rows for _, rows in staged))
-            if self.anew:
+            if self.replaces_all:
                 self._empty(connection)
             connection.execute(self.merge.statement(staging.identifier), (attempts,))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(staging.identifier))
 
     def _empty(self, connection: Any) -> None:
-        """Delete all rows, if some are of an earlier generation: those that nobody has marked are not ours to take."""
+        """Delete all rows, if an earlier generation of the flow has marked the table: other rows are not its own."""
         earlier = sql.SQL("SELECT 1 FROM {} WHERE flow = %s AND sink = %s AND generation <> %s").format(
             self.merge.marks
         )
@@ -323,7 +321,7 @@ class BatchWrite:
         return self.batch.flow, self.batch.sink, self.batch.generation, self.batch.batch_id
 
     def _remove_stale(self, connection: Any) -> None:
-        """Drop what dead attempts have left; what somebody still uses is left for the next time."""
+        """Drop staging tables of dead attempts, except those that are in use."""
         prefix = _prefix(self.batch)
         found = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)",

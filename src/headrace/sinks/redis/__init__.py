@@ -78,7 +78,7 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         "the row does not have stay as they are.",
     )
     nulls: Literal["keep", "delete"] = Field(
-        "keep", description="With `merge`: whether a null leaves its field as it is, or takes it away."
+        "keep", description="With `merge`: whether a null keeps its field, or deletes it."
     )
     keep: list[str] = Field(
         default=[],
@@ -89,7 +89,9 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         default=[], description="Values of fields in `keep` that count as none.", examples=[["", "0"]]
     )
     sequence: str | None = Field(
-        None, description="Column that tells the newer of two rows of a batch with one key.", examples=["updated_at"]
+        None,
+        description="Column that decides which of two rows of a batch with one key is newer.",
+        examples=["updated_at"],
     )
     delete: str | None = Field(
         None, description="Boolean column: true deletes the key. It is not part of the value.", examples=["is_deleted"]
@@ -99,8 +101,8 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for one answer.")
     retry_for: Duration = Field(
         timedelta(seconds=30),
-        description="How long writing is tried again while the server is away or busy; then the flow is degraded, and "
-        "goes on when the server is back.",
+        description="How long writing is retried while the server is unavailable or busy; then the flow is degraded, "
+        "and resumes when the server is back.",
     )
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
 
@@ -114,22 +116,20 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
             raise ValueError("`merge` is about fields: write `value: hash` or `value: json`")
         for name, given in {"nulls": self.nulls == "delete", "keep": self.keep, "unset": self.unset}.items():
             if given and not self.merge:
-                raise ValueError(f"`{name}` needs `merge`: without it all fields are written anew")
+                raise ValueError(f"`{name}` needs `merge`: without it all fields are replaced")
         return self
 
     @property
     def guarantee(self) -> Delivery:
-        """Keys are made of the rows."""
+        """Keys are derived from the rows."""
         return "idempotent"
 
     @property
     def target(self) -> str:
-        """The keys."""
         return self.key
 
     @property
     def label(self) -> str:
-        """Keys and server."""
         return f"redis {self.key} at {self.address}"
 
     def of_view(self, key: Sequence[str]) -> RedisSink:
@@ -139,11 +139,11 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         return self
 
     def check(self, context: Context) -> None:
-        """The server answers and lets us in."""
+        """The server answers and accepts the login."""
         self.client(context).call(lambda connection: connection.ping())
 
     def check_rows(self, context: Context, columns: Sequence[str], output: str, schema: pa.Schema | None) -> None:
-        """All columns that are named are there."""
+        """All named columns exist."""
         require_columns(self.label, "key", templates.columns_of(self.key), columns)
         for option in ("column", "sequence", "delete"):
             name = getattr(self, option)
@@ -189,7 +189,6 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         return [_text(rows, name).alias(f"field_{number}") for number, name in enumerate(columns)]
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all keys of the batch; again if it is run again."""
         columns = tuple(name for name in rows.columns if name != self.delete) if self.column is None else ()
         ttl_ms = round(self.ttl.total_seconds() * 1000) if self.ttl else None
         merging = redis_merge.Merging(
@@ -206,11 +205,9 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
         write_counted(self.entries(rows), write, batch)
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Set and delete keys; again if the batch is run again."""
         self.of_view(key).model_copy(update={"delete": GONE}).write_batch(as_rows(changes), batch)
 
     def rewind_effect(self, rewind: Rewind, replace: bool) -> str:
-        """Keys are set again, or changed again."""
         if self.merge:
             return f"{rewind.read_again}: their rows change the same keys again, on top of all that was written since"
         cannot = "; keys written since stay" if replace else ""

@@ -45,7 +45,7 @@ def _document(fields: Mapping[str, bytes | None]) -> bytes:
 class Merging:
     """How rows change what is there. Pickled to the workers.
 
-    Every change of a field says what the field is to hold, so a batch that runs again leaves the same.
+    Every change of a field has its new value, so repeating a batch is idempotent.
     """
 
     json: bool
@@ -64,8 +64,8 @@ class Merging:
             def change(pipe: Any) -> None:
                 refused[:] = self._change_documents(pipe, keys, portion)
 
-            # the server's own JSON has no exact numbers and no empty lists, so the client merges; a key that somebody
-            # else changes meanwhile makes it begin again
+            # the server's own JSON has no exact numbers and no empty lists, so the client merges; it starts again if
+            # another client changes a key meanwhile
             connection.transaction(change, *keys)
             return refused
         with connection.pipeline(transaction=True) as pipe:

@@ -35,7 +35,6 @@ class RedisWrite:
     merging: Merging | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows, then tell about them."""
         try:
             for portion in chunks(self._entries(batches), lambda one: one.size, self.batch_size, _MOST_BYTES):
                 self._write(portion)
@@ -76,7 +75,7 @@ class RedisWrite:
             self.report.refused(number, "not-an-object", str(error), value)
 
     def _write(self, portion: Sequence[RedisEntry]) -> None:
-        """One transaction per portion, so that nobody sees a hash between two versions of itself."""
+        """One transaction per portion, so that no reader sees a partly written hash."""
         try:
             refused = self.client.call(lambda connection: self._send(connection, portion))
         except redis.ResponseError as error:
@@ -98,7 +97,7 @@ class RedisWrite:
 
     def _put(self, pipe: Any, entry: RedisEntry) -> None:
         if isinstance(entry.value, dict):
-            # all of it anew: fields of an older row, and a value of another type, go
+            # replaced as a whole: fields of an older row, and a value of another type, are removed
             pipe.delete(entry.key)
             fields = {name: value for name, value in entry.value.items() if value is not None}
             if fields:

@@ -1,4 +1,4 @@
-"""`type: files`: a file, a folder or a glob, as it stands or as new files come."""
+"""`type: files`: a file, a folder or a glob, as a batch or as a stream of new files."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ else:
 
 _FOR_EVER = timedelta(days=36_500)
 _BINARY_FILE = from_ddl("path string, modificationTime timestamp, length bigint, content binary")
-"""What Spark's reader of whole files gives; a stream wants it spelt out."""
+"""The columns of Spark's reader of whole files, which a stream must declare."""
 
 
 class FilesSource(RecordSource, RowSource):
     """Lines of text files (for a format: json, csv, raw …), or the rows of Parquet or Avro files.
 
-    As a stream it reads every file once and goes on with files that appear later, so move files in whole; names that
-    start with `_` or `.` are left alone. Files ending in .gz, .bz2 or .zst are decompressed.
+    As a stream it reads every file once, and new files as they appear, so move complete files into the folder; names
+    that start with `_` or `.` are ignored. Files ending in .gz, .bz2 or .zst are decompressed.
     Delivery: exactly once into replay-safe sinks. Order: none between files; lines of a file in their order per block.
-    Scale: the names of all files ever read are kept in the driver's memory, some 200 bytes each, unless `max_age` is
-    set. A line's position (`_file`, `_block`, `_row`) is the same on replay as long as Spark splits files alike, that
-    is with the same number of cores; rows of Parquet and Avro files are counted from the start of the file.
+    Scale: the names of all files that were read are in the driver's memory, some 200 bytes each, unless `max_age` is
+    set. A line's position (`_file`, `_block`, `_row`) is the same on replay as long as Spark splits files in the same
+    way, that is with the same number of cores; rows of Parquet and Avro files are counted from the start of the file.
     """
 
     metadata: ClassVar[dict[str, str]] = {
@@ -73,7 +73,7 @@ class FilesSource(RecordSource, RowSource):
     missing: Literal["refuse", "wait"] = Field(
         "refuse",
         description="What to do when the path matches nothing yet: refuse to start, since the path may be wrong, or "
-        "wait for the first file, e.g. of another flow; a folder that is there is waited at in any case.",
+        "wait for the first file, e.g. of another flow; an existing folder is always waited for.",
     )
     max_files_per_trigger: int = Field(1000, ge=1, description="At most this many new files per batch.")
     max_age: Duration | None = Field(
@@ -81,13 +81,13 @@ class FilesSource(RecordSource, RowSource):
     )
 
     @model_validator(mode="after")
-    def _options_fit_together(self) -> FilesSource:
+    def _check_options(self) -> FilesSource:
         if self.columns is not None and self.contains == "lines":
             raise ValueError("'columns' is for parquet and avro; the columns of lines belong to the stream's format")
         if self.header and self.contains != "lines":
             raise ValueError(f"'header' is for lines, not for {self.contains}")
         if self.missing == "wait" and not is_glob(self.path):
-            raise ValueError("'missing: wait' needs a glob: Spark wants a plain folder to be there when it starts")
+            raise ValueError("'missing: wait' needs a glob: Spark requires a plain folder to exist at the start")
         return self
 
     @property
@@ -101,7 +101,7 @@ class FilesSource(RecordSource, RowSource):
 
     @property
     def reads(self) -> str:
-        """The folder or glob, and what its files hold."""
+        """The folder or glob, and the kind of its files."""
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
 
     def places(self, context: Context) -> tuple[Location, ...]:
@@ -109,7 +109,7 @@ class FilesSource(RecordSource, RowSource):
         return tuple(Location("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
 
     def check(self, context: Context) -> None:
-        """Refuse a path that matches nothing, unless it is a folder in which files may still appear."""
+        """The path matches readable files, or is a folder in which files may still appear."""
         path = context.path(self.path)
         if not is_local(path):
             return
@@ -136,7 +136,7 @@ class FilesSource(RecordSource, RowSource):
         return lines[:limit]
 
     def row_schema(self, context: Context) -> pa.Schema:
-        """The columns given, or those of the newest file and its folders."""
+        """The declared columns, or those of the newest file and its folders."""
         path = context.path(self.path)
         files = matching_files(path, self.recursive) if is_local(path) else []
         if self.columns is not None:
@@ -150,17 +150,17 @@ class FilesSource(RecordSource, RowSource):
         return pa.schema([*stored, *((name, pa.string()) for name in folders if name not in stored.names)])
 
     def reader_options(self, reading: ReadContext) -> dict[str, str]:
-        """What these options mean to Spark."""
+        """These options as options of Spark."""
         return {
             "basePath": base_folder(reading.path(self.path)),
             "maxFilesPerTrigger": str(self.max_files_per_trigger),
-            # Spark's default is a week: older files that are copied in later would be ignored in silence
+            # Spark's default is a week: older files that are added later would be ignored silently
             "maxFileAge": spark_interval(self.max_age or _FOR_EVER).replace(" milliseconds", "ms"),
             "recursiveFileLookup": str(self.recursive).lower(),
         }
 
     def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
-        """The lines or rows, each with where it came from."""
+        """The lines or rows, each with its position."""
         match self.contains:
             case "lines":
                 return self._lines(spark, reading)
@@ -174,7 +174,7 @@ class FilesSource(RecordSource, RowSource):
         path = reading.path(self.path)
         if not is_glob(path) and is_local(path) and Path(path.removeprefix("file://")).is_file():
             options["basePath"] = path.rpartition("/")[0]
-            # a stream takes its path for a folder unless it is a pattern
+            # a stream takes its path as a folder unless it is a pattern
             path = f"{path[:-1]}[{path[-1]}]" if reading.streaming else path
         if reading.streaming:
             stream = spark.readStream.format(format).options(**options)

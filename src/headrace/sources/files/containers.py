@@ -20,7 +20,7 @@ from headrace.sources.files.paths import partition_values
 
 @dataclass
 class ReadContainers:
-    """Opens Avro containers by their path and gives their rows, with `_file, _block, _row, _timestamp` after them."""
+    """Reads the rows of Avro containers, followed by the columns `_file, _block, _row, _timestamp`."""
 
     schema: pa.Schema
     base: str
@@ -49,7 +49,7 @@ class ReadContainers:
 
 
 def _column(field: pa.Field, rows: pa.RecordBatch, folders: dict[str, str]) -> pa.Array:
-    """A column of the file, or else of its folders; null in files that do not have it."""
+    """A column of the file, or else of its folders; null in files without it."""
     if field.name in rows.schema.names:
         return rows.column(field.name).cast(field.type)
     value = unquote(folders[field.name]) if field.name in folders else None
@@ -67,14 +67,14 @@ def stored_schema(file: Path, contains: str) -> pa.Schema:
     """The columns of a file as Spark reads them."""
     try:
         if contains == "parquet":
-            found = pq.read_schema(file).remove_metadata()
+            schema = pq.read_schema(file).remove_metadata()
         else:
             with file.open("rb") as container:
-                found = container_schema(container)
-        return from_ddl(to_ddl(found))
+                schema = container_schema(container)
+        return from_ddl(to_ddl(schema))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise ProjectError(
             "files-not-understood",
             f"the columns of {file} cannot be read as {contains}: {str(error).splitlines()[0][:200]}",
-            hint="check 'contains', or give the columns in 'columns'",
+            hint="check 'contains', or declare 'columns'",
         ) from error

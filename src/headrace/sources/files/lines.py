@@ -1,4 +1,4 @@
-"""Lines of text files: numbered in a Python worker, looked at without Spark."""
+"""Lines of text files: numbered in a Python worker, and sampled without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 def number_lines(places: Iterator[pa.Array]) -> Iterator[pa.Array]:
     """The number of each line within its place, which is one block of one file.
 
-    A task reads its blocks one after the other, so counting anew whenever the place changes is exact.
+    A task reads its blocks one after the other, so restarting the count whenever the place changes is exact.
     """
     place: int | None = None
     row = 0

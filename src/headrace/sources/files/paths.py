@@ -1,4 +1,4 @@
-"""Which files a path of the project means: a file, a folder or a glob, as Spark would list it."""
+"""The files of a path of the project: a file, a folder or a glob, as Spark lists them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PARTITION = re.compile(r"([^/=]+)=([^/]*)")
 
 
 def is_local(path: str) -> bool:
-    """Whether plain Python can look at the path."""
+    """Whether the path is on the local disk."""
     return "://" not in path or path.startswith("file://")
 
 
@@ -36,7 +36,7 @@ def matching_files(path: str, recursive: bool) -> list[Path]:
 
 
 def folders_of(path: str, recursive: bool) -> list[str]:
-    """The folders, or patterns of folders, whose files a path may mean: itself, or what stands before its last name."""
+    """The folders, or patterns of folders, of the files of a path: itself, or its parent."""
     found = []
     for one in _without_braces(path.removeprefix("file://")):
         parent, _, name = one.rpartition("/")
@@ -55,7 +55,7 @@ def partition_values(file: str, base: str) -> dict[str, str]:
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """Hadoop's `{a,b}` written out: Python's glob does not know it."""
+    """Hadoop's `{a,b}` expanded, which Python's glob does not support."""
     found = _BRACES.search(pattern)
     if found is None:
         return [pattern]

@@ -1,4 +1,4 @@
-"""`type: generate`: typed rows out of nothing."""
+"""`type: generate`: generated, typed rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ else:
     generator = lazy_modules("headrace.sources.generate.generator")
 
 _REGISTRATIONS = itertools.count()
-_SPOILT = "cast(concat(X'07FFFF', substring(value, 1, cast(length(value) / 2 as int))) as binary)"
+_CORRUPTED = "cast(concat(X'07FFFF', substring(value, 1, cast(length(value) / 2 as int))) as binary)"
 """No JSON, protobuf or CSV record starts like this; the rest is cut for formats that accept any start."""
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> str:
-    """Make a data source known to a session under a name of its own, and return the name.
+    """Register a data source with a session under a unique name, and return the name.
 
-    A session neither finds what its main session has registered nor may it register the same name again.
+    A session does not see the data sources of its parent session, and cannot register the same name again.
     """
     name = f"{source.name()}_{next(_REGISTRATIONS)}"
     spark.dataSource.register(type(source.__name__, (source,), {"name": classmethod(lambda _source: name)}))
@@ -56,19 +56,19 @@ class GenerateSource(GenerateOptions, RowSource):
 
     @property
     def reads(self) -> str:
-        """Row numbers, whatever the rows hold."""
+        """Row numbers, independent of the fields."""
         return "generated rows"
 
     @property
     def needs_format(self) -> bool:
-        """Only bytes can be spoilt."""
+        """Only bytes can be corrupted."""
         return self.bad_records > 0
 
     def row_schema(self, context: Context) -> pa.Schema:
         return row_schema(self.fields)
 
     def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
-        """The rows: by the clock, all at once up to `count` when catching up, or as a batch."""
+        """The rows: as a stream by the clock, as a stream of all rows at once when catching up, or as a batch."""
         if reading.streaming and reading.until_caught_up:
             self.require_count()
         name = _register(spark, generator.GeneratedRows)
@@ -78,17 +78,17 @@ class GenerateSource(GenerateOptions, RowSource):
         return reader.format(name).schema(ddl).options(**self.reader_options(reading)).load()
 
     def reader_options(self, reading: ReadContext) -> dict[str, str]:
-        """What the data source is told."""
+        """The options of the data source."""
         options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(reading.until_caught_up).lower()}
         return options if reading.max_records is None else options | {"max_records": str(reading.max_records)}
 
     def encoded(self, records: DataFrame) -> DataFrame:
-        """The records with `bad_records` of them spoilt, always the same ones."""
+        """The records, of which the share `bad_records` is corrupted; always the same ones."""
         from pyspark.sql import functions as sf
 
         if not self.bad_records:
             return records
         million = 1_000_000
         drawn = sf.pmod(sf.xxhash64("_offset", sf.lit(self.seed)), sf.lit(million))
-        spoilt = sf.when(drawn < round(self.bad_records * million), sf.expr(_SPOILT)).otherwise(sf.col("value"))
-        return records.withColumn("value", spoilt)
+        corrupted = sf.when(drawn < round(self.bad_records * million), sf.expr(_CORRUPTED)).otherwise(sf.col("value"))
+        return records.withColumn("value", corrupted)

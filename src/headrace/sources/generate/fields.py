@@ -24,7 +24,7 @@ _KILOMETRES_PER_DEGREE = 111.32
 
 @dataclass(frozen=True)
 class Draw:
-    """What one field's values are drawn from, for a run of rows."""
+    """The random numbers of one field, for a range of rows."""
 
     index: NDArray[np.int64]
     event: NDArray[np.int64]
@@ -69,10 +69,10 @@ class GeneratedField(Options):
 
     @abstractmethod
     def values(self, draw: Draw) -> pa.Array:
-        """The values of a run of rows, before some of them become null."""
+        """The values of a range of rows, before some of them become null."""
 
     def column(self, draw: Draw) -> pa.Array:
-        """The values of a run of rows."""
+        """The values of a range of rows."""
         values = self.values(draw)
         if not self.nulls:
             return values
@@ -109,7 +109,7 @@ class KeyField(GeneratedField):
     """One of a number of keys, e.g. of 50 drivers."""
 
     key: str = Field(description="Text in which {} stands for the key's number.", examples=["driver-{}"])
-    of: int = Field(100, ge=1, description="How many different keys there are.")
+    of: int = Field(100, ge=1, description="The number of different keys.")
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -189,7 +189,7 @@ class DecimalField(GeneratedField):
 
 
 class BooleanField(GeneratedField):
-    """True or false."""
+    """A boolean."""
 
     boolean: Share = Field(description="Share of rows in which it is true.", examples=[0.5])
 

@@ -1,4 +1,4 @@
-"""Generated rows as a Spark data source. Imported only where PySpark is: by `generate` when it is read."""
+"""Generated rows as a Spark data source. Imported only when a stream is read, since it loads PySpark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS_WORTH_A_SECOND_TASK = 5_000
 
 @dataclass
 class RowRange(InputPartition):
-    """A run of rows for one task."""
+    """A range of rows for one task."""
 
     start: int
     stop: int
@@ -43,7 +43,7 @@ class GeneratedRows(DataSource):
         return _GeneratedBatchReader(self._source())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Rows as time goes by."""
+        """Rows by the clock."""
         per_batch = int(self.options["max_records"]) if "max_records" in self.options else None
         return _GeneratedStreamReader(self._source(), per_batch, self.options.get("hurry") == "true")
 

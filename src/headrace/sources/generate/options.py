@@ -20,7 +20,7 @@ FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]\w*(\.[A-Za-z]\w
 
 
 class GenerateOptions(Options):
-    """Which rows there are, and when they come."""
+    """The generated rows and their times."""
 
     fields: dict[FieldName, AnyField] = Field(
         description="The columns: each has one key that says what it holds. A dotted name makes a struct.",

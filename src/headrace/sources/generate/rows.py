@@ -14,7 +14,7 @@ from headrace.sources.generate.fields import Draw, GeneratedField
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Makes any run of rows, the same again whenever it is asked for."""
+    """Generates any range of rows, always the same ones."""
 
     fields: Mapping[str, GeneratedField]
     rate: int

@@ -33,12 +33,12 @@ FieldName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 class HttpSource(RecordSource):
     """JSON documents that programs POST to a path of the serve node: one request is one record.
 
-    Delivery: exactly once into replay-safe sinks. A request is answered when it is durable in the stream's inbox; many
-    that come at the same time share one commit. One that comes again with the same `Idempotency-Key` within `max_age`
-    gets an answer and adds nothing. Order: as answered, within one API process. What all flows of the project have
-    read is kept for `retention` more, so that they can be rewound. When more than `max_backlog` waits to be read,
-    callers get a 503 and come back later. Scale: a commit is a few flushes of the disk, shared by all requests that
-    wait for it; each API process holds the idempotency keys of `max_age` in memory. Positions count commits.
+    Delivery: exactly once into replay-safe sinks. A request is answered when it is durable in the stream's inbox;
+    simultaneous requests share one commit. A repeated request with the same `Idempotency-Key` within `max_age` gets an
+    answer and adds nothing. Order: as answered, within one API process. Records that all flows of the project have read
+    are kept for `retention`, so that flows can be rewound. When more than `max_backlog` is unread, requests get a 503
+    and can be retried later. Scale: a commit is a few flushes of the disk, shared by all requests that wait for it;
+    each API process holds the idempotency keys of `max_age` in memory. Positions count commits.
     """
 
     metadata: ClassVar[dict[str, str]] = {"_commit": "bigint", "_number": "int", "_timestamp": "timestamp"}
@@ -48,12 +48,14 @@ class HttpSource(RecordSource):
     path: str = Field(pattern=PATH, max_length=200, description="Where records are POSTed.", examples=["/v1/telemetry"])
     fields: dict[FieldName, FieldFrom] = Field(
         default={},
-        description="Fields of the record that do not come from the body as they are, in the order in which they are "
-        "set. One for which nothing is found is removed.",
+        description="Fields of the record that are set or replaced, in this order. A field without a value is removed.",
         examples=[{"did": {"header": "x-device-id"}, "mid": {"field": "mid", "uuid": True}, "syncts": {"now": "ms"}}],
     )
     max_body: ByteSize = Field(
-        ByteSize(5_000_000), ge=1, description="Bytes of a body, as it is sent and inflated.", examples=["5MB"]
+        ByteSize(5_000_000),
+        ge=1,
+        description="The most bytes of a body, both as sent and decompressed.",
+        examples=["5MB"],
     )
     max_backlog: ByteSize = Field(
         ByteSize(1_000_000_000),
@@ -77,35 +79,35 @@ class HttpSource(RecordSource):
     )
     reply: Any = Field(
         None,
-        description=f"The JSON that a caller gets for a record that was taken. Texts that are replaced: "
+        description=f"The JSON reply for an accepted record. Texts that are replaced: "
         f"{', '.join(f'{{{word}}}' for word in REPLY_WORDS)}.",
         examples=[{"id": "api.telemetry", "ets": "{now}", "responseCode": "SUCCESS"}],
     )
     refusal: Any = Field(
         None,
-        description=f"The JSON that a caller gets when a record is not taken; default: as everywhere in the API. Texts "
+        description=f"The JSON reply for a refused record; default: as everywhere in the API. Texts "
         f"that are replaced: {', '.join(f'{{{word}}}' for word in REFUSAL_WORDS)}.",
         examples=[{"params": {"err": "{code}", "errmsg": "{message}"}, "responseCode": "{fault}"}],
     )
     health: HttpHealth | None = Field(
         None,
-        description="Tell load balancers whether a record would be taken; default: only the node's own `/health`.",
+        description="Tell load balancers whether records are accepted; default: only the node's own `/health`.",
         examples=[{"path": "/v1/telemetry/health"}],
     )
 
     @field_validator("path")
     @classmethod
-    def _free(cls, path: str) -> str:
+    def _check_path(cls, path: str) -> str:
         return free_path(path)
 
     @field_validator("reply")
     @classmethod
-    def _words_of_replies(cls, reply: Any) -> Any:
+    def _check_reply(cls, reply: Any) -> Any:
         return require_words(reply, REPLY_WORDS)
 
     @field_validator("refusal")
     @classmethod
-    def _words_of_refusals(cls, refusal: Any) -> Any:
+    def _check_refusal(cls, refusal: Any) -> Any:
         return require_words(refusal, REFUSAL_WORDS)
 
     @property
@@ -114,12 +116,12 @@ class HttpSource(RecordSource):
 
     @property
     def reads(self) -> str:
-        """The inbox, which has its name from the path."""
+        """The inbox, which is named after the path."""
         return f"what is posted to {self.path}"
 
     @property
     def packed_position(self) -> PackedPosition:
-        """A commit has some ten thousand records at most."""
+        """Commit and number: a commit has some ten thousand records at most."""
         return PackedPosition(high="_number", low="_commit")
 
     def inbox(self, root: StatePath) -> Inbox:
@@ -131,15 +133,15 @@ class HttpSource(RecordSource):
         return HttpPositions(self.path, self.inbox(context.log_path), self.retention)
 
     def sample(self, context: Context, limit: int) -> list[bytes]:
-        """The oldest records that are there."""
-        inbox, found = self.inbox(context.log_path), list[bytes]()
+        """The oldest records."""
+        inbox, records = self.inbox(context.log_path), list[bytes]()
         for _, entries in inbox.after(inbox.begin()):
-            found += [row for _, row in entries]
-            if len(found) >= limit:
+            records += [row for _, row in entries]
+            if len(records) >= limit:
                 break
-        return found[:limit]
+        return records[:limit]
 
     def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
-        """What is in the inbox, and what comes."""
+        """The records of the inbox."""
         name = posted.register_posts(spark, self.path, self.max_age, reading)
         return (spark.readStream if reading.streaming else spark.read).format(name).load()

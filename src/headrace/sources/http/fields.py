@@ -1,6 +1,6 @@
-"""Records from what is POSTed: bodies are unpacked, and fields set that say where and when a record came from.
+"""Records from POSTed bodies, which are decompressed and get fields about their origin.
 
-Values that are not set are kept as they are written: numbers lose no digit.
+Other values stay exactly as they are written: numbers lose no digit.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ class FieldFrom(Options):
         None, min_length=1, description="A header of the request, as text.", examples=["x-device-id"]
     )
     field: str | None = Field(
-        None, min_length=1, description="A field of the record, as it is by then.", examples=["mid"]
+        None, min_length=1, description="A field of the record, after the fields before.", examples=["mid"]
     )
     now: Literal["ms", "s", "iso"] | None = Field(
-        None, description="When the request came: milliseconds or seconds since 1970, or as text in UTC."
+        None, description="The time of the request: milliseconds or seconds since 1970, or as text in UTC."
     )
     value: Any = Field(None, description="This value.", examples=["sb-telemetry"])
     uuid: bool = Field(False, description="A new UUID.")
 
     @model_validator(mode="after")
-    def _one(self) -> FieldFrom:
-        given = [name for name in ("header", "field", "now", "value") if getattr(self, name) is not None]
-        if len(given) > 1 or (not given and not self.uuid) or (self.uuid and given and given[0] in ("now", "value")):
+    def _check_sources(self) -> FieldFrom:
+        sources = [name for name in ("header", "field", "now", "value") if getattr(self, name) is not None]
+        unsuited = self.uuid and sources and sources[0] in ("now", "value")
+        if len(sources) > 1 or (not sources and not self.uuid) or unsuited:
             raise ValueError("needs one of 'header', 'field', 'now', 'value', 'uuid' ('uuid' also after the first two)")
         return self
 
     def of(self, record: Record, headers: Mapping[str, str]) -> msgspec.Raw | None:
         """The value as JSON, None when there is none."""
-        found = self._found(record, headers)
-        if found is None and self.uuid:
-            found = str(uuid.uuid4())
-        return found if found is None or isinstance(found, msgspec.Raw) else msgspec.Raw(_encode(found))
+        value = self._value(record, headers)
+        if value is None and self.uuid:
+            value = str(uuid.uuid4())
+        return value if value is None or isinstance(value, msgspec.Raw) else msgspec.Raw(_encode(value))
 
-    def _found(self, record: Record, headers: Mapping[str, str]) -> Any:
+    def _value(self, record: Record, headers: Mapping[str, str]) -> Any:
         if self.header is not None:
             return headers.get(self.header.lower())
         if self.field is not None:
@@ -72,7 +73,7 @@ def _now(unit: str) -> int | str:
 
 
 def record_of(body: bytes, fields: Mapping[str, FieldFrom], headers: Mapping[str, str]) -> bytes:
-    """The record that a body is, in one line; a RequestError says what is wrong with it."""
+    """The record of a body, in one line. Raises RequestError."""
     try:
         str(body, "utf-8")
         record = _decode(body)
@@ -95,42 +96,42 @@ def record_of(body: bytes, fields: Mapping[str, FieldFrom], headers: Mapping[str
 
 
 def inflated(body: bytes, coding: str, most: int) -> bytes:
-    """A body without its compression, never more than so many bytes of it."""
+    """A decompressed body, of at most so many bytes. Raises RequestError."""
     if coding == "identity":
         return body
     if coding not in CODINGS:
         raise RequestError(
             "unknown-coding",
-            f"bodies compressed with '{coding[:40]}' are not taken",
+            f"bodies compressed with '{coding[:40]}' are not accepted",
             status=415,
             hint="gzip or deflate",
         )
     try:
-        found = _inflate(body, _GZIP_OR_ZLIB, most)
+        content = _inflate(body, _GZIP_OR_ZLIB, most)
     except zlib.error:
-        # what is called deflate comes with and without a header
+        # deflate comes with and without a header
         try:
-            found = _inflate(body, _RAW, most)
+            content = _inflate(body, _RAW, most)
         except zlib.error:
             message = f"the body is not in the compression '{coding}' that its header names"
             raise RequestError("bad-compression", message, hint="leave out Content-Encoding for plain JSON") from None
-    return found
+    return content
 
 
 def _inflate(body: bytes, window: int, most: int) -> bytes:
-    """All parts of a body: programs that compress piece by piece send several, one after the other."""
-    found, at = bytearray(), 0
+    """All parts of a body: a program that compresses in pieces sends several in a row."""
+    content, at = bytearray(), 0
     for _ in range(_PARTS):
         machine = zlib.decompressobj(window)
         while not machine.eof:
             piece = body[at : at + _PIECE]
             if not piece:
                 raise RequestError("bad-compression", "the compressed body is cut off", hint="send all of it")
-            found += machine.decompress(piece, most + 1 - len(found))
-            if len(found) > most:
-                message = f"the body has more than {most:,} bytes when it is inflated"
+            content += machine.decompress(piece, most + 1 - len(content))
+            if len(content) > most:
+                message = f"the body has more than {most:,} bytes when it is decompressed"
                 raise RequestError("body-too-large", message, status=413, hint=SMALLER)
             at += len(piece) - len(machine.unused_data)
         if at == len(body):
-            return bytes(found)
+            return bytes(content)
     raise RequestError("bad-compression", f"the body has more than {_PARTS} compressed parts", hint="send fewer")

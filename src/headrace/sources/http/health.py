@@ -1,4 +1,4 @@
-"""Whether records would be taken: what load balancers ask, in the form that the project wants."""
+"""Health of a stream for load balancers: whether records are accepted, in the form that the project declares."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _OWN = "health"
 
 
 class HttpHealth(Options):
-    """What is answered to GET, without a token: whether a record would be taken now.
+    """The answer to GET, without a token: whether a record is accepted now.
 
-    It would be if there is room for it and a small file can be made durable beside the inbox, which is tried once a
-    second at most. Endpoints do not count.
+    It is if the backlog has room and a small file can be written next to the inbox, which is tried at most once a
+    second. Endpoints do not matter.
     """
 
     path: str = Field(
         pattern=PATH,
         max_length=200,
-        description="Where it is asked. `/health` takes the place of the node's own document, about endpoints.",
+        description="Path of the answer. `/health` replaces the node's own document about endpoints.",
         examples=["/health", "/v1/telemetry/health"],
     )
-    status: int = Field(503, ge=500, le=599, description="The status of the answer if a record would not be taken.")
+    status: int = Field(503, ge=500, le=599, description="The status if records are not accepted.")
     reply: Any = Field(
         {"status": "ready"},
-        description="The JSON if one would be. Texts that are replaced: {now}.",
+        description="The JSON if records are accepted. Texts that are replaced: {now}.",
         examples=[{"id": "api.health", "ets": "{now}", "responseCode": "SUCCESS"}],
     )
     refusal: Any = Field(
@@ -57,8 +57,8 @@ class HttpHealth(Options):
 
 
 def free_path(path: str) -> str:
-    """The path; a ValueError when the API answers other questions there."""
+    """The path; raises ValueError when the API uses it."""
     first = path.split("/")[1]
     if first in RESERVED:
-        raise ValueError(f"begins with '/{first}', where the API answers other questions; take another path")
+        raise ValueError(f"begins with '/{first}', which the API uses; choose another path")
     return path

@@ -29,11 +29,11 @@ from headrace.log.inbox import Inbox, count
 from headrace.log.log import LogCutError, LogDamagedError, Segment
 
 _MOST = 10_000
-"""Commits that are looked at to count unread records; beyond, the lag is said in seconds alone."""
+"""Commits that are read to count unread records; beyond, the lag is in seconds only."""
 
 
 def inbox_of(root: StatePath, path: str, max_age: timedelta) -> Inbox:
-    """The inbox of a path, below the folder of logs. The dots in its name tell it from that of a table."""
+    """The inbox of a path, below the folder of logs. Names of tables have no dots."""
     return Inbox(root, f"http{path.replace('/', '.')}", max_age)
 
 
@@ -57,7 +57,7 @@ class HttpPositions(Positions):
         return None if at is None else {self._path: (at[self._path]["0"],)}
 
     def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
-        """A commit between the oldest that is kept and the one that comes next."""
+        """A commit between the oldest and the next one."""
         first, following = self._inbox.begin() + 1, self._inbox.end() + 1
         at = first if current is None else current[self._path]["0"]
         wanted = self._commit(target, at, first, following) if scope.holds(self._path, 0) else at
@@ -82,7 +82,7 @@ class HttpPositions(Positions):
                 return first if given == -2 else following if given == -1 else given
 
     def measure(self, position: Position | None) -> list[Split]:
-        """One split, which counts commits; the records in them are counted as far as that is quick."""
+        """One split, which counts commits; their records are counted up to a limit."""
         first, following = self._inbox.begin() + 1, self._inbox.end() + 1
         if position is None:
             return [Split(self._path, 0, first, following, None, counts_records=False)]
@@ -94,7 +94,7 @@ class HttpPositions(Positions):
         return [Split(self._path, 0, first, following, at, lag_s, counts_records=False, unread=counted)]
 
     def release(self, reached: Sequence[Position | None]) -> None:
-        """Let go of what all flows have read, when it is older than the retention."""
+        """Cut off what all flows have read, when it is older than the retention."""
         nexts = [None if position is None else position[self._path]["0"] for position in reached]
         known = [next - 1 for next in nexts if next is not None]
         if known and len(known) == len(nexts):
@@ -109,28 +109,28 @@ class HttpPositions(Positions):
 
 
 def lost(path: str, read: int, there: int) -> ProjectError:
-    """A flow has read more than there is: another inbox is in the place of the one that it knows."""
+    """The error for an inbox with less than a flow has read: it was replaced."""
     return ProjectError(
         "http-inbox-lost",
-        f"the inbox of {path} has {there} commits, and the flow has read {read}: it was emptied or brought back older",
-        hint="bring back the inbox that belongs to the flow's state, or headrace rewind --to earliest",
+        f"the inbox of {path} has {there} commits, and the flow has read {read}: it was replaced",
+        hint="restore the inbox that belongs to the flow's state, or headrace rewind --to earliest",
         exit_code=Exit.CONFLICT,
     )
 
 
 @contextmanager
 def inbox_errors(path: str) -> Iterator[None]:
-    """What can be wrong with an inbox, in words."""
+    """Raise errors of an inbox as errors with a code."""
     try:
         yield
     except LogCutError:
         raise ProjectError(
             "http-inbox-cut",
             f"what was posted to {path} after the flow's position is no longer kept",
-            hint="headrace rewind --to earliest begins with the oldest record that is there; 'retention' keeps more",
+            hint="headrace rewind --to earliest starts with the oldest record; 'retention' keeps more",
             exit_code=Exit.CONFLICT,
         ) from None
     except LogDamagedError as error:
         raise ProjectError(
-            "http-inbox-damaged", f"what was posted to {path} cannot be read: {error}", hint="look at the disk"
+            "http-inbox-damaged", f"what was posted to {path} cannot be read: {error}", hint="check the disk"
         ) from None

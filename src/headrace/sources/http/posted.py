@@ -1,4 +1,4 @@
-"""The inbox of an HTTP stream as a Spark data source. Imported only where PySpark is: by `http` when it is read."""
+"""The inbox of an HTTP stream as a Spark data source. Imported only when a stream is read, since it loads PySpark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.sources.http.positions import inbox_errors, inbox_of, lost
 
 _REGISTRATIONS = itertools.count()
 _BATCH_BYTES = 64_000_000
-"""Of a batch, as the inbox keeps them: compressed, so that they are several times as much in memory."""
+"""Compressed bytes of a batch, which are several times as many in memory."""
 _TASK_BYTES = 1_000_000
-"""Worth a second task."""
+"""Compressed bytes that are worth another task."""
 _SCHEMA = pa.schema(
     [
         ("value", pa.binary()),
@@ -57,7 +57,7 @@ class Run(InputPartition):
 
 @dataclass(frozen=True)
 class Posts:
-    """How the inbox is read. Pickled to whoever asks for offsets, and to the tasks."""
+    """Reads the inbox. Pickled to the process that plans offsets, and to the tasks."""
 
     path: str
     max_age: timedelta
@@ -69,24 +69,24 @@ class Posts:
         return inbox_of(self.reading.context.log_path, self.path, self.max_age)
 
     def runs(self, after: int, last: int) -> list[Run]:
-        """The segments in shares of about equal size, as many as there are slots if it is worth it."""
+        """The segments in ranges of about equal size, at most one per slot."""
         segments = list(self._between(after, last))
-        share = max(_TASK_BYTES, -(-sum(one.bytes for one in segments) // max(1, self.slots)))
-        found, begin, size = list[Run](), after, 0
-        for one in segments:
-            size += one.bytes
-            if size >= share or one.position == last:
-                found.append(Run(begin, one.position))
-                begin, size = one.position, 0
-        return found
+        share = max(_TASK_BYTES, -(-sum(segment.bytes for segment in segments) // max(1, self.slots)))
+        runs, begin, size = list[Run](), after, 0
+        for segment in segments:
+            size += segment.bytes
+            if size >= share or segment.position == last:
+                runs.append(Run(begin, segment.position))
+                begin, size = segment.position, 0
+        return runs
 
     def up_to(self, after: int, bound: int) -> int:
-        """Where a batch ends that begins after a position: some `max_records` further."""
+        """The end of a batch that begins after a position: about `max_records` further."""
         records = size = 0
-        for one in self._between(after, bound):
-            records, size = records + count(one), size + one.bytes
+        for segment in self._between(after, bound):
+            records, size = records + count(segment), size + segment.bytes
             if size >= _BATCH_BYTES or records >= (self.reading.max_records or records + 1):
-                return one.position
+                return segment.position
         return bound
 
     def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
@@ -105,9 +105,9 @@ class Posts:
         while after < last:
             with inbox_errors(self.path):
                 segments = inbox.segments(after, min(256, last - after))
-            for one in segments:
-                after = one.position
-                yield one
+            for segment in segments:
+                after = segment.position
+                yield segment
 
 
 def _batch(values: pa.Array, segment: Segment, first: int) -> pa.RecordBatch:
@@ -133,7 +133,7 @@ class PostedRecords(DataSource):
         return _PostedBatchReader(self.posts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What is there and what comes."""
+        """The records, and those that arrive."""
         return _PostedStreamReader(self.posts)
 
 
@@ -158,7 +158,7 @@ class _PostedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bound: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is posted later belongs to the next run."""
+        """Records that are posted later belong to the next run."""
         self._bound = self._posts.inbox.end()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -1,4 +1,4 @@
-"""What callers that POST records are told, in the form that the project wants."""
+"""Replies to POSTed records, in the form that the project declares."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _WORD = re.compile(r"\{([a-z]+)\}")
 
 
 def require_words(template: Any, known: Sequence[str]) -> Any:
-    """The template; a ValueError when one of its texts would be replaced by nothing that there is."""
+    """The template; raises ValueError for a word that has no value."""
     for word in _words(template):
         if word not in known:
-            raise ValueError(f"'{{{word}}}' stands for nothing; {did_you_mean(word, known, 'words')}")
+            raise ValueError(f"'{{{word}}}' is not a known word; {did_you_mean(word, known, 'words')}")
     return template
 
 
 def _words(template: Any) -> list[str]:
     match template:
         case str():
-            found = _WORD.fullmatch(template)
-            return [found[1]] if found else []
+            match = _WORD.fullmatch(template)
+            return [match[1]] if match else []
         case dict():
             return [word for child in template.values() for word in _words(child)]
         case list():
@@ -39,8 +39,8 @@ def filled(template: Any, words: Mapping[str, Any]) -> Any:
     """The template with values in place of its words."""
     match template:
         case str():
-            found = _WORD.fullmatch(template)
-            return words[found[1]] if found else template
+            match = _WORD.fullmatch(template)
+            return words[match[1]] if match else template
         case dict():
             return {key: filled(child, words) for key, child in template.items()}
         case list():
@@ -49,7 +49,7 @@ def filled(template: Any, words: Mapping[str, Any]) -> Any:
 
 
 def reply(template: Any, position: int, errors: Sequence[Any] = ()) -> Any:
-    """For a record that was taken."""
+    """The reply for an accepted record."""
     words = {"now": _now(), "position": position, "errors": list(errors)}
     if template is not None:
         return filled(template, words)
@@ -57,7 +57,7 @@ def reply(template: Any, position: int, errors: Sequence[Any] = ()) -> Any:
 
 
 def health(template: Any) -> Any:
-    """For who asks whether one would be taken."""
+    """The reply of the health path."""
     return filled(template, {"now": _now()})
 
 

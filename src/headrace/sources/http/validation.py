@@ -1,4 +1,4 @@
-"""What may be said about checking the documents that are POSTed."""
+"""Options of the validation of POSTed documents."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WORD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 class HttpValidation(Options):
-    """How documents are checked against JSON Schemas before a request is answered, as by the processor `json_schema`.
+    """Validates documents against JSON Schemas before a request is answered, as the processor `json_schema` does.
 
-    An answer names each document with something wrong: its number, its id, and keyword, path and message of each error.
+    The answer lists each invalid document: its number, its id, and keyword, path and message of each error.
     """
 
     model_config = ConfigDict(populate_by_name=True)
 
     mode: Literal["report", "refuse"] = Field(
         "report",
-        description="report: the record is taken, and the answer names what is wrong. refuse: nothing of a request is "
-        "taken in which something is wrong.",
+        description="report: the record is accepted, and the answer lists the errors. refuse: a request with an "
+        "invalid document is refused as a whole.",
     )
     schemas: str = Field(
         min_length=1, description="The folder of the schemas, relative to the project.", examples=["schemas/orders"]
@@ -31,7 +31,7 @@ class HttpValidation(Options):
     schema_: str = Field(
         alias="schema",
         min_length=1,
-        description="Which file of the folder; fields of the document stand in braces, and are put in lower case.",
+        description="The file in the folder; {field} stands for a field of the document, in lower case.",
         examples=["order.json", "{eid}.json"],
     )
     documents: str | None = Field(

@@ -1,4 +1,4 @@
-"""Records of Kafka topics."""
+"""`type: kafka`: records of Kafka topics."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _BY_SPARK = "Spark keeps the positions itself, in the flow's checkpoint"
 _SPLIT = "it would split a partition among tasks, and its records would lose their order"
 _EARLIEST = -2
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# every poll has a cost of its own: 3 million records took 5.4 to 6.3 s so, 6.4 to 8.9 s with Kafka's default of 500
+# each poll has a fixed cost: 3 million records took 5.4 to 6.3 s this way, 6.4 to 8.9 s with Kafka's default of 500
 _DEFAULTS = {"max.poll.records": "10000"}
 
 
-# Spark waits until there are so many records or so much time has passed: it never reads any, and keeps its place
+# Spark waits for this many records or this much time: it reads none, and keeps its position
 _HELD = {"minOffsetsPerTrigger": str(2**62), "maxTriggerDelay": "36500d"}
 
 
@@ -55,15 +55,15 @@ class KafkaSource(KafkaConnection, RecordSource):
     )
     pattern: str | None = Field(
         None,
-        description="Instead of `topic`: a regular expression for whole topic names; topics made later are read too.",
+        description="Instead of `topic`: a regular expression for whole topic names; new topics are read too.",
         examples=["orders-.*"],
     )
     start: Literal["earliest", "latest"] | datetime | dict[str, dict[int, int]] = Field(
         "earliest",
         description=(
             "Where the first run begins: the oldest record, only new ones, the first record from a time on (no zone "
-            "means UTC), or an offset for each partition of each topic (-2 = earliest, -1 = latest). Queries over the "
-            "topic as it stands read it whole when this is `latest`."
+            "means UTC), or an offset for each partition of each topic (-2 = earliest, -1 = latest). Batch queries "
+            "over the topic read all of it when this is `latest`."
         ),
         examples=["latest", "2026-01-31T00:00:00Z", {"orders": {0: 1200, 1: -2}}],
     )
@@ -72,7 +72,7 @@ class KafkaSource(KafkaConnection, RecordSource):
     )
     fail_on_data_loss: bool = Field(
         True,
-        description="Stop when records were deleted before they were read; false goes on with those that are left.",
+        description="Stop when records were deleted before they were read; false continues with those that are left.",
     )
     group_prefix: str | None = Field(
         None, description="Prefix of the consumer groups, for clusters that allow only certain names.", min_length=1
@@ -102,7 +102,7 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     @field_validator("start")
     @classmethod
-    def _zoned(cls, start: Any) -> Any:
+    def _in_utc(cls, start: Any) -> Any:
         return start.replace(tzinfo=UTC) if isinstance(start, datetime) and start.tzinfo is None else start
 
     @field_validator("pattern")
@@ -121,12 +121,12 @@ class KafkaSource(KafkaConnection, RecordSource):
         for topic in self.topics:
             if not _TOPIC.fullmatch(topic):
                 reason = "letters, digits, '.', '_' and '-', at most 249 of them"
-                raise refused("kafka-topic", f"'{topic}' is no name of a topic, which has {reason}")
+                raise refused("kafka-topic", f"'{topic}' is not the name of a topic, which has {reason}")
         return self
 
     @property
     def topics(self) -> list[str]:
-        """The topics that are named; none when there is a pattern."""
+        """The named topics; none with a pattern."""
         return [self.topic] if isinstance(self.topic, str) else list(self.topic or [])
 
     @property
@@ -135,7 +135,7 @@ class KafkaSource(KafkaConnection, RecordSource):
 
     @property
     def reads(self) -> str:
-        """The topics; that they are still the same ones is asked of the cluster at every start."""
+        """The topics; every start checks with the cluster that they were not recreated."""
         return f"topics like {self.pattern}" if self.pattern else f"topic {', '.join(sorted(self.topics))}"
 
     def places(self, context: Context) -> tuple[Location, ...]:
@@ -151,7 +151,7 @@ class KafkaSource(KafkaConnection, RecordSource):
         return PackedPosition("_partition", "_offset", fixed=(("_topic", self.topics[0]),))
 
     def reader_options(self, reading: ReadContext) -> dict[str, str]:
-        """What these options mean to Spark. Pure, so a test needs no broker."""
+        """These options as options of Spark. Pure, so a test needs no broker."""
         properties = {**_DEFAULTS, **self.java_properties(reading.context)}
         options = {f"kafka.{name}": value for name, value in properties.items()}
         options["kafka.isolation.level"] = "read_committed"
@@ -182,15 +182,15 @@ class KafkaSource(KafkaConnection, RecordSource):
         return {"startingOffsets": self.start if reading.streaming else "earliest"}
 
     def check(self, context: Context) -> None:
-        """The cluster answers, lets us in and has the topics."""
+        """The cluster answers, accepts the login and has the topics."""
         cluster = self.connect(context)
         partitions = cluster.partitions(self.existing_topics(cluster))
         if isinstance(self.start, dict):
             check_start(self.start, partitions)
 
     def backfill_obstacle(self) -> str | None:
-        """It can, unless `start` says something else about the beginning."""
-        return None if self.start == "earliest" else "says where Kafka begins, so `start` has no meaning beside it"
+        """None, unless `start` is set."""
+        return None if self.start == "earliest" else "determines where Kafka begins, so `start` must not be set"
 
     def splits(self, context: Context) -> int:
         """The partitions of all its topics."""
@@ -202,7 +202,7 @@ class KafkaSource(KafkaConnection, RecordSource):
         return positions.KafkaPositions(self, context)
 
     def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
-        """Bytes and metadata, streaming or up to the topic's end as it is now."""
+        """Bytes and metadata, as a stream or up to the present end of the topics."""
         if reading.start is not None and reading.streaming:
             cluster = self.connect(reading.context)
             whole = complete_start(reading.start, cluster.partitions(self.existing_topics(cluster)))
@@ -223,7 +223,7 @@ class KafkaSource(KafkaConnection, RecordSource):
         return kafka_cluster.Cluster(self.librdkafka_properties(context))
 
     def existing_topics(self, cluster: Cluster) -> list[str]:
-        """The topics that are named, or those that match the pattern now."""
+        """The named topics, or those that match the pattern now."""
         if self.pattern is None:
             return self.topics
         matching = [name for name in cluster.topics() if re.fullmatch(self.pattern, name)]
@@ -231,18 +231,18 @@ class KafkaSource(KafkaConnection, RecordSource):
             raise ProjectError(
                 "topic-missing",
                 f"no topic at {self.cluster} matches the pattern '{self.pattern}'",
-                hint=f"topics there: {', '.join(cluster.topics()[:20]) or 'none'}",
+                hint=f"topics: {', '.join(cluster.topics()[:20]) or 'none'}",
             )
         return matching
 
 
 def _wants_headers(reading: ReadContext) -> bool:
-    """Two headers per record that nobody reads cost 0.9 CPU seconds per million records."""
+    """Two unused headers per record cost 0.9 CPU seconds per million records."""
     return reading.metadata is None or "_headers" in reading.metadata
 
 
 def complete_start(start: Position, partitions: Mapping[str, int]) -> Position:
-    """A start for exactly the partitions that are there, as Spark wants it; new ones begin at their earliest record."""
+    """A start for exactly the existing partitions, as Spark requires; new ones begin at their earliest record."""
     return {
         topic: {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in range(count)}
         for topic, count in partitions.items()
@@ -250,16 +250,16 @@ def complete_start(start: Position, partitions: Mapping[str, int]) -> Position:
 
 
 def check_start(start: dict[str, dict[int, int]], partitions: dict[str, int]) -> None:
-    """Spark wants an offset for every partition that is read, and for no other."""
-    asked = {(topic, partition) for topic, offsets in start.items() for partition in offsets}
-    there = {(topic, partition) for topic, count in partitions.items() for partition in range(count)}
-    if asked == there:
+    """Refuse a start without an offset for exactly the existing partitions, as Spark requires."""
+    named = {(topic, partition) for topic, offsets in start.items() for partition in offsets}
+    existing = {(topic, partition) for topic, count in partitions.items() for partition in range(count)}
+    if named == existing:
         return
-    missing = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(there - asked)[:10])
-    extra = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(asked - there)[:10])
-    said = [f"no offset for {missing}" if missing else "", f"there is no {extra}" if extra else ""]
+    missing = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(existing - named)[:10])
+    extra = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(named - existing)[:10])
+    problems = [f"no offset for {missing}" if missing else "", f"there is no {extra}" if extra else ""]
     raise ProjectError(
         "kafka-start",
-        f"`start` must name every partition: {'; '.join(part for part in said if part)}",
+        f"`start` must name every partition: {'; '.join(filter(None, problems))}",
         hint="-2 stands for the earliest offset, -1 for the latest",
     )

@@ -38,7 +38,7 @@ _EARLIEST, _LATEST = -2, -1
 
 
 class KafkaPositions(Positions):
-    """One admin client and one consumer, made when they are first needed."""
+    """One admin client and one consumer, created when they are first needed."""
 
     comparable = True
 
@@ -50,24 +50,24 @@ class KafkaPositions(Positions):
         self._consumer: Consumer | None = None
 
     def of_checkpoint(self, end: Any) -> Position | None:
-        """Spark writes `{"topic": {"0": 12}}`; whose it is the topics tell."""
+        """Spark writes `{"topic": {"0": 12}}`; the topics identify the source."""
         if not isinstance(end, dict) or not end or not all(isinstance(part, dict) for part in end.values()):
             return None
         return end if all(self._reads(topic) for topic in end) else None
 
     def reached(self, end: Any) -> Reached | None:
-        """The offsets of the topics that are read; the record of a source that reads others too will do."""
+        """The offsets of the topics that are read; those of other topics are ignored."""
         if not isinstance(end, dict):
             return None
         mine = {topic: parts for topic, parts in end.items() if isinstance(parts, dict) and self._reads(topic)}
         return {f"{topic}:{p}": (offset,) for topic, parts in mine.items() for p, offset in parts.items()} or None
 
     def moved(self, end: Any, to: Any) -> Any:
-        """The same topics, with the other's offsets."""
+        """The same topics, with the offsets of another position."""
         return {topic: {**parts, **to.get(topic, {})} for topic, parts in end.items()}
 
     def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
-        """An offset for every partition there is, never before its start or after its end."""
+        """An offset for every partition, never before its start or after its end."""
         partitions = self._partitions()
         low, high = self._cluster.starts(partitions), self._cluster.ends(partitions)
         at = as_offsets(current) if current is not None else {}
@@ -100,11 +100,11 @@ class KafkaPositions(Positions):
         ]
 
     def identities(self) -> dict[str, str]:
-        """The ids that Kafka gives to topics."""
+        """The ids of the topics in Kafka."""
         return self._cluster.identities(self._topics())
 
     def group(self, project: str, flow: str) -> str | None:
-        """The consumer group that shows how far the flow is."""
+        """The consumer group that shows the position of the flow."""
         return f"{self._source.group_prefix or 'headrace'}.{project}.{flow}"
 
     def publish(self, group: str, position: Position) -> None:
@@ -136,7 +136,7 @@ class KafkaPositions(Positions):
         return self._cluster.partitions(self._topics())
 
     def _wanted(self, target: Target, at: Offsets, low: Offsets, high: Offsets) -> Offsets:
-        """Where the target is in every partition, not yet within its bounds."""
+        """The target in every partition, not yet limited to its bounds."""
         if isinstance(target, AtTime):
             return self._since(target.moment, high)
         return {
@@ -155,7 +155,7 @@ class KafkaPositions(Positions):
         }
 
     def _own_start(self) -> Target:
-        """Where a flow begins that has never run."""
+        """Where a new flow begins."""
         match self._source.start:
             case dict() as offsets:
                 return Explicit(offsets)
@@ -165,7 +165,7 @@ class KafkaPositions(Positions):
                 return Latest() if edge == "latest" else Earliest()
 
     def _waiting(self, unread: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float | None]:
-        """For how many seconds the record at each of these offsets has been there; None when it did not answer."""
+        """The age in seconds of the record at each of these offsets; None when the cluster did not answer."""
         if not unread:
             return {}
         if self._consumer is None:
@@ -182,7 +182,7 @@ class KafkaPositions(Positions):
 
 
 def as_offsets(position: Position) -> Offsets:
-    """A position as JSON has it, with partitions as numbers."""
+    """A position with partitions as numbers instead of texts."""
     return {topic: {int(p): offset for p, offset in parts.items()} for topic, parts in position.items()}
 
 
@@ -192,7 +192,7 @@ def as_position(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def _moved(target: Target, at: int | None, low: int, high: int, where: str) -> int:
-    """Where a target that does not depend on the records is in one partition."""
+    """A target that does not depend on records, in one partition."""
     match target:
         case Earliest():
             return low
@@ -228,12 +228,12 @@ def _lag_s(offset: int | None, waiting: float | None) -> float | None:
 def _consumer_settings(properties: Mapping[str, str]) -> dict[str, str]:
     return {
         **properties,
-        "group.id": "headrace-lag",  # librdkafka wants one; nothing is committed to it
+        "group.id": "headrace-lag",  # required by librdkafka; nothing is committed to it
         "enable.auto.commit": "false",
         "enable.partition.eof": "true",
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
-        # one record of each partition is wanted, not a megabyte
+        # one record of each partition is needed, not a megabyte
         "fetch.message.max.bytes": "16384",
         "queued.max.messages.kbytes": "1024",
         "fetch.wait.max.ms": "50",

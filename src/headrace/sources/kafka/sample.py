@@ -1,4 +1,4 @@
-"""A few records of a topic, read without Spark and without leaving a trace in a consumer group."""
+"""A few records of a topic, read without Spark and without committing to a consumer group."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headrace.systems.kafka.cluster import DEADLINE, client, cluster_error
 
 
 def newest_records(properties: Mapping[str, str], partitions: Mapping[str, int], limit: int) -> list[bytes]:
-    """Up to `limit` values, the newest of each partition; what has been read when the time is up."""
+    """Up to `limit` values, the newest of each partition, as many as can be read in time."""
     settings = {
         **properties,
-        "group.id": "headrace-sample",  # librdkafka wants one; nothing is committed to it
+        "group.id": "headrace-sample",  # required by librdkafka; nothing is committed to it
         "enable.auto.commit": "false",
         "enable.partition.eof": "true",
         "isolation.level": "read_committed",
@@ -39,7 +39,7 @@ def _starts(consumer: Consumer, partitions: Mapping[str, int], limit: int) -> li
     for part in every:
         low, high = consumer.get_watermark_offsets(part, timeout=DEADLINE)
         if high > low:
-            # twice the share: some offsets are taken by transaction markers
+            # twice the share: some offsets are transaction markers
             starts.append(TopicPartition(part.topic, part.partition, max(low, high - 2 * share)))
     return starts
 

@@ -1,4 +1,4 @@
-"""`type: lake`: the rows of a Delta table, as it stands or as it grows."""
+"""`type: lake`: the rows of a Delta table, as a batch or as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LakeSource(RowSource):
-    """Rows of a Delta table: first those it holds, then those appended.
+    """Rows of a Delta table: first its present rows, then appended ones.
 
     Delivery: exactly once into replay-safe sinks. Order: by commit, none within one. Rows that are updated or deleted
     later stop the stream, unless `changes` reads them as changes or `skip_changes` ignores them. Compaction is not a
@@ -59,13 +59,13 @@ class LakeSource(RowSource):
         return f"{'changes' if self.changes else 'rows'} of {self.path}"
 
     def check(self, context: Context) -> None:
-        """Refuse a table that is not there, or that keeps no change feed when changes are wanted."""
+        """The table exists, and has a change feed if `changes` needs it."""
         table = self._table(context)
         if self.changes and not keeps_change_feed(table):
             raise ProjectError(
                 "lake-no-change-feed",
-                f"'changes' needs the change feed of {self.path}, which the table does not keep",
-                hint="set change_feed: true on the lake sink that makes it, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
+                f"'changes' needs the change feed of {self.path}, which the table does not have",
+                hint="set change_feed: true on its lake sink, or ALTER TABLE delta.`…` SET TBLPROPERTIES "
                 f"('{CHANGE_FEED}' = 'true')",
             )
 
@@ -78,7 +78,7 @@ class LakeSource(RowSource):
         return LakePositions(self.label, self.path, lambda: self._table(context))
 
     def stream_options(self, start: Position | None = None, newest: int | None = None) -> dict[str, str]:
-        """What these options mean to Delta's streaming reader. A start goes before them."""
+        """These options as options of Delta's streaming reader. `start` takes precedence."""
         options = {"maxFilesPerTrigger": str(self.max_files_per_trigger)}
         if self.changes:
             options["readChangeFeed"] = "true"
@@ -87,7 +87,7 @@ class LakeSource(RowSource):
         begin = self.start
         if start is not None:
             version = start["version"]
-            # Delta refuses a version that is not there yet; the latest is the one after the newest
+            # Delta refuses a version that does not exist yet; the latest is the one after the newest
             begin = "earliest" if version is None else "latest" if version > (newest or 0) else version
         match begin:
             case datetime() as moment:
@@ -98,7 +98,7 @@ class LakeSource(RowSource):
         return options
 
     def read(self, spark: SparkSession, reading: ReadContext) -> DataFrame:
-        """The rows; what is not read as a change is an insert."""
+        """The rows; without `changes` all are inserts."""
         columns = [f"`{name}`" for name in self.row_schema(reading.context).names]
         path = reading.path(self.path)
         if not reading.streaming:

@@ -1,4 +1,4 @@
-"""Positions in a Delta table: `{"version": 12}`, the next commit to read, or null for the table as it stands first."""
+"""Positions in a Delta table: `{"version": 12}`, the next commit to read, or null for the initial rows of the table."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headrace.core.positions import (
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# commits that bring no rows
+# commits without rows
 _UPKEEP = ("OPTIMIZE", "VACUUM START", "VACUUM END")
 
 
 class LakePositions(Positions):
-    """Whole commits. A flow that is in the middle of one, or still in the table as it first stood, reads that again."""
+    """Whole commits. A flow in the middle of a commit, or of the initial rows, reads that again."""
 
     comparable = True
 
@@ -47,7 +47,7 @@ class LakePositions(Positions):
         return {"version": None if end.get("isStartingVersion") else end["reservoirVersion"]}
 
     def reached(self, end: Any) -> Reached | None:
-        """Version and place in it; not while the table as it first stood is being read."""
+        """Version and place in it; None while the initial rows are being read."""
         at = self.of_checkpoint(end)
         return None if at is None or at["version"] is None else {self._path: (end["reservoirVersion"], end["index"])}
 
@@ -56,7 +56,7 @@ class LakePositions(Positions):
         return str(self._table().metadata().id)
 
     def resolve(self, target: Target, current: Position | None, scope: SplitScope) -> Position | None:
-        """A version between the first and the one that comes next."""
+        """A version between the first and the next one."""
         commits = self._commits()
         following = max(commits, default=-1) + 1
         at = None if current is None else current["version"]
@@ -89,12 +89,12 @@ class LakePositions(Positions):
         unread = [] if at is None else [ms for version, ms in commits.items() if version >= at]
         lag_s = None if at is None else max(0.0, time.time() - min(unread) / 1000) if unread else 0.0
         end = max(commits, default=-1) + 1
-        # upkeep also makes versions, which no reader waits for
+        # maintenance also creates versions, which have no rows
         shown = None if at is None else at if unread else max(at, end)
         return [Split(self._path, 0, min(commits, default=0), end, shown, lag_s, counts_records=False)]
 
     def _commits(self) -> dict[int, int]:
-        """When each version that brought rows was committed, in milliseconds."""
+        """When each version with rows was committed, in milliseconds."""
         history = self._table().history()
         return {
             commit["version"]: commit.get("timestamp", 0)

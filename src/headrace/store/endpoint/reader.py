@@ -163,7 +163,6 @@ class ReadTransaction:
         return self.row(self.reader.keys.row_key(key))
 
     def row(self, key: bytes) -> ServedRow | None:
-        """The row with this row key."""
         with translate_damage():
             packed = self.txn.get(key, db=self._rows_db)
         return None if packed is None else served_row(key, packed)

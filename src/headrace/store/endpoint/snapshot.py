@@ -19,7 +19,14 @@ import msgspec
 import pyarrow as pa
 
 from headrace.core.endpoints import Endpoint
-from headrace.core.files.state_files import StatePath, appearing, in_order, make_durable, vanish, write_atomically
+from headrace.core.files.state_files import (
+    StatePath,
+    atomic_folder,
+    in_order,
+    make_durable,
+    remove_atomically,
+    write_atomically,
+)
 from headrace.store.endpoint.reader import StoreReader
 from headrace.store.endpoint.writer import StoreWriter
 from headrace.store.lmdb.errors import StoreDamagedError
@@ -78,7 +85,7 @@ class Snapshots:
             writer.copy(scratch)
             position, version, rows = _checked(scratch, writer.endpoint)
             folder = self._endpoint_folder(writer.endpoint) / f"{position:012}-{uuid.uuid4().hex[:8]}"
-            with appearing(folder) as draft, (scratch / FILE).open("rb") as source:
+            with atomic_folder(folder) as draft, (scratch / FILE).open("rb") as source:
                 pieces = [_put(draft, number, data) for number, data in enumerate(_read(source))]
                 size = sum(piece.size for piece in pieces)
                 manifest = SnapshotManifest(writer.endpoint.to_json(), position, version, rows, size, pieces)
@@ -122,7 +129,7 @@ class Snapshots:
         retained = {str(snapshot.folder) for snapshot in self.newest_first(endpoint)[:keep]}
         removed = [folder for folder in self._folders(endpoint) if str(folder) not in retained]
         for folder in removed:
-            vanish(folder, MANIFEST)
+            remove_atomically(folder, MANIFEST)
         return len(removed)
 
     def _endpoint_folder(self, endpoint: Endpoint) -> StatePath:

@@ -186,8 +186,8 @@ def _without_collector() -> Iterator[None]:
 
 
 def _again(batches: Iterable[pa.RecordBatch]) -> Callable[[], Iterable[pa.RecordBatch]]:
-    held = list(batches)
-    return lambda: held
+    all_batches = list(batches)
+    return lambda: all_batches
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,6 @@ class Budget:
     left: int
 
     def spend(self) -> None:
-        """Count one row."""
         self.left -= 1
         if self.left < 0:
             raise TooManyError

@@ -44,7 +44,6 @@ class RowJson:
 
 
 def column_json(values: pa.Array) -> list[bytes]:
-    """The JSON of each value of a column."""
     kind, types = values.type, pa.types
     if types.is_integer(kind) or types.is_boolean(kind):
         return _numbers(values.to_pylist())

@@ -1,6 +1,7 @@
-"""Questions to a Kafka cluster before anything runs: is it there, does it let us in, does it have the topics?
+"""Requests to a Kafka cluster, such as the check before a flow starts: is it reachable, is the login accepted, do the
+topics exist?
 
-Every question ends within its deadline, and every way it can fail has its own code.
+Every request ends within its deadline, and every kind of failure has its own code.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ NOT_ALLOWED = (
 
 
 class Cluster:
-    """One cluster, reached with librdkafka properties. Connecting is part of making it."""
+    """One cluster, reached with librdkafka properties. The constructor connects."""
 
     def __init__(self, properties: Mapping[str, str], deadline: float = DEADLINE) -> None:
         self._address = properties["bootstrap.servers"]
@@ -59,19 +60,19 @@ class Cluster:
         self._names = self._connect()
 
     def topics(self) -> list[str]:
-        """The names of all topics that we may see, Kafka's own left out."""
+        """The names of all topics that this user may see, without Kafka's internal ones."""
         return self._names
 
     def refresh(self) -> None:
-        """Learn of topics that were made since."""
+        """Load the metadata again, for topics that were created since."""
         self._names = self._connect()
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each topic has; `topic-missing` and `kafka-authorization` name the first one at fault."""
+        """The number of partitions of each topic; an error names the first topic that is missing or denied."""
         return {name: len(found.partitions) for name, found in self._describe(topics).items()}
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each topic: one that was deleted and made again has another."""
+        """The id of each topic: a topic that was deleted and created again has another."""
         return {name: str(found.topic_id) for name, found in self._describe(topics).items()}
 
     def starts(self, partitions: Mapping[str, int]) -> Offsets:
@@ -79,11 +80,11 @@ class Cluster:
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Mapping[str, int]) -> Offsets:
-        """Where a reader of committed records comes to an end in each partition."""
+        """The end of the committed records of each partition."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def at(self, partitions: Mapping[str, int], milliseconds: int) -> Offsets:
-        """The first record of this time or later in each partition, -1 where there is none."""
+        """The offset of the first record of this time or later in each partition, -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(milliseconds))
 
     def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
@@ -118,7 +119,7 @@ class Cluster:
         return {name: self._topic(name, futures[name]) for name in wanted}
 
     def has(self, topic: str) -> bool:
-        """Whether a topic is there."""
+        """Whether a topic exists."""
         try:
             self.partitions([topic])
         except ProjectError as error:
@@ -128,7 +129,7 @@ class Cluster:
         return True
 
     def create(self, topic: str, partitions: int, replication: int | None, settings: Mapping[str, str]) -> None:
-        """Make a topic and wait until it is known; fine when somebody else made it meanwhile."""
+        """Create a topic and wait until the cluster lists it. A topic that exists is no error."""
         new = NewTopic(topic, partitions, replication or -1, config=dict(settings))
         try:
             self._admin.create_topics([new], operation_timeout=self._deadline)[topic].result(2 * self._deadline)
@@ -169,19 +170,19 @@ class Cluster:
 
 
 def client(kind: Any, properties: Mapping[str, Any]) -> Any:
-    """A librdkafka client that raises but does not log; a property that it does not know is the user's to mend."""
+    """A librdkafka client that raises but does not log; an unknown property is an error of the project."""
     try:
         return kind({**properties, "logger": _SILENT})
     except KafkaException as error:
         raise ProjectError(
             "kafka-option-unknown",
             f"Kafka's client refuses its properties: {error.args[0].str()}",
-            hint="look at `options` and `security`",
+            hint="check `options` and `security`",
         ) from error
 
 
 def cluster_error(error: KafkaError, address: str, topic: str | None = None) -> ProjectError:
-    """What a client's error means to the user. librdkafka's texts never contain the password."""
+    """An error of the client as one with a code. librdkafka's texts never contain the password."""
     about = f" (topic '{topic}')" if topic else ""
     detail = f"{address}{about}: {error.str()}"
     if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
@@ -207,7 +208,7 @@ def cluster_error(error: KafkaError, address: str, topic: str | None = None) -> 
 
 
 def missing_topic(name: str, known: Iterable[str], address: str) -> ProjectError:
-    """The error for a topic that is not there, with the topics that are like it."""
+    """The error for a topic that does not exist, with topics of similar names."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = (

@@ -1,7 +1,7 @@
-"""What Kafka sources and sinks share: how to reach a cluster, said once and translated for both of its clients.
+"""Connection options of Kafka, translated for both of its clients.
 
 Spark reads and writes through the Java client, everything that runs without Spark (checks, samples, transactions)
-through librdkafka. `options` bear the Java client's names; librdkafka's own are looked up here.
+through librdkafka. `options` have the names of the Java client; librdkafka's names are looked up here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _JAVA_ONLY = frozenset(
         "ssl.secure.random.implementation",
     }
 )
-_SAID_ELSEWHERE = {
+_OTHER_OPTION = {
     "bootstrap.servers": "write `brokers`",
     "security.protocol": "it follows from `security`",
     "sasl.mechanism": "write `security.sasl`",
@@ -70,7 +70,7 @@ _SAID_ELSEWHERE = {
 
 
 def refused(code: str, message: str) -> PydanticCustomError:
-    """A refusal with a code of its own, for validators of options."""
+    """An error with its own code, for validators of options."""
     return PydanticCustomError(code, message)
 
 
@@ -112,7 +112,7 @@ class Security(Options):
 
     @property
     def protocol(self) -> str:
-        """What Kafka calls this combination."""
+        """Kafka's name of this combination."""
         return f"{'SASL_' if self.sasl else ''}{'SSL' if self.ssl is not None else 'PLAINTEXT'}"
 
     def java_properties(self, context: Context) -> dict[str, str]:
@@ -135,7 +135,7 @@ class KafkaConnection(Options):
     """The options by which a Kafka cluster is reached."""
 
     refused_options: ClassVar[dict[str, str]] = {}
-    """Client properties that would break what the kind promises, each with what to do instead."""
+    """Client properties that would break the guarantees of the kind, each with what to do instead."""
 
     brokers: Annotated[list[str], BeforeValidator(_split)] = Field(
         description="Addresses of one or more brokers, host:port; a list, or text separated by commas.",
@@ -163,7 +163,7 @@ class KafkaConnection(Options):
     @field_validator("options")
     @classmethod
     def _allowed(cls, options: dict[str, str]) -> dict[str, str]:
-        instead = _SAID_ELSEWHERE | cls.refused_options
+        instead = _OTHER_OPTION | cls.refused_options
         for name in options:
             if name.startswith("kafka."):
                 raise refused("kafka-option-refused", f"write '{name.removeprefix('kafka.')}' without 'kafka.'")
@@ -182,7 +182,7 @@ class KafkaConnection(Options):
         return {**self.options, **security, "bootstrap.servers": self.cluster}
 
     def librdkafka_properties(self, context: Context) -> dict[str, str]:
-        """These options as properties of librdkafka, silent: what goes wrong is raised, not logged."""
+        """These options as properties of librdkafka, which raises errors and does not log them."""
         security = self.security.librdkafka_properties(context) if self.security is not None else {}
         translated = dict(_translated(name, value) for name, value in self.options.items() if name not in _JAVA_ONLY)
         return {**translated, **security, "bootstrap.servers": self.cluster, "log_level": "0"}

@@ -36,13 +36,13 @@ _OWN = "positions are kept with the table's log"
 class DebeziumTable(KafkaConnection, TableSource):
     """A table that Debezium captures: the change events of one topic, in JSON or in Avro.
 
-    The topic is the snapshot: it is read from its beginning, and the table is whole when the end it had then is
-    reached. With JSON that carries no schema, `columns` must be declared.
+    The topic is the snapshot: it is read from its beginning, and the table is complete when the end that it had at the
+    start is reached. For JSON without a schema, `columns` must be declared.
 
-    Delivery: each change counts once; aborted transactions are never seen. Order: by offset within a partition, so the
+    Delivery: exactly once; aborted transactions are never read. Order: by offset within a partition, so the
     changes of one key in order, as long as no partitions are added. Tables of one cluster are read by one consumer and
-    change together, but a transaction of the database may come in several steps. Scale: tens of thousands of events a
-    second, on one core.
+    change together, but a transaction of the database may be split into several steps. Scale: tens of thousands of
+    events a second, on one core.
     """
 
     type: Literal["debezium"] = "debezium"
@@ -58,18 +58,19 @@ class DebeziumTable(KafkaConnection, TableSource):
         examples=["id bigint, amount decimal(10,2), at timestamp"],
     )
     timestamps: Literal["millis", "micros", "nanos"] = Field(
-        "micros", description="What numbers in timestamp columns count, where events have no schema."
+        "micros", description="The unit of numbers in timestamp columns, for events without a schema."
     )
     decimals: Literal["base64", "text"] = Field(
-        "base64", description="How texts in decimal columns are meant, where events have no schema."
+        "base64", description="The encoding of texts in decimal columns, for events without a schema."
     )
     unavailable: str = Field(
         "__debezium_unavailable_value",
-        description="What the connector writes for a value that did not change and that it does not have.",
+        description="What the connector writes for an unchanged value that it does not know.",
         min_length=1,
     )
     on_error: Literal["fail", "skip"] = Field(
-        "fail", description="A message that is not understood stops the table, or is passed over, logged and counted."
+        "fail",
+        description="Whether a message that cannot be parsed stops the table, or is skipped, logged and counted.",
     )
 
     refused_options: ClassVar[dict[str, str]] = {
@@ -97,11 +98,11 @@ class DebeziumTable(KafkaConnection, TableSource):
 
     @property
     def declared(self) -> pa.Schema | None:
-        """The columns that are written down."""
+        """The columns in the options."""
         return None if self.columns is None else from_ddl(self.columns)
 
     def check(self, context: Context) -> None:
-        """The cluster answers, lets us in and has the topic."""
+        """The cluster answers, accepts the login and has the topic."""
         cluster.Cluster(self.librdkafka_properties(context)).partitions([self.topic])
 
     def messages(self, context: Context) -> MessageParser:
@@ -123,13 +124,13 @@ class DebeziumTable(KafkaConnection, TableSource):
         context: Context,
     ) -> TableReader:
         """One consumer of all topics."""
-        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        _agree(mine)
-        return reader.DebeziumReader(mine, shapes, after, context)
+        own = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        _check_agreement(own)
+        return reader.DebeziumReader(own, shapes, after, context)
 
 
-def _agree(tables: Mapping[str, DebeziumTable]) -> None:
-    """One consumer cannot log in twice, nor be at two places of one topic."""
+def _check_agreement(tables: Mapping[str, DebeziumTable]) -> None:
+    """One consumer has one login, and one position in each topic."""
     topics: dict[str, str] = {}
     first = next(iter(tables))
     for name, table in tables.items():

@@ -1,7 +1,7 @@
-"""Kafka Connect's schemas as columns: what a value of a change event is, by its type and its semantic name.
+"""Kafka Connect's schemas as columns: the type and conversion of a value, by its Connect type and semantic name.
 
-JSON carries the schema beside the payload, Avro in a registry; both come here in the form that Connect's JSON has.
-Values come as JSON or Avro has them, without Avro's logical types; bytes in JSON are base64.
+JSON has the schema in the message, Avro in a registry; both have the form of Connect's JSON here. Values are those of
+JSON or Avro, without Avro's logical types; bytes in JSON are base64.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core.encoding.json_values import Convert, converter, unfit
+from headrace.core.encoding.json_values import Convert, converter, unfit_value
 from headrace.core.schema import TIMESTAMP
 
 Schema = Mapping[str, Any]
@@ -26,7 +26,7 @@ _MOST_DIGITS = 38
 _ANY_DECIMAL = pa.decimal128(_MOST_DIGITS, 18)
 _LOCAL = pa.timestamp("us")
 _MILLIS, _MICROS, _NANOS = 10**3, 10**6, 10**9
-# PostgreSQL's infinite times, which are the last and first here: they still compare as they should
+# PostgreSQL's infinite times become the last and first possible ones, which keeps their order
 _INFINITE, _INFINITE_DAYS = 9_223_372_036_825_200_000, 2**31 - 1
 _POINT = pa.struct([("x", pa.float64()), ("y", pa.float64())])
 _PLAIN = {
@@ -44,7 +44,7 @@ _PLAIN = {
 
 
 def meaning(schema: Schema) -> Meaning:
-    """The column's type, and what makes a value of it; null stays null. A ValueError for a type that is not known."""
+    """The type of a column and the conversion of its values other than null. Raises ValueError for an unknown type."""
     kind, convert = _meaning(schema)
     return kind, lambda value: None if value is None else convert(value)
 
@@ -75,7 +75,7 @@ def columns_of(schema: Schema) -> pa.Schema:
 
 
 def converters_of(schema: Schema, wanted: pa.Schema) -> list[tuple[str, Convert]]:
-    """What makes a row of the wanted columns from a struct's value; what the struct does not have is null."""
+    """The conversion of a struct to a row of the requested columns; columns that the struct lacks are null."""
     fields = {field["field"]: field for field in schema["fields"]}
     return [(column.name, _fitted(fields.get(column.name), column.type)) for column in wanted]
 
@@ -91,7 +91,7 @@ def _fitted(field: Schema | None, wanted: pa.DataType) -> Convert:
 
 
 def bare_converters(wanted: pa.Schema, unit: int, decimals: str) -> list[tuple[str, Convert]]:
-    """The same for values without a schema: the wanted type says what they are. Times count 1/`unit` seconds."""
+    """The same for values without a schema, by the requested types. Times count 1/`unit` seconds."""
     return [(column.name, _bare(column.type, unit, decimals)) for column in wanted]
 
 
@@ -122,7 +122,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _unscaled(value: Any, scale: int) -> Decimal:
-    """A number that is its digits as bytes, or a number already where the connector writes decimals so."""
+    """The unscaled number of a decimal, from bytes or, depending on the connector, a number."""
     if isinstance(value, int | float | Decimal):
         return Decimal(str(value))
     return Decimal(int.from_bytes(as_bytes(value), "big", signed=True)).scaleb(-scale, _EXACT)
@@ -135,7 +135,7 @@ def _variable(value: Any) -> Decimal:
 def _decimal_of(parameters: Mapping[str, str]) -> Meaning:
     scale = int(parameters.get("scale", 0))
     precision = int(parameters.get("connect.decimal.precision", _MOST_DIGITS))
-    if precision > _MOST_DIGITS or not 0 <= scale <= precision:  # more than any column holds: its digits as text
+    if precision > _MOST_DIGITS or not 0 <= scale <= precision:  # too large for any column: its digits as text
         return pa.string(), lambda value: f"{_unscaled(value, scale):f}"
     kind = pa.decimal128(precision, scale)
     fit = converter(kind)
@@ -145,7 +145,7 @@ def _decimal_of(parameters: Mapping[str, str]) -> Meaning:
 def _list_of(convert: Convert) -> Convert:
     def many(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise unfit(value, "a list")
+            raise unfit_value(value, "a list")
         return [convert(one) for one in value]
 
     return many
@@ -156,7 +156,7 @@ def _map_of(schema: Schema) -> Meaning:
     item, as_item = meaning(schema["values"])
 
     def pairs(value: Any) -> list[tuple[Any, Any]]:
-        # keys that are no texts make a list of pairs in JSON
+        # a map whose keys are not texts is a list of pairs in JSON
         return [(as_key(k), as_item(v)) for k, v in (value.items() if isinstance(value, dict) else value)]
 
     return pa.map_(key, item), pairs
@@ -167,7 +167,7 @@ def _struct_of(schema: Schema) -> Meaning:
 
     def struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise unfit(value, "an object")
+            raise unfit_value(value, "an object")
         return {name: convert(value.get(name)) for name, _, convert in parts}
 
     return pa.struct([(name, kind) for name, kind, _ in parts]), struct
@@ -197,7 +197,7 @@ def _zoned(value: Any) -> datetime:
 
 
 def _time_of_day(unit: int) -> Callable[[Any], str]:
-    """As text, since there is no such column; MySQL's may be negative or longer than a day."""
+    """As text, since Spark has no such type; MySQL's may be negative or longer than a day."""
 
     def text(value: Any) -> str:
         seconds, rest = divmod(abs(value) * 1_000_000 // unit, 1_000_000)

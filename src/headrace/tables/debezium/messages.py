@@ -1,4 +1,4 @@
-"""Change events as Debezium writes them, in JSON or Avro, taken apart without regard to any table."""
+"""Parsers of Debezium's change events in JSON and Avro, independent of a table."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WRAPPER = {"schema", "payload"}
 
 
 class BadMessageError(ValueError):
-    """A message that is no change event, or not one of this table."""
+    """A message that is not a change event of the table."""
 
 
 @dataclass(frozen=True)
 class MessagePart:
-    """The key or the value of a message, and Connect's schema of it where there is one."""
+    """The key or the value of a message, with its Connect schema if it has one."""
 
     payload: Any
     schema: Schema | None
@@ -35,7 +35,7 @@ class MessagePart:
 
 @dataclass(frozen=True)
 class DebeziumEvent:
-    """One change: what it is, the row before and after it, and when it happened, in milliseconds."""
+    """One change: its operation, the row before and after it, and its time in milliseconds."""
 
     op: str
     before: Mapping[str, Any] | None
@@ -45,14 +45,14 @@ class DebeziumEvent:
 
 
 class MessageParser(ABC):
-    """Takes messages apart. A MalformedError says why one cannot be."""
+    """Parses messages. Raises BadMessageError."""
 
     @abstractmethod
     def part(self, data: bytes) -> MessagePart:
         """A key or a value."""
 
     def event(self, data: bytes) -> DebeziumEvent | None:
-        """What a value says; None for one that says nothing but that its key is gone."""
+        """The event in a value; None for a tombstone."""
         part = self.part(data)
         payload = part.payload
         if payload is None:
@@ -83,7 +83,7 @@ class JsonMessages(MessageParser):
 
     def __init__(self) -> None:
         self._outer = msgspec.json.Decoder(dict[str, msgspec.Raw])
-        self._inner = msgspec.json.Decoder(float_hook=Decimal)  # the digits of decimals are kept
+        self._inner = msgspec.json.Decoder(float_hook=Decimal)  # without loss of digits
         self._schemas: dict[bytes, Schema | None] = {}
 
     def part(self, data: bytes) -> MessagePart:
@@ -99,7 +99,7 @@ class JsonMessages(MessageParser):
             raise BadMessageError(f"it is not JSON: {error}") from error
 
     def _schema(self, raw: msgspec.Raw | None) -> Schema | None:
-        """Every message brings its schema: it is read when it is first seen."""
+        """The schema in a message, which every message repeats: parsed once."""
         text = b"null" if raw is None else bytes(raw)
         if text not in self._schemas:
             self._schemas[text] = json.loads(text)
@@ -119,10 +119,10 @@ class AvroMessages(MessageParser):
             raise BadMessageError("it does not start with a zero byte and a schema id")
         writer, schema = self._schema(int.from_bytes(data[1:_HEADER], "big"))
         body = data[_HEADER:]
-        stream = io.BytesIO(body + b"\0")  # a byte more than there is: fastavro skips beyond the end without a word
+        stream = io.BytesIO(body + b"\0")  # one byte more than the body: fastavro skips beyond the end without an error
         try:
             payload = fastavro.schemaless_reader(stream, writer, None)
-        except Exception as error:  # fastavro raises EOFError, IndexError, … whatever damaged bytes lead it to
+        except Exception as error:  # for damaged bytes fastavro raises any error: EOFError, IndexError, …
             raise BadMessageError(f"it is not Avro of its schema: {type(error).__name__}: {error}"[:300]) from error
         if stream.tell() != len(body):
             raise BadMessageError(f"the record ends at byte {stream.tell()}, its value at {len(body)}")
@@ -146,12 +146,12 @@ def _avro_schema(text: bytes, number: int) -> tuple[Any, Schema]:
         names: dict[str, Any] = {}
         connect = _connect(found, names, "")
         return fastavro.parse_schema(_without_logical_types(found)), connect
-    except Exception as error:  # fastavro raises TypeError, KeyError and errors of its own for one fault or another
-        raise BadMessageError(f"schema {number} of the registry is not understood: {error!r}"[:300]) from error
+    except Exception as error:  # fastavro raises TypeError, KeyError and its own errors
+        raise BadMessageError(f"schema {number} of the registry cannot be parsed: {error!r}"[:300]) from error
 
 
 def _without_logical_types(schema: Any) -> Any:
-    """Values as they are written: Connect's names say more about them than Avro's logical types."""
+    """A schema without logical types: Connect's names are more exact than Avro's logical types."""
     if isinstance(schema, list):
         return [_without_logical_types(one) for one in schema]
     if isinstance(schema, dict):
@@ -162,7 +162,7 @@ def _without_logical_types(schema: Any) -> Any:
 _AVRO = {"int": "int32", "long": "int64", "float": "float", "double": "double", "enum": "string", "fixed": "bytes"}
 
 
-# what writers other than Connect say instead of its names
+# logical types that writers other than Connect use
 _LOGICAL = {
     "decimal": "org.apache.kafka.connect.data.Decimal",
     "date": "io.debezium.time.Date",
@@ -174,7 +174,7 @@ _LOGICAL = {
 
 
 def _connect(schema: Any, names: dict[str, Any], space: str) -> dict[str, Any]:
-    """An Avro schema in the form of Connect. Definitions are known by name from where they stand on."""
+    """An Avro schema in the form of Connect. Named definitions can be referenced after they appear."""
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:

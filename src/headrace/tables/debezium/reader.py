@@ -1,7 +1,7 @@
-"""Follows the topics of one cluster. A position is, by table, its topic and the next offset of each partition:
+"""Reads the topics of one cluster. A position is, by table, its topic and the next offset of each partition:
 
 `{"orders": {"topic": "shop.orders", "id": "…", "offsets": {"0": 12}}}`. While a topic is first read, `until` has the
-ends that it had when that began; `skipped` counts messages that were passed over.
+ends that it had at the start; `skipped` counts messages that were skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.core.positions import Position
 from headrace.core.tables import CapturedBatch, RowChange, TableReader, TableShape
 from headrace.systems.kafka.cluster import Cluster, client, cluster_error
 from headrace.tables.debezium.messages import BadMessageError
-from headrace.tables.debezium.rows import Said, TableRows
+from headrace.tables.debezium.rows import NoChange, TableRows
 from headrace.tables.debezium.shape import consumer_properties
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _FollowedTopic:
-    """One table: where its reader is in its topic."""
+    """One table, and the position in its topic."""
 
     source: DebeziumTable
     rows: TableRows
@@ -47,11 +47,11 @@ class _FollowedTopic:
 
     @property
     def whole(self) -> bool:
-        """Whether the end is reached that the topic had at first."""
+        """Whether the end is reached that the topic had at the start."""
         return self.until is not None and all(self.offsets[p] >= end for p, end in self.until.items())
 
     def position(self) -> dict[str, Any]:
-        """To be kept with what was read."""
+        """The position after what was read."""
         said: dict[str, Any] = {"topic": self.source.topic, "id": self.id, "offsets": _texts(self.offsets)}
         if self.until is not None:
             said["until"] = _texts(self.until)
@@ -61,7 +61,7 @@ class _FollowedTopic:
 
 
 class DebeziumReader(TableReader):
-    """One consumer, assigned by hand. New partitions, and topics made anew, are looked for now and then."""
+    """One consumer with assigned partitions. It checks regularly for new partitions and topics that were recreated."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DebeziumReader(TableReader):
             )
             known = (after or {}).get(name)
             topic = table.topic
-            if shape != shapes[name]:  # what is declared now has to be read from events that were passed
+            if shape != shapes[name]:  # newly declared columns must be read from earlier events
                 known, self._shapes[name] = None, shape
             if known is None or known["topic"] != topic or "until" in known:
                 self._tables[name] = _FollowedTopic(table, rows, ids[topic], dict(starts[topic]), dict(ends[topic]))
@@ -119,12 +119,12 @@ class DebeziumReader(TableReader):
         )
 
     def read(self, seconds: float) -> CapturedBatch | None:
-        """What has come since; a message that is not understood is an error when all before it is taken."""
+        """The next changes; a message that cannot be parsed raises an error after all before it are returned."""
         if not self._ready:
             if self._failure is not None:
                 raise self._failure
             self._look_again()
-            # one that waits, then all that is there: waiting for a full batch would delay the first of it
+            # wait for the first message only, then take all available: waiting for a full batch would delay the first
             for message in [*self._consumer.consume(1, timeout=seconds), *self._consumer.consume(_MOST, timeout=0)]:
                 self._take(message)
                 if self._failure is not None:
@@ -134,17 +134,17 @@ class DebeziumReader(TableReader):
         return self._ready.popleft() if self._ready else None
 
     def confirm(self, position: Position) -> None:
-        """A topic forgets by its own rules."""
+        """Nothing: the topic has its own retention."""
 
     def lag(self) -> int | None:
-        """How many offsets are between here and the ends of the topics, as far as the brokers have told."""
+        """Offsets up to the ends of the topics, as last reported by the brokers."""
         behind = 0
         for table in self._tables.values():
             for partition, offset in table.offsets.items():
                 part = TopicPartition(table.source.topic, partition)
                 high = (self._consumer.get_watermark_offsets(part, cached=True) or (0, -1))[1]
                 if high < 0:
-                    return None  # not told yet
+                    return None  # not reported yet
                 behind += max(0, high - offset)
         return behind
 
@@ -158,7 +158,7 @@ class DebeziumReader(TableReader):
         name = self._by_topic[str(message.topic())]
         table = self._tables[name]
         partition, offset = int(message.partition() or 0), int(message.offset() or 0)
-        if error is not None:  # the end, after records that are no messages: marks of transactions
+        if error is not None:  # the end, after markers of transactions
             table.offsets[partition] = max(table.offsets[partition], offset)
             return
         try:
@@ -173,11 +173,11 @@ class DebeziumReader(TableReader):
     def _apply(self, name: str, table: _FollowedTopic, key: Any, value: Any) -> None:
         event = table.rows.event(value)
         grown = table.rows.grow(event)
-        if grown is not None:  # what came before has the columns that there were
+        if grown is not None:  # earlier changes have the earlier columns
             self._flush()
             self._shapes[name] = grown
         said = table.rows.change(event, key)
-        if said is Said.TRUNCATED:
+        if said is NoChange.TRUNCATED:
             self._flush()
             self._begins.add(name)
             if table.until is None:
@@ -192,12 +192,12 @@ class DebeziumReader(TableReader):
         place = f"topic '{table.source.topic}', partition {partition}, offset {offset}"
         if table.source.on_error == "skip":
             table.skipped += 1
-            _logger.warning("passed over a message that is not understood: %s: %s", place, reason)
+            _logger.warning("skipped a message that cannot be parsed: %s: %s", place, reason)
             return
         self._failure = ProjectError(
             "message-malformed",
-            f"a message of {place} is not understood: {reason}",
-            hint="mend `columns`, `format` or the key of the table; `on_error: skip` passes over such messages",
+            f"a message of {place} cannot be parsed: {reason}",
+            hint="fix `columns`, `format` or the key of the table; `on_error: skip` skips such messages",
         )
 
     def _close_batch(self) -> None:
@@ -225,7 +225,7 @@ class DebeziumReader(TableReader):
         self._ends.clear()
 
     def _raise_broken(self) -> None:
-        """All brokers away is told on the side; the client itself would wait for ever."""
+        """Raise an error when all brokers are unavailable: the client reports it by a callback and waits forever."""
         for error in self._errors:
             if error.code() == KafkaError._ALL_BROKERS_DOWN:
                 raise cluster_error(error, self._address)
@@ -256,7 +256,7 @@ class DebeziumReader(TableReader):
 
 
 def _with_declared(table: DebeziumTable, shape: TableShape) -> TableShape:
-    """What the log has, and at its end the columns that were declared since."""
+    """The shape in the log, followed by newly declared columns."""
     declared = table.declared
     new = [] if declared is None else [column for column in declared if column.name not in shape.columns.names]
     return TableShape(pa.schema([*shape.columns, *new]), shape.key) if new else shape
@@ -269,7 +269,7 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 def _resumed(
     table: DebeziumTable, known: Mapping[str, Any], id: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, int]:
-    """Where to go on, if the topic is still the one that was read and has all that was not."""
+    """Where to resume. Raises a ProjectError when the topic was recreated or lacks unread changes."""
     offsets = {int(p): offset for p, offset in known["offsets"].items()}
     if known["id"] != id or any(offset > ends.get(p, -1) for p, offset in offsets.items()):
         raise _recreated(table.topic)
@@ -282,8 +282,8 @@ def _resumed(
 def _recreated(topic: str) -> ProjectError:
     return ProjectError(
         "topic-recreated",
-        f"topic '{topic}' was deleted and made again since the table has read it: its positions are void",
-        hint="let the connector write a snapshot to it, and give the table another name: it begins anew with that",
+        f"topic '{topic}' was deleted and recreated since the table has read it: its positions are invalid",
+        hint="let the connector write a snapshot to it, and give the table another name: it starts with that",
         exit_code=Exit.CONFLICT,
     )
 
@@ -292,7 +292,7 @@ def _lost(topic: str, partition: int) -> ProjectError:
     return ProjectError(
         "table-changes-lost",
         f"changes in partition {partition} of topic '{topic}' were deleted before they were read",
-        hint="let the connector write a snapshot, and give the table another name: it begins anew with that; a topic "
+        hint="let the connector write a snapshot, and give the table another name: it starts with that; a topic "
         "of changes should be kept longer, or compacted (cleanup.policy)",
         exit_code=Exit.CONFLICT,
     )

@@ -21,15 +21,15 @@ _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Invali
 Converters = Sequence[tuple[str, Convert]]
 
 
-class Said(Enum):
-    """What an event may say beside a change."""
+class NoChange(Enum):
+    """An event without a change of a row."""
 
     NOTHING = "nothing"
     TRUNCATED = "truncated"
 
 
 class TableRows:
-    """Makes changes of the events of one table; its columns grow with those of the events unless they are declared."""
+    """Converts the events of one table to changes. Unless columns are declared, new columns of events are added."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class TableRows:
         self._key_columns = pa.schema([shape.columns.field(column) for column in shape.key])
 
     def event(self, value: bytes | None) -> DebeziumEvent | None:
-        """What a value says; None where there is none, or it says nothing but that its key is gone."""
+        """The event in a value; None for a tombstone."""
         return None if value is None else self._messages.event(value)
 
     def grow(self, event: DebeziumEvent | None) -> TableShape | None:
-        """The table's new shape if the event has columns that it did not have; they come at the end."""
+        """The new shape of the table if the event has new columns, which are added at the end."""
         schema = None if event is None else event.row_schema
         if self._declared or schema is None or id(schema) in self._grown_for:
             return None
         with _explained():
             columns = columns_of(schema)
-        self._grown_for.add(id(schema))  # schemas are kept by the messages, so that an id stays theirs
+        self._grown_for.add(id(schema))  # the parser caches schemas, so the id() of a schema is stable
         new = [column for column in columns if column.name not in self.shape.columns.names]
         if not new:
             return None
@@ -72,8 +72,8 @@ class TableRows:
         self._converters.clear()
         return self.shape
 
-    def change(self, event: DebeziumEvent | None, key: bytes | None) -> RowChange | Said:
-        """What an event does to the table, or the lone key of what is gone."""
+    def change(self, event: DebeziumEvent | None, key: bytes | None) -> RowChange | NoChange:
+        """The change of an event, or of a tombstone."""
         if event is None:
             return self._tombstone(key)
         match event.op:
@@ -85,17 +85,17 @@ class TableRows:
                     raise BadMessageError(f"a deleted row without {self._key_named()}: not in `before`, nor in the key")
                 return RowChange(self.name, None, gone)
             case "t":
-                return Said.TRUNCATED
-            case "m":  # a message that somebody wrote to the database's log: about no row
-                return Said.NOTHING
+                return NoChange.TRUNCATED
+            case "m":  # a message in the database's log that is not about a row
+                return NoChange.NOTHING
         raise BadMessageError(f"`op` is '{event.op}', not c, r, u, d or t")
 
-    def _tombstone(self, key: bytes | None) -> RowChange | Said:
+    def _tombstone(self, key: bytes | None) -> RowChange | NoChange:
         if key is None:
             raise BadMessageError("it has neither a key nor a value")
         gone = self._message_key(key)
-        # the key of the topic need not be the table's; the delete before it has said all
-        return Said.NOTHING if gone is None else RowChange(self.name, None, gone)
+        # the key of the topic may differ from the table's; the delete before it was sufficient
+        return NoChange.NOTHING if gone is None else RowChange(self.name, None, gone)
 
     def _upsert(self, event: DebeziumEvent) -> RowChange:
         if event.after is None:
@@ -108,7 +108,7 @@ class TableRows:
         return RowChange(self.name, row, None if before == key else before)
 
     def _key_of(self, row: Mapping[str, Any] | None, schema: Schema | None) -> tuple[Any, ...] | None:
-        """The key of a row that may hold nothing else, or less."""
+        """The key in a row that may be incomplete."""
         if row is None or any(row.get(column) is None for column in self.shape.key):
             return None
         return tuple(self._values(row, self._converters_for(schema, key=True)))
@@ -117,7 +117,7 @@ class TableRows:
         if key is None:
             return None
         part = self._messages.part(key)
-        if not isinstance(part.payload, dict):  # a key of one column may come without its name
+        if not isinstance(part.payload, dict):  # a key of one column may be written without its name
             return self._key_of({self.shape.key[0]: part.payload}, None) if len(self.shape.key) == 1 else None
         return self._key_of(part.payload, part.schema)
 
@@ -152,10 +152,10 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except _UNFIT as error:
-        raise BadMessageError(f"its schema is not understood: {error}") from error
+        raise BadMessageError(f"its schema cannot be parsed: {error}") from error
 
 
 def unavailable_forms(text: str) -> tuple[Any, ...]:
-    """How the connector writes a value that it does not have, in columns of texts, bytes, arrays and maps."""
+    """How the connector writes an unavailable value in columns of texts, bytes, arrays and maps."""
     data = text.encode()
     return (text, data, base64.b64encode(data).decode(), [text], list(data), {text: text})

@@ -1,4 +1,4 @@
-"""The columns and the key of a table, as the newest messages of its topic say."""
+"""The columns and the key of a table, from the newest messages of its topic."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from headrace.tables.debezium.messages import BadMessageError, DebeziumEvent, Me
 if TYPE_CHECKING:
     from headrace.tables.debezium import DebeziumTable
 
-# the newest messages may be compacted away or say nothing of columns: then one looks further back
+# the newest messages may be compacted or have no columns: then older ones are read
 _BACK = (100, 10_000, 2**62)
 
 
 def consumer_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """A consumer that is told where to begin and leaves no trace in a group."""
+    """Properties of a consumer that starts at given offsets and commits nothing."""
     return {
         **properties,
-        "group.id": "headrace-tables",  # librdkafka wants one; nothing is committed to it
+        "group.id": "headrace-tables",  # required by librdkafka; nothing is committed to it
         "enable.auto.commit": "false",
         "enable.partition.eof": "true",
         "isolation.level": "read_committed",
@@ -37,7 +37,7 @@ def consumer_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def shape_of(table: DebeziumTable, context: Context) -> TableShape:
-    """Columns as declared, else of the newest event with a schema; the key is that of the messages."""
+    """The declared columns, else those of the newest event with a schema; the key is that of the messages."""
     declared = table.declared
     found = _newest(table, context)
     if found is None and declared is None:
@@ -56,7 +56,7 @@ def _columns(table: DebeziumTable, event: DebeziumEvent) -> pa.Schema:
     try:
         return columns_of(event.row_schema or {})
     except (ValueError, KeyError, TypeError) as error:
-        raise _unknown(table, f"has a schema that is not understood: {error}") from error
+        raise _unknown(table, f"has a schema that cannot be parsed: {error}") from error
 
 
 def _unknown(table: DebeziumTable, why: str) -> ProjectError:
@@ -90,7 +90,7 @@ def _newest(table: DebeziumTable, context: Context) -> tuple[DebeziumEvent, Mess
 
 
 def _telling(read: Iterator[Message], messages: MessageParser) -> tuple[DebeziumEvent, MessagePart | None] | None:
-    """The newest event of a row among messages; where there are many, one of the first must do."""
+    """The newest event of a row among messages; among many, one of the first."""
     best: tuple[int, Message, DebeziumEvent] | None = None
     for number, message in enumerate(read):
         event = _event(message, messages)
@@ -118,7 +118,7 @@ def _event(message: Message, messages: MessageParser) -> DebeziumEvent | None:
 
 
 def _read(consumer: Consumer, partitions: int, cluster: str) -> Iterator[Message]:
-    """What there is, or what comes until the time is up."""
+    """Messages, until the time is up."""
     until = time.monotonic() + DEADLINE
     while partitions and time.monotonic() < until:
         for message in consumer.consume(500, timeout=0.2):

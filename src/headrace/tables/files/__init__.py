@@ -1,4 +1,4 @@
-"""`type: files`: files of a folder that bring the newest state of some rows each."""
+"""`type: files`: files of a folder, each with the newest state of some rows."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 
 
 class FilesTable(TableSource):
-    """Rows that come in files: each file of a folder holds the newest state of some rows, which have a key.
+    """Rows in files: each file of a folder holds the newest state of some rows, which have a key.
 
-    Files are read in the order of their times and names, once; one that is written anew is read again. They must
-    appear whole, by a rename or as hidden files (`.name`, `_name`) until then. Removing a file removes no rows: a
-    column `op` with `D` does.
+    Files are read once, in the order of their times and names; a file that is written again is read again. Files must
+    appear complete: write them as hidden files (`.name`, `_name`) or elsewhere, then rename them. Removing a file
+    removes no rows: a column `op` with `D` does.
 
-    Delivery: exactly once. Order: files by time and name, rows as they stand in a file. A file of more than 50,000
-    rows comes in several steps. Scale: 10,000 files at a time in the folder; JSON files are read into memory.
+    Delivery: exactly once. Order: files by time and name, rows by their place in the file. A file of more than 50,000
+    rows is read in several steps. Scale: 10,000 files at a time in the folder; JSON files are read into memory.
     """
 
     type: Literal["files"] = "files"
     path: str = Field(description="The folder, relative to the project; its own files only.", examples=["data/orders"])
     format: Literal["parquet", "csv", "json"] = Field(
         "parquet",
-        description="What the files are; those whose names end in another way are left alone. CSV has a header, JSON "
+        description="The format of the files; files with another suffix are ignored. CSV has a header, JSON "
         "is one object per line.",
     )
     columns: Columns | None = Field(
         None,
-        description="The table's columns, as DDL; what a file does not have is null. Left out: those of the newest "
+        description="The table's columns, as DDL; columns that a file lacks are null. Left out: those of the newest "
         "Parquet file.",
         examples=["id bigint, name string"],
     )
     op: str | None = Field(
         None,
-        description="Column that says what a row is: I, U or D. It is not part of the table. Left out: all rows are "
-        "inserts or updates.",
+        description="Column with the operation of a row: I, U or D. It is not part of the table. Left out: all rows "
+        "are inserts or updates.",
         examples=["op"],
     )
     every: Duration = Field(timedelta(seconds=5), description="How often to look for new files.")
@@ -64,7 +64,7 @@ class FilesTable(TableSource):
         if self.format != "parquet" and self.columns is None:
             raise ValueError(f"`format: {self.format}` needs `columns`")
         if "://" in self.path:
-            raise ValueError("only folders of this machine can be followed; for tables on object stores see `lake`")
+            raise ValueError("`path` must be a local folder; for tables on object stores use `lake`")
         return self
 
     @property
@@ -73,36 +73,36 @@ class FilesTable(TableSource):
 
     @property
     def group(self) -> str:
-        """The folder: others change apart from it."""
+        """The folder: other folders change independently."""
         return f"files {self.path}"
 
     def folder(self, context: Context) -> Path:
-        found = Path(context.path(self.path))
-        if not found.is_dir():
-            names = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []
+        folder = Path(context.path(self.path))
+        if not folder.is_dir():
+            names = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
             raise ProjectError(
                 "no-files",
-                f"there is no folder '{self.path}' (looked for {found})",
-                hint=did_you_mean(found.name, names, f"in {found.parent}"),
+                f"there is no folder '{self.path}' (looked for {folder})",
+                hint=did_you_mean(folder.name, names, f"in {folder.parent}"),
                 exit_code=Exit.NOT_FOUND,
             )
-        return found
+        return folder
 
     def listed(self, context: Context) -> dict[str, tuple[int, int]]:
-        """The files by name, in the order in which they are read: time and size."""
-        found = []
+        """Time and size of the files by name, in the order in which they are read."""
+        files = []
         for entry in self.folder(context).iterdir():
             if entry.name[0] not in "._" and entry.suffix == _SUFFIXES[self.format]:
-                about = entry.stat()
-                found.append((about.st_mtime_ns, entry.name, about.st_size))
-        return {name: (moment, size) for moment, name, size in sorted(found)}
+                status = entry.stat()
+                files.append((status.st_mtime_ns, entry.name, status.st_size))
+        return {name: (moment, size) for moment, name, size in sorted(files)}
 
     def check(self, context: Context) -> None:
-        """Refuse a folder that is not there, or whose columns are not known."""
+        """The folder exists and its columns are known."""
         self.shape(context)
 
     def shape(self, context: Context) -> TableShape:
-        """The columns that are declared or that the newest file has; files tell of no keys."""
+        """The declared columns, or those of the newest file; files have no key."""
         if self.columns is not None:
             self.folder(context)
             return TableShape(from_ddl(self.columns))
@@ -128,6 +128,6 @@ class FilesTable(TableSource):
         after: Position | None,
         context: Context,
     ) -> TableReader:
-        """Looks into the folder again and again."""
-        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        return reader.FilesReader(mine, shapes, after, context)
+        """Lists the folders repeatedly."""
+        own = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        return reader.FilesReader(own, shapes, after, context)

@@ -1,4 +1,4 @@
-"""Follows the files of folders. A position is, by table, the files that are there and were read, with time and size:
+"""Reads the files of folders. A position is, by table, the existing files that were read, with time and size:
 
 `{"orders": {"seen": {"a.parquet": [1700000000000000000, 1234]}}}`; with `first` while the first ones are read.
 """
@@ -30,13 +30,13 @@ _PAGE = 50_000
 _MOST_FILES = 10_000
 _DELETED = ("D", "d", "delete")
 _THERE = ("I", "U", "i", "u", "insert", "update", None)
-# what pyarrow raises about a file, and what a column may be at fault with
+# what pyarrow raises for a bad file or a bad column
 _UNFIT = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
 
 
 @dataclass
 class _FollowedFiles:
-    """One table and the files that it has."""
+    """One table and its files."""
 
     name: str
     source: FilesTable
@@ -46,7 +46,7 @@ class _FollowedFiles:
     due: float = 0.0
 
     def position(self) -> dict[str, Any]:
-        """To be kept with what was read."""
+        """The position after what was read."""
         return {
             "seen": {name: list(about) for name, about in self.seen.items()},
             **({"first": True} if self.first else {}),
@@ -54,7 +54,7 @@ class _FollowedFiles:
 
 
 class FilesReader(TableReader):
-    """Looks into the folders now and then."""
+    """Lists the folders regularly."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class FilesReader(TableReader):
             if taken is not None:
                 return taken
             begin = min(one.due for one in self._tables)
-            # nothing tells that a time has come
+            # nothing to wait on but the time
             time.sleep(max(0.0, min(begin, until) - time.monotonic()))
             if time.monotonic() < begin:
                 return None
             self._found = self._look()
 
     def confirm(self, position: Position) -> None:
-        """Files stay until somebody removes them."""
+        """Nothing: files are not removed."""
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -103,7 +103,7 @@ class FilesReader(TableReader):
         if len(there) > _MOST_FILES:
             raise ProjectError(
                 "too-many-files",
-                f"there are {len(there)} files in '{one.source.path}'; {_MOST_FILES} can be told apart",
+                f"there are {len(there)} files in '{one.source.path}'; at most {_MOST_FILES} are supported",
                 hint="remove files that were read: their rows stay; or write a lake table",
             )
         if one.first:
@@ -117,7 +117,7 @@ class FilesReader(TableReader):
             yield self._taken(ends=frozenset({one.name}))
 
     def _file(self, one: _FollowedFiles, file: Path, about: tuple[int, int]) -> Iterator[CapturedBatch]:
-        """Its rows; that it was read stands with the last of them."""
+        """The rows of a file; the position has the file with the last of them."""
         if one.source.columns is None:
             new = [column for column in one.source.columns_in(file) if column.name not in one.shape.columns.names]
             if new:
@@ -192,7 +192,7 @@ def parquet_columns(file: Path) -> pa.Schema:
 
 @contextmanager
 def understood(file: Path) -> Iterator[None]:
-    """Turn what is wrong with a file into an error with a code."""
+    """Raise errors of a file as errors with a code."""
     try:
         yield
     except _UNFIT as error:
@@ -203,5 +203,5 @@ def _not_understood(file: Path, why: str) -> ProjectError:
     return ProjectError(
         "files-not-understood",
         f"the file {file} cannot be read: {why}",
-        hint="mend it, take it away, or mend `format` and `columns`",
+        hint="fix or remove it, or fix `format` and `columns`",
     )

@@ -24,13 +24,13 @@ else:
 
 
 class LakeTable(TableSource):
-    """A Delta table whose rows have a key: its rows once, then commit by commit what changes.
+    """A Delta table whose rows have a key: its rows once, then the changes of each commit.
 
-    With the table's change feed (`delta.enableChangeDataFeed`) a commit costs what it changes. Without it, or where the
-    feed does not reach back far enough, all rows are read again after a commit and compared.
+    With the table's change feed (`delta.enableChangeDataFeed`) only the changes of a commit are read. Without it, or
+    when the feed does not reach back far enough, all rows are read again after a commit and compared.
 
     Delivery: exactly once. Order: by commit; a commit is one step. Scale: the changes of one commit in memory; without
-    a feed, tables of some million rows. Of several rows with one key, one is kept: which one is not told.
+    a feed, tables of some million rows. Of several rows with one key, an arbitrary one is kept.
     """
 
     type: Literal["lake"] = "lake"
@@ -43,11 +43,11 @@ class LakeTable(TableSource):
 
     @property
     def group(self) -> str:
-        """The table: others are committed apart from it."""
+        """The table: other tables are committed independently."""
         return f"lake {self.path}"
 
     def check(self, context: Context) -> None:
-        """Refuse a table that is not there."""
+        """The table exists."""
         self.open(context)
 
     def open(self, context: Context) -> DeltaTable:
@@ -55,7 +55,7 @@ class LakeTable(TableSource):
         return open_table(self.path, context)
 
     def shape(self, context: Context) -> TableShape:
-        """The table's columns; Delta knows of no keys."""
+        """The table's columns; Delta tables have no key."""
         return TableShape(columns_of(self.open(context)))
 
     @classmethod
@@ -67,5 +67,5 @@ class LakeTable(TableSource):
         context: Context,
     ) -> TableReader:
         """Follows the log of each table."""
-        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        return reader.LakeReader(mine, shapes, after, context)
+        own = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        return reader.LakeReader(own, shapes, after, context)

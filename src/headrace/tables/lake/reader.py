@@ -1,6 +1,6 @@
-"""Follows the commits of Delta tables. A position is, by table, `{"version": 12, "id": "…"}`: all up to that commit.
+"""Reads the commits of Delta tables. A position is, by table, `{"version": 12, "id": "…"}`: all up to that commit.
 
-While all rows are read it has no version, so that a new reader begins that again.
+It has no version while all rows are read, so that a new reader reads all rows again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _FollowedLake:
-    """One table and the commit that it is read up to."""
+    """One table and the last commit that was read."""
 
     name: str
     source: LakeTable
@@ -46,7 +46,7 @@ class _FollowedLake:
 
 
 class LakeReader(TableReader):
-    """Looks for new commits now and then."""
+    """Checks for new commits regularly."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LakeReader(TableReader):
             taken = next(self._found, None)
             if taken is not None:
                 return taken
-            # nothing tells that a time has come
+            # nothing to wait on but the time
             time.sleep(max(0.0, min(self._due, until) - time.monotonic()))
             if time.monotonic() < self._due:
                 return None
@@ -79,7 +79,7 @@ class LakeReader(TableReader):
             self._found = self._look()
 
     def confirm(self, position: Position) -> None:
-        """A table forgets by its own rules."""
+        """Nothing: the table has its own retention."""
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -102,7 +102,7 @@ class LakeReader(TableReader):
         return one.table
 
     def _commits(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
-        """What the feed tells of each commit; all rows where it tells nothing."""
+        """The changes of each commit from the feed; all rows where there is no feed."""
         newest, begun = table.version(), one.version or 0
         if not keeps_change_feed(table):
             yield from self._whole(one, table)
@@ -134,7 +134,7 @@ class LakeReader(TableReader):
         )
 
     def _whole(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
-        """All rows as of one commit; those that are no more are noticed at the end."""
+        """All rows as of one commit; missing rows are deleted at the end."""
         version, one.version, one.id = table.version(), None, str(table.metadata().id)
         grown = self._grow(one, columns_of(table))
         yield CapturedBatch(position=self._position(), begins=frozenset({one.name}), shapes=grown)
@@ -161,13 +161,13 @@ class LakeReader(TableReader):
 
 
 def _columns_in(changes: pa.Table, known: TableShape, newest: pa.Schema) -> pa.Schema:
-    """The columns of a commit, with the types that the table has for those that are new."""
+    """The columns of a commit; new ones have the types of the table."""
     new = [column for column in newest if column.name in changes.column_names]
     return pa.schema([*known.columns, *(column for column in new if column.name not in known.columns.names)])
 
 
 def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The rows with exactly these columns; those that were not there yet, or are no more, are null."""
+    """The rows with exactly these columns; missing columns are null."""
     columns = [
         rows.column(column.name).cast(column.type)
         if column.name in rows.column_names

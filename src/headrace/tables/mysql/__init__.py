@@ -1,4 +1,4 @@
-"""Tables of MySQL and MariaDB, followed through the binlog."""
+"""`type: mysql`: tables of MySQL and MariaDB, captured from the binlog."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headrace.tables.mysql.server import MyServer
 class MySqlTable(TableSource):
     """A table of MySQL (8.0.14 or later) or MariaDB (10.5 or later): a snapshot, then the changes in the binlog.
 
-    Delivery: every change once, in whole transactions of the server; all tables of a server with the same user are
-    read together. The snapshot is one consistent moment of all new tables, and the stream goes on exactly there; MySQL
-    needs a lock for a moment for it, MariaDB none. After a restart it goes on where it was, without a snapshot,
-    as long as the server has kept the binlog. Order: as committed. Scale: one connection reads the binlog, about
+    Delivery: exactly once, in whole transactions of the server; all tables of a server with the same user are read
+    together. The snapshot is consistent over all new tables, and the changes continue exactly after it; MySQL needs a
+    short global lock for it, MariaDB none. After a restart the table resumes without a snapshot, as long as the server
+    has kept the binlog. Order: as committed. Scale: one connection reads the binlog, about
     7,000 updated rows per second of one core; a transaction is held in memory. The server needs `binlog_format=ROW`,
     `binlog_row_image=FULL` and `binlog_row_metadata=FULL`, the user SELECT, RELOAD, REPLICATION SLAVE and REPLICATION
-    CLIENT. TRUNCATE and added columns are followed; a change of the table that changes rows without saying so leads to
-    a new snapshot of it. Zero dates become null, TIME a text, decimals of more than 38 digits a text.
+    CLIENT. TRUNCATE and added columns are captured; a DDL statement that may change rows without events leads to a new
+    snapshot of the table. Zero dates become null, TIME a text, decimals of more than 38 digits a text.
     """
 
     type: Literal["mysql"] = "mysql"
@@ -39,13 +39,13 @@ class MySqlTable(TableSource):
         None,
         ge=1,
         le=4_294_967_295,
-        description="What it is to the server, which no replica or other reader may be; default: made of the project's "
-        "folder and the address.",
+        description="The server id of the reader, which must differ from that of every replica and other reader; "
+        "default: derived from the project's folder and the address.",
     )
 
     @field_validator("url")
     @classmethod
-    def _of_mysql(cls, url: SecretStr) -> SecretStr:
+    def _check_url(cls, url: SecretStr) -> SecretStr:
         if not url.get_secret_value().startswith(("mysql://", "mariadb://")):
             raise ValueError("must begin with mysql:// or mariadb://")
         return url
@@ -69,7 +69,7 @@ class MySqlTable(TableSource):
         return f"mysql {self.server.address}/{'.'.join(self.place)}"
 
     def check(self, context: Context) -> None:
-        """Ask for the settings that the binlog needs, and for the table."""
+        """The server has the settings that the binlog needs, and the table."""
         with self.server.session() as session:
             session.check(self.server.address)
         self.shape(context)
@@ -77,12 +77,12 @@ class MySqlTable(TableSource):
     def shape(self, context: Context) -> TableShape:
         schema, table = self.place
         with self.server.session() as session:
-            found = session.describe(schema, table)
-            if found is not None:
-                return found.shape
+            description = session.describe(schema, table)
+            if description is not None:
+                return description.shape
             known = [
                 str(row[0])
-                for row in session.ask(
+                for row in session.query(
                     "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)
                 )
             ]
@@ -100,7 +100,7 @@ class MySqlTable(TableSource):
         after: Position | None,
         context: Context,
     ) -> TableReader:
-        """Takes a snapshot of the tables that the position does not know, and follows the binlog."""
+        """Takes a snapshot of the tables that are not in the position, then reads the binlog."""
         own = {name: source for name, source in tables.items() if isinstance(source, MySqlTable)}
         first = next(iter(own.values()))
         number = first.server_id or _own_id(first.group, str(context.root))

@@ -1,4 +1,4 @@
-"""The binlog as whole transactions: a thread reads it, so that who takes them waits no longer than it wants to."""
+"""The binlog as whole transactions. A thread reads it, so that the caller can limit how long it waits."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _HEARTBEAT_SECONDS, _SILENCE_SECONDS = 0.5, 30
 _WAITING = 200
 """Transactions that are read ahead."""
 _TELL_SECONDS = 5.0
-"""How often to say how far it is when nothing concerns these tables."""
+"""How often the position is reported when no event concerns these tables."""
 _COMPRESSED = {40, *range(165, 172)}
-"""Events that hold others: of MySQL one, of MariaDB some."""
+"""Events that contain other events: one of MySQL, several of MariaDB."""
 _DEFINES = re.compile(r"\s*(?:/\*.*?\*/\s*)*(ALTER|RENAME|DROP|CREATE|TRUNCATE)\b", re.IGNORECASE | re.DOTALL)
 _WRITES = re.compile(r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement that defines something anew."""
+    """A DDL statement."""
 
     schema: str
     text: str
@@ -46,30 +46,30 @@ class Statement:
         return found[1].upper() if found else ""
 
     def names(self, name: TableName) -> bool:
-        """Whether it may be about a table: it may as well be about one of the same name in another database."""
+        """Whether it may concern a table, or one of the same name in another database."""
         schema, table = name
         words = re.findall(r"`(?:[^`]|``)+`|[\w$]+", self.text)
         bare = {word.strip("`").replace("``", "`").lower() for word in words}
         return table.lower() in bare and (self.schema.lower() == schema.lower() or schema.lower() in bare)
 
     def has(self, *words: str) -> bool:
-        """Whether one of these words is in it."""
+        """Whether it contains one of these words."""
         return re.search(rf"\b(?:{'|'.join(words)})\b", self.text, re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """What was committed together; `place` is after it."""
+    """Events that were committed together; `place` is the position after them."""
 
     place: BinlogPosition
     at: datetime
     events: Sequence[Any] = ()
-    """Those of rows of these tables."""
+    """The row events of these tables."""
     statement: Statement | None = None
 
 
 class Binlog:
-    """The transactions after a place."""
+    """The transactions after a position."""
 
     def __init__(self, server: MyServer, number: int, tables: Collection[TableName], after: BinlogPosition) -> None:
         self._server, self._tables = server, frozenset(tables)
@@ -97,7 +97,7 @@ class Binlog:
         self._thread.start()
 
     def next(self, seconds: float) -> Transaction | None:
-        """The next transaction, waiting so long for it. Raises what ended the reading."""
+        """The next transaction, after waiting up to so many seconds. Raises the error that ended the thread."""
         try:
             found = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
         except queue.Empty:
@@ -111,7 +111,7 @@ class Binlog:
         self._thread.join(_SILENCE_SECONDS)
 
     def _connect(self, **settings: Any) -> Any:
-        # the library connects again by itself, in the middle of a transaction as well, whose beginning would be lost
+        # the library reconnects on its own, even in the middle of a transaction, whose beginning would be lost
         self._connections += 1
         if self._connections > 2:
             raise pymysql.OperationalError(2013, "the connection was lost")
@@ -124,7 +124,7 @@ class Binlog:
             self._put(error)
         except (pymysql.Error, OSError) as error:
             self._put(self._server.failure(error))
-        except Exception as error:  # a mistake of ours or of the library: not to be lost with the thread
+        except Exception as error:  # a bug here or in the library: must not get lost with the thread
             self._put(error)
         finally:
             self._stream.close()
@@ -178,7 +178,7 @@ class Binlog:
                 )
 
     def _end(self, event: Any, events: Sequence[Any], statement: Statement | None = None) -> None:
-        """A transaction is whole."""
+        """Hand over a complete transaction."""
         quiet = not events and statement is None
         if quiet and time.monotonic() - self._said < _TELL_SECONDS:
             return
@@ -196,9 +196,9 @@ class Binlog:
 
 
 def unreadable(server: MyServer, why: str) -> ProjectError:
-    """Something in the binlog that would be lost."""
+    """The error for an event whose rows would be lost."""
     return ProjectError(
         "binlog-unreadable",
-        f"the binlog of {server.address} has what cannot be followed: {why}",
-        hint="mend the setting, and remove the table's log to begin with a new snapshot",
+        f"the binlog of {server.address} has an event that cannot be captured: {why}",
+        hint="fix the setting, and remove the table's log to start with a new snapshot",
     )

@@ -1,4 +1,4 @@
-"""Follows tables of one MySQL or MariaDB server: a snapshot of the new ones, then the binlog from exactly there."""
+"""Captures tables of one MySQL or MariaDB server: a snapshot of new tables, then the binlog from exactly there."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from headrace.tables.mysql.types import Convert, MyColumn, quoted
 
 _CHUNK, _MOST_CHANGES = 10_000, 20_000
 _LAG_SECONDS = 5.0
-# what may change rows that no event tells of
+# statements that may change rows without events
 _REWRITES = ("PARTITION", "RENAME", "MODIFY", "CHANGE", "CONVERT", "DROP")
 
 
 @dataclass(frozen=True)
 class _FollowedMysqlTable:
-    """A table as it is followed: the columns that its log has, and those of them that the server still has."""
+    """A captured table: the columns of its log, and those of them that the server still has."""
 
     name: str
     place: TableName
@@ -38,7 +38,7 @@ class _FollowedMysqlTable:
     @cached_property
     def _converters(self) -> list[tuple[str, Convert | None]]:
         there = {column.name: column.convert() for column in self.columns}
-        # one that the server has no more is null
+        # a column that the server has dropped is null
         return [(name, there.get(name, _nothing)) for name in self.shape.columns.names]
 
     def row(self, values: Mapping[str, Any]) -> list[Any]:
@@ -55,7 +55,7 @@ class _FollowedMysqlTable:
 
     @property
     def query(self) -> str:
-        """All rows, the columns that are there in the order of the log's."""
+        """Selects all rows, with the existing columns in the order of the log."""
         there = {column.name: column.query for column in self.columns}
         listed = ", ".join(there.get(name, "NULL") for name in self.shape.columns.names)
         return f"SELECT {listed} FROM {quoted(self.place[0])}.{quoted(self.place[1])}"
@@ -72,8 +72,8 @@ class _FollowedMysqlTable:
 
 
 class MyReader(TableReader):
-    """A position is a place in the binlog, the tables that are whole, and from where those go on whose snapshot is
-    newer than that."""
+    """A position is a place in the binlog, the complete tables, and where those continue whose snapshot is newer than
+    that."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class MyReader(TableReader):
         self._lag: tuple[float, int | None] = (0.0, None)
 
     def read(self, seconds: float) -> CapturedBatch | None:
-        """What a snapshot has, else what the binlog has."""
+        """The next rows of a snapshot, else of the binlog."""
         return next(self._work, None) or self._streamed(seconds)
 
     def confirm(self, position: Position) -> None:
-        """The server forgets by itself."""
+        """Nothing: the server purges the binlog itself."""
 
     def lag(self) -> int | None:
         """Bytes of the binlog."""
@@ -119,7 +119,7 @@ class MyReader(TableReader):
         if self._binlog is not None:
             self._binlog.close()
 
-    # --- beginning, and snapshots
+    # --- start and snapshots
 
     def _open(self) -> Iterator[CapturedBatch]:
         with self._server.session() as session:
@@ -136,8 +136,8 @@ class MyReader(TableReader):
         if self._identity and found != self._identity:
             raise ProjectError(
                 "binlog-other-server",
-                f"{self._server.address} is another server than the one that was followed ({self._identity})",
-                hint="places in its binlog mean nothing there: remove the table's log to begin with a new snapshot",
+                f"{self._server.address} is not the server that was captured so far ({self._identity})",
+                hint="its binlog has other positions: remove the table's log to start with a new snapshot",
                 exit_code=Exit.CONFLICT,
             )
         self._identity = found
@@ -151,13 +151,13 @@ class MyReader(TableReader):
             raise ProjectError(
                 "mysql-table-missing",
                 f"there is no table '{place[1]}' in database '{place[0]}' of {self._server.address} any more",
-                hint="make it again, or take it out of the project",
+                hint="create it again, or remove it from the project",
                 exit_code=Exit.TRANSIENT,
             )
         return found
 
     def _followed(self, name: str, found: Described) -> _FollowedMysqlTable:
-        """A table with the columns that its log has: what was added since is met in the binlog."""
+        """A table with the columns of its log; columns that were added since appear in the binlog."""
         shape = self._shapes.get(name)
         if shape is None or (name not in self._whole):
             shape = self._widened(name, found)
@@ -165,7 +165,7 @@ class MyReader(TableReader):
         return _FollowedMysqlTable(name, self._places[name], shape, found.columns)
 
     def _widened(self, name: str, found: Described) -> TableShape:
-        """The log's columns and then those that are new."""
+        """The columns of the log, then the new ones."""
         known = self._shapes.get(name)
         if known is None:
             return found.shape
@@ -178,7 +178,7 @@ class MyReader(TableReader):
         return TableShape(pa.schema([*known.columns, *more]), known.key)
 
     def _snapshot(self, names: Sequence[str]) -> Iterator[CapturedBatch]:
-        """All rows of these tables as they are at one moment."""
+        """All rows of these tables at one point in time."""
         with self._server.session(pymysql.cursors.SSCursor) as session:
             frozen = session.freeze()
             if self._place is None:
@@ -188,7 +188,7 @@ class MyReader(TableReader):
                 yield CapturedBatch(self._position(), begins=frozenset({name}), shapes={name: table.shape})
                 for rows in session.chunks(table.query, _CHUNK):
                     yield CapturedBatch(self._position(), rows={name: table.arrow(rows)})
-        # not before the session is over: until then nobody can alter the tables
+        # after the session, which locks the definitions of the tables
         self._whole |= set(names)
         self._from |= {name: frozen for name in names if frozen > self._place}
         yield CapturedBatch(self._position(), ends=frozenset(names))
@@ -205,7 +205,7 @@ class MyReader(TableReader):
         while transaction is not None:
             if transaction.statement is not None:
                 if began != self._place:
-                    self._held = transaction  # what was before it goes first
+                    self._held = transaction  # earlier changes come first
                     break
                 return self._follow(transaction, transaction.statement)
             changes += self._changes(transaction)
@@ -231,7 +231,7 @@ class MyReader(TableReader):
         self._from = {name: start for name, start in self._from.items() if start > place}
 
     def _follow(self, transaction: Transaction, statement: Statement) -> CapturedBatch:
-        """A table may be defined anew."""
+        """Handle a DDL statement that may concern a table."""
         touched = [
             name
             for name, place in self._places.items()
@@ -276,7 +276,7 @@ def _nothing(_value: Any) -> None:
 
 
 def _needs_snapshot(statement: Statement, found: Described, known: _FollowedMysqlTable) -> bool:
-    """Whether rows may be others than events have told."""
+    """Whether rows may have changed without events."""
     if statement.verb in ("CREATE", "DROP"):
         return statement.has("TABLE") and not statement.has("INDEX", "TRIGGER", "VIEW", "TEMPORARY")
     if statement.verb == "RENAME" or statement.has(*_REWRITES):
@@ -306,7 +306,7 @@ def _changed_rows(table: _FollowedMysqlTable, event: Any, server: MyServer) -> I
 
 
 def _values(table: _FollowedMysqlTable, row: Mapping[str, Any], values: str, reasons: str) -> Mapping[str, Any]:
-    """The values of a row by column, with what the library leaves out."""
+    """The values of a row by column, with those that the library leaves out."""
     found: dict[str, Any] = row[values]
     for name, reason in row[reasons].items():
         if reason == NONE_SOURCE.EMPTY_SET:
@@ -322,6 +322,6 @@ def _changed(name: str, was: str, now: Any) -> ProjectError:
     return ProjectError(
         "mysql-column-changed",
         f"table '{name}' has changed: {was} and is now {now}",
-        hint="views keep what they have: remove the table's log and reset its views to begin anew",
+        hint="views keep their rows: remove the table's log and reset its views to start over",
         exit_code=Exit.CONFLICT,
     )

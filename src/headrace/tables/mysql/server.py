@@ -1,4 +1,4 @@
-"""One MySQL or MariaDB server: connections to it, what it is set to, and what its tables look like."""
+"""One MySQL or MariaDB server: connections, settings, and descriptions of its tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 10
 _DENIED = ACCESS_DENIED | {1049, 1130, 1227, 1396}
 _PURGED = 1236
 _GRANTS = "GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user"
-_WANTED = {
+_REQUIRED = {
     "log_bin": ("ON", "start the server with --log-bin"),
     "binlog_format": ("ROW", "SET GLOBAL binlog_format = ROW"),
     "binlog_row_image": ("FULL", "SET GLOBAL binlog_row_image = FULL"),
@@ -47,7 +47,7 @@ _FILE = re.compile(r"(.*\D)?(\d+)")
 
 @dataclass(frozen=True, order=True)
 class BinlogPosition:
-    """A place in the binlog: after a whole transaction."""
+    """A position in the binlog, after a whole transaction."""
 
     number: int
     """Of the file."""
@@ -57,8 +57,8 @@ class BinlogPosition:
     @staticmethod
     def of(file: str, offset: int) -> BinlogPosition:
         """A file's name ends with its number."""
-        found = _FILE.fullmatch(file)
-        return BinlogPosition(int(found[2]) if found else 0, offset, file)
+        match = _FILE.fullmatch(file)
+        return BinlogPosition(int(match[2]) if match else 0, offset, file)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class MyServer:
 
     @contextmanager
     def session(self, cursor: type[pymysql.cursors.Cursor] = pymysql.cursors.Cursor) -> Iterator[Session]:
-        """A connection for questions; what goes wrong in it is a ProjectError."""
+        """A connection for queries; its errors are raised as ProjectError."""
         with self.failures():
             connection = pymysql.connect(**self.settings, autocommit=True, read_timeout=600, cursorclass=cursor)
             try:
@@ -107,14 +107,14 @@ class MyServer:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Says what pymysql says as a ProjectError."""
+        """Raise errors of pymysql as ProjectError."""
         try:
             yield
         except (pymysql.Error, OSError) as error:
             raise self.failure(error) from None
 
     def failure(self, error: Exception) -> ProjectError:
-        """What went wrong with the server."""
+        """An error of the server as one with a code."""
         code = error_code(error)
         reason = error_text(error).replace(self._at.password or "\0", "***")[:300]
         if code in _DENIED:
@@ -130,102 +130,102 @@ class MyServer:
 
 
 def binlog_missing(address: str, why: str) -> ProjectError:
-    """The binlog at a position is gone, or cannot be had."""
+    """The error for a binlog that was purged or cannot be read."""
     return ProjectError(
         "binlog-missing",
-        f"the binlog of {address} cannot be read where it is to go on: {why}",
-        hint="was it purged? Keep it longer (binlog_expire_logs_seconds), and remove the table's log to begin with a "
+        f"the binlog of {address} cannot be read from the last position on: {why}",
+        hint="was it purged? Keep it longer (binlog_expire_logs_seconds), and remove the table's log to start with a "
         "new snapshot. Two readers with one server_id also end each other",
         exit_code=Exit.CONFLICT,
     )
 
 
 class Session:
-    """Questions on one connection."""
+    """Queries on one connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def ask(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of an answer."""
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a result."""
         with self._connection.cursor() as cursor:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
 
     def chunks(self, sql: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of an answer that is too long to be held, piece by piece."""
+        """The rows of a large result in chunks."""
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             while rows := cursor.fetchmany(size):
                 yield list(rows)
 
     def variable(self, name: str) -> str | None:
-        """What the server is set to; None when it does not know that."""
-        found = self.ask("SHOW GLOBAL VARIABLES LIKE %s", (name,))
-        return str(found[0][1]) if found else None
+        """A setting of the server; None when it does not exist."""
+        rows = self.query("SHOW GLOBAL VARIABLES LIKE %s", (name,))
+        return str(rows[0][1]) if rows else None
 
     @property
     def is_mariadb(self) -> bool:
         return "MariaDB" in str(self._connection.get_server_info())
 
     def identity(self) -> str:
-        """What tells a server from one that took its place."""
+        """A unique id of the server."""
         return self.variable("server_uuid") or self.variable("server_uid") or f"id {self.variable('server_id')}"
 
     def check(self, address: str) -> None:
-        """A ProjectError for settings with which the binlog does not tell all."""
-        for name, (wanted, mend) in _WANTED.items():
-            found = self.variable(name)
-            if (found or "").upper() != wanted:
-                raise _settings(address, name, found, mend)
-        for name, mend in _REFUSED.items():
-            found = self.variable(name)
-            if found not in (None, "", "OFF"):
-                raise _settings(address, name, found, mend)
-        self.end()  # the question needs the privilege that reading does
+        """Raise a ProjectError for settings that make the binlog incomplete."""
+        for name, (required, fix) in _REQUIRED.items():
+            value = self.variable(name)
+            if (value or "").upper() != required:
+                raise _settings(address, name, value, fix)
+        for name, fix in _REFUSED.items():
+            value = self.variable(name)
+            if value not in (None, "", "OFF"):
+                raise _settings(address, name, value, fix)
+        self.end()  # needs the same privilege as reading the binlog
 
     def end(self) -> BinlogPosition:
         try:
-            (found,) = self.ask("SHOW MASTER STATUS")
+            (status,) = self.query("SHOW MASTER STATUS")
         except pymysql.err.ProgrammingError:  # MySQL 8.4 and later
-            (found,) = self.ask("SHOW BINARY LOG STATUS")
-        return BinlogPosition.of(str(found[0]), int(found[1]))
+            (status,) = self.query("SHOW BINARY LOG STATUS")
+        return BinlogPosition.of(str(status[0]), int(status[1]))
 
     def logs(self) -> list[tuple[BinlogPosition, int]]:
         """The files of the binlog and their sizes, oldest first."""
-        return [(BinlogPosition.of(str(row[0]), 4), int(row[1])) for row in self.ask("SHOW BINARY LOGS")]
+        return [(BinlogPosition.of(str(row[0]), 4), int(row[1])) for row in self.query("SHOW BINARY LOGS")]
 
     def freeze(self) -> BinlogPosition:
-        """See all tables as they are now, from here on; the place in the binlog at which that is."""
-        self.ask("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        self.ask("SET SESSION time_zone = '+00:00'")
+        """Start a transaction with a consistent snapshot of all tables; the position in the binlog of that snapshot."""
+        self.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self.query("SET SESSION time_zone = '+00:00'")
         if self.is_mariadb:
-            self.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            said = {str(name).lower(): value for name, value in self.ask("SHOW STATUS LIKE 'binlog_snapshot_%%'")}
-            return BinlogPosition.of(said["binlog_snapshot_file"], int(said["binlog_snapshot_position"]))
-        # no commit may be in the binlog and not yet in the tables: for a moment nobody may write
-        self.ask("FLUSH TABLES WITH READ LOCK")
+            self.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            status = {str(name).lower(): value for name, value in self.query("SHOW STATUS LIKE 'binlog_snapshot_%%'")}
+            return BinlogPosition.of(status["binlog_snapshot_file"], int(status["binlog_snapshot_position"]))
+        # no commit may be in the binlog and not yet in the tables: a short global lock
+        self.query("FLUSH TABLES WITH READ LOCK")
         try:
-            self.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            self.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             return self.end()
         finally:
-            self.ask("UNLOCK TABLES")
+            self.query("UNLOCK TABLES")
 
     def describe(self, schema: str, table: str) -> Described | None:
-        """A table's columns and key; None when there is no such table. Virtual columns are left out."""
-        found = self.ask(_COLUMNS, (schema, table))
-        if not found:
+        """Columns and key of a table, without virtual columns; None when it does not exist."""
+        rows = self.query(_COLUMNS, (schema, table))
+        if not rows:
             return None
         columns = tuple(
             MyColumn(name, str(kind).lower(), str(whole).lower(), nullable == "YES", default, length, precision, scale)
-            for name, kind, whole, nullable, default, length, precision, scale in found
+            for name, kind, whole, nullable, default, length, precision, scale in rows
         )
-        key = tuple(str(row[0]) for row in self.ask(_KEY, (schema, table)))
+        key = tuple(str(row[0]) for row in self.query(_KEY, (schema, table)))
         fields = pa.schema([(column.name, column.arrow(f"{schema}.{table}")) for column in columns])
         return Described(columns, TableShape(fields, key))
 
 
-def _settings(address: str, name: str, found: str | None, mend: str) -> ProjectError:
+def _settings(address: str, name: str, value: str | None, fix: str) -> ProjectError:
     return ProjectError(
-        "mysql-settings", f"{address} has {name} = {found or 'nothing'}, so its binlog does not tell all", hint=mend
+        "mysql-settings", f"{address} has {name} = {value or 'nothing'}, so its binlog is incomplete", hint=fix
     )

@@ -1,7 +1,7 @@
-"""Columns of MySQL and MariaDB: which type each becomes, and how its values are read, from queries and from the binlog.
+"""Columns of MySQL and MariaDB: their types, and the conversion of values from queries and from the binlog.
 
-The two give the same value in different forms; what comes out here is the same for both, so that a row that was read
-twice is known to be the same.
+Both sources give the same value in different forms. The conversion makes them equal, so that a row that was read twice
+is recognised.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ class MyColumn:
 
     @property
     def appears_empty(self) -> bool:
-        """Whether rows that are there have null in it when it is added."""
+        """Whether existing rows have null in it when it is added."""
         return self.nullable and self.default in (None, "NULL")
 
     @property
     def query(self) -> str:
         name = quoted(self.name)
-        # a float is shown with six digits unless it is made a double
+        # a float is printed with six digits unless it is cast to a double
         return f"{name} + 0e0" if self.data_type == "float" else name
 
     def arrow(self, table: str) -> pa.DataType:
-        """What it becomes; a ProjectError for what no column can be."""
+        """The Arrow type; raises a ProjectError for a type that is not supported."""
         found = self._number() or self._other()
         if found is None:
             raise ProjectError(
                 "mysql-type",
                 f"column '{self.name}' of '{table}' is {self.column_type}, which is not supported",
-                hint="capture a table without it; generated columns of another type can stand in for it",
+                hint="capture a table without it, or with a generated column of another type instead",
             )
         return found
 
@@ -94,7 +94,7 @@ class MyColumn:
         return {"date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": TIMESTAMP}.get(kind)
 
     def convert(self) -> Convert | None:
-        """Makes a value of what a query or the binlog gives, other than null; None: it is one already."""
+        """The conversion of values other than null; None when none is needed."""
         kind = self.data_type
         if kind == "decimal":
             return None if (self.precision or 0) <= _MOST_DIGITS else str
@@ -106,7 +106,7 @@ class MyColumn:
             return _members([one.replace("''", "'") for one in _MEMBER.findall(self.column_type)])
         if kind == "binary":
             size = self.length or 0
-            # zeros at the end are left out in the binlog
+            # the binlog omits trailing zeros
             return lambda value: value.ljust(size, b"\0")
         if kind in _TEXTS:
             return _text
@@ -114,14 +114,14 @@ class MyColumn:
 
 
 def quoted(name: str) -> str:
-    """A name as MySQL takes it, whatever is in it."""
+    """A quoted identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError("a text in a character set that is not known here")
+    raise ValueError("a text in an unknown character set")
 
 
 def _bits(value: Any) -> int:
@@ -143,7 +143,7 @@ def _local(value: Any) -> datetime | None:
 
 def _instant(value: Any) -> datetime | None:
     found = value.replace(tzinfo=UTC) if isinstance(value, datetime) else _NO_TIME
-    return None if found == _NO_TIME else found  # the first second there can be is the one after it
+    return None if found == _NO_TIME else found  # the smallest valid value is one second later
 
 
 def _year(value: int) -> int:
@@ -151,7 +151,7 @@ def _year(value: int) -> int:
 
 
 def _time(value: timedelta) -> str:
-    """`-838:59:59`, with a fraction if there is one."""
+    """`-838:59:59`, with a fraction unless it is 0."""
     size = abs(value)
     seconds, fraction = size // timedelta(seconds=1), size % timedelta(seconds=1)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -161,7 +161,7 @@ def _time(value: timedelta) -> str:
 
 
 def _json(value: Any) -> str:
-    """One form for what is the same."""
+    """JSON in a canonical form."""
     document = json.loads(value) if isinstance(value, str) else _decoded(value)
     return json.dumps(document, ensure_ascii=False, sort_keys=True, default=str)
 

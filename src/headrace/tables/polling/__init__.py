@@ -1,4 +1,4 @@
-"""`type: polling`: a table or query of an SQL database, asked again and again."""
+"""`type: polling`: a table or query of an SQL database, polled repeatedly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
 _SCHEMES = ("postgresql", "postgres", "mysql", "mariadb", "sqlite")
 
 
-def _database(url: SecretStr) -> SecretStr:
+def _check_url(url: SecretStr) -> SecretStr:
     parts = urlsplit(url.get_secret_value())
     if parts.scheme not in _SCHEMES or not (parts.path.strip("/") if parts.scheme == "sqlite" else parts.hostname):
         raise ValueError(
@@ -44,20 +44,19 @@ def _database(url: SecretStr) -> SecretStr:
 
 
 class PollingTable(TableSource):
-    """A table or query of PostgreSQL, MySQL, MariaDB or SQLite that is asked again and again.
+    """A table or query of PostgreSQL, MySQL, MariaDB or SQLite that is polled repeatedly.
 
-    With a `cursor` only rows are asked for whose cursor is not behind the greatest one seen (less `lookback`): rows
-    that are deleted are noticed by `deleted` alone, and a row that changes without its cursor is not noticed at all.
-    Without one, all rows are read each time, and those that are gone are deleted. States between two polls are not
-    seen.
+    With a `cursor`, a poll reads only rows whose cursor is at least the greatest one seen (less `lookback`): deleted
+    rows are detected by `deleted` alone, and a row that changes without its cursor is not detected. Without a `cursor`,
+    each poll reads all rows, and rows that are missing are deleted. States between two polls are not captured.
 
-    Delivery: each row that is found counts once. Order: none between rows. Tables of one database that are due are
-    read in one transaction, and change together while that is less than 10,000 rows. Scale: with a cursor that has an
-    index, what changes; without one, the whole table each time, so some hundred thousand rows.
+    Delivery: each row that a poll reads is applied once. Order: none between rows. Tables of one database that are due
+    are read in one transaction, and change together up to 10,000 rows. Scale: with an indexed cursor, the number of
+    changes; without one, the whole table each time, so some hundred thousand rows.
     """
 
     type: Literal["polling"] = "polling"
-    url: Annotated[SecretStr, AfterValidator(_database)] = Field(
+    url: Annotated[SecretStr, AfterValidator(_check_url)] = Field(
         description="Address of the database. A file of SQLite is relative to the project, with four slashes absolute.",
         examples=["postgresql://127.0.0.1:5432/shop", "mysql://127.0.0.1:3306/shop", "sqlite:///data/shop.db"],
     )
@@ -80,8 +79,8 @@ class PollingTable(TableSource):
     )
     columns: Columns | None = Field(
         None,
-        description="The columns to read, as DDL. Left out: all, with the types that the database tells; SQLite tells "
-        "none of a query.",
+        description="The columns to read, as DDL. Left out: all, with the types that the database reports; SQLite "
+        "reports none for a query.",
         examples=["id bigint, status string, updated_at timestamp"],
     )
     cursor: str | None = Field(
@@ -91,7 +90,7 @@ class PollingTable(TableSource):
     )
     lookback: Annotated[int, Field(gt=0)] | Duration | None = Field(
         None,
-        description="How far before the greatest cursor to look again, for transactions that are committed late: a "
+        description="How far before the greatest cursor a poll begins, for transactions that are committed late: a "
         "duration if the cursor is a time, else a number.",
         examples=["1min", 1000],
     )
@@ -104,7 +103,7 @@ class PollingTable(TableSource):
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for a connection.")
 
     @model_validator(mode="after")
-    def _belongs_together(self) -> Self:
+    def _check_options(self) -> Self:
         if (self.table is None) == (self.query is None):
             raise ValueError("write either `table` or `query`")
         if self.lookback is not None and self.cursor is None:
@@ -117,7 +116,7 @@ class PollingTable(TableSource):
 
     @property
     def place(self) -> str:
-        """The database without names, passwords and parameters."""
+        """The database, without user, password and parameters."""
         parts = urlsplit(self.url.get_secret_value())
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -142,7 +141,7 @@ class PollingTable(TableSource):
         self.shape(context)
 
     def shape(self, context: Context) -> TableShape:
-        """The columns that are declared or that the database tells, and the primary key of a table."""
+        """The columns that are declared or that the database reports, and the primary key of a table."""
         database = self.connect(context)
         try:
             return self.shape_in(database)
@@ -150,7 +149,7 @@ class PollingTable(TableSource):
             database.close()
 
     def shape_in(self, database: Database) -> TableShape:
-        """The same with a connection that is there."""
+        """The same with an open connection."""
         declared = None if self.columns is None else from_ddl(self.columns)
         columns = database.columns(self, declared)
         for option, name in (("cursor", self.cursor), ("deleted", self.deleted)):
@@ -172,16 +171,16 @@ class PollingTable(TableSource):
         context: Context,
     ) -> TableReader:
         """One connection for all of them."""
-        mine = {name: table for name, table in tables.items() if isinstance(table, cls)}
-        first = next(iter(mine))
-        for name, table in mine.items():
-            if table._login != mine[first]._login:
+        own = {name: table for name, table in tables.items() if isinstance(table, cls)}
+        first = next(iter(own))
+        for name, table in own.items():
+            if table._login != own[first]._login:
                 raise ProjectError(
                     "connections-differ",
                     f"tables '{first}' and '{name}' reach {table.place} as different users or with different `tls`",
                     hint="tables of one database are read on one connection: write the same for both",
                 )
-        return reader.PollingReader(mine, shapes, after, context)
+        return reader.PollingReader(own, shapes, after, context)
 
     @property
     def _login(self) -> tuple[object, ...]:

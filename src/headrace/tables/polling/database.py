@@ -78,26 +78,26 @@ class Database(ABC):
         return text.replace("%", "%%") if self.mark == "%s" else text
 
     def relation(self, table: PollingTable) -> str:
-        """What stands after FROM."""
+        """The text after FROM."""
         if table.query is not None:
             return f"(\n{self.literal(table.query.strip().rstrip(';'))}\n) AS polled"
         return ".".join(self.quoted(part) for part in str(table.table).split("."))
 
 
 def missing(label: str, said: str) -> ProjectError:
-    """For a table, column or database that is not there, or a query that cannot be asked."""
+    """The error for a missing table, column or database, or an invalid query."""
     return ProjectError(
         "polling-missing",
         f"{label}: {said}",
-        hint="mend `table`, `query` or `columns`, or make it",
+        hint="fix `table`, `query` or `columns`, or create it",
         exit_code=Exit.NOT_FOUND,
     )
 
 
 def value_unfit(label: str, said: str) -> ProjectError:
-    """For a value that its column cannot hold."""
+    """The error for a value that its column cannot hold."""
     return ProjectError(
         "table-value",
         f"{label}: {said}",
-        hint="declare `columns` with a type that holds all values, mend the row, or convert it in a `query`",
+        hint="declare `columns` with a type that holds all values, fix the row, or convert it in a `query`",
     )

@@ -21,7 +21,7 @@ from headrace.tables.polling.database import PAGE, Database, Row, missing
 if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable
 
-# one step wider than they are: whether a number is unsigned is not told
+# one size larger: the server does not report whether a number is unsigned
 _KINDS = {
     FIELD_TYPE.TINY: pa.int16(),
     FIELD_TYPE.SHORT: pa.int32(),
@@ -46,7 +46,7 @@ _TRANSIENT = (1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013, 2014)
 
 
 class MysqlDatabase(Database):
-    """Asked in transactions that read only; times with a zone come in UTC."""
+    """Queried in read-only transactions; times with a zone are in UTC."""
 
     quote: ClassVar[str] = "`"
 
@@ -82,28 +82,28 @@ class MysqlDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All as of its beginning, for tables of an engine with transactions."""
-        self._say("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        self._say("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        """A consistent snapshot, for tables of a transactional engine."""
+        self._execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self._execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         try:
             yield
         finally:
             if self._connection.open:
-                self._say("ROLLBACK")
+                self._execute("ROLLBACK")
 
     def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
-        """As the server sends them."""
+        """Pages as the server sends them."""
         with self._explained(), self._connection.cursor() as cursor:
             cursor.execute(statement, tuple(parameters))
             while page := cursor.fetchmany(PAGE):
                 yield list(page)
 
     def close(self) -> None:
-        """Close the connection; in the middle of a result there is no way to say goodbye."""
+        """Close the connection; in the middle of a result only by force."""
         if self._connection.open:
             self._connection._force_close()
 
-    def _say(self, statement: str) -> None:
+    def _execute(self, statement: str) -> None:
         with self._explained(), self._connection.cursor() as cursor:
             cursor.execute(statement)
 

@@ -35,7 +35,7 @@ _KINDS = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": TIMESTAMP,
 }
-# as the server writes them: there is no such column, or it is a text
+# types without a counterpart in Spark: texts as the server writes them
 _TEXTS = ("time", "timetz", "interval", "json", "jsonb", "uuid")
 _MISSING = (
     psycopg.errors.UndefinedTable,
@@ -46,15 +46,15 @@ _LARGEST = 38
 
 
 class _FiniteNumbers(NumericLoader):
-    """No decimal is NaN or infinite: they are null."""
+    """NaN and infinite numbers, which no decimal can be, become null."""
 
     def load(self, data: Any) -> Any:
-        found = super().load(data)
-        return found if isinstance(found, Decimal) and found.is_finite() else None
+        number = super().load(data)
+        return number if isinstance(number, Decimal) and number.is_finite() else None
 
 
 class PostgresDatabase(Database):
-    """Asked in transactions that read only."""
+    """Queried in read-only transactions."""
 
     def __init__(self, table: PollingTable, context: Context) -> None:
         self._label = table.label
@@ -74,7 +74,7 @@ class PostgresDatabase(Database):
         known = self._connection.adapters.types.get(column.type_code)
         name = "text" if known is None else known.name
         if name == "numeric":
-            # without precision as much after the point as leaves room for twenty digits before it
+            # without precision, 18 digits after the point leave room for 20 before it
             precision, scale = (column.precision, column.scale) if column.precision else (_LARGEST, 18)
             kind = pa.decimal128(min(_LARGEST, precision), min(_LARGEST, max(0, scale or 0)))
         else:
@@ -94,13 +94,13 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All as of the first statement."""
+        """A consistent snapshot as of the first statement."""
         with explained(self._label), self._connection.transaction(force_rollback=True):
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield
 
     def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
-        """By a cursor of the server."""
+        """Pages from a cursor of the server."""
         with explained(self._label), self._connection.cursor(name="headrace_polling") as cursor:
             cursor.execute(statement, tuple(parameters))
             while page := self._page(cursor):
@@ -112,7 +112,9 @@ class PostgresDatabase(Database):
         except psycopg.DataError as error:
             if error.sqlstate is not None:
                 raise
-            raise value_unfit(self._label, str(error)) from error  # such as an infinite date: Python has none
+            raise value_unfit(
+                self._label, str(error)
+            ) from error  # such as an infinite date, which Python does not have
 
     def close(self) -> None:
         self._connection.close()

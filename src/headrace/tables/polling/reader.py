@@ -1,4 +1,4 @@
-"""Asks the tables of one database again and again.
+"""Polls the tables of one database.
 
 A position is, by table, `{"cursor": …, "column": "updated_at"}`, or `{}` for one whose rows are all read each time;
 `{"first": true}` while a table with a cursor is read for the first time.
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Polled:
-    """One table: its rows as they are asked for, and how far it is read."""
+    """One table: its query, and its position."""
 
     name: str
     source: PollingTable
     shape: TableShape
     selected: list[str]
-    """Its columns that are there; others are null."""
+    """Its existing columns; others are null."""
     first: bool
-    """Whether all rows have to come, since it is new or has new columns."""
+    """Whether all rows must be read, for a new table or new columns."""
     grown: bool
     last: Any = None
-    """The greatest cursor, as the database gives it."""
+    """The greatest cursor, as the database returns it."""
     due: float = 0.0
     digest: int | None = None
-    """Of all rows, when they were last read."""
+    """The digest of all rows at the last poll."""
     window: deque[tuple[Any, int]] = field(default_factory=deque)
-    """Cursor and digest of the rows that the next poll will find again."""
+    """Cursor and digest of the rows that the next poll reads again."""
 
     def position(self) -> dict[str, Any]:
-        """To be kept with what was read."""
+        """The position after what was read."""
         if self.source.cursor is None:
             return {}
         if self.first:
@@ -58,11 +58,11 @@ class _Polled:
         return {"cursor": said, "column": self.source.cursor}
 
     def remember(self, cursor: Any, digest: int) -> None:
-        """Keep what the next poll would find again; rows come in the order of the cursor."""
+        """Store the digests of rows that the next poll reads again; rows come in the order of the cursor."""
         self.last = cursor
         self.window.append((cursor, digest))
         begin = _back(self, cursor)
-        # texts may be ordered in another way here than in the database, but they are equal or not
+        # Python and the database may order texts differently, but agree on equality
         while len(self.window) > 1 and (
             self.window[0][0] < begin if self.source.lookback is not None else self.window[0][0] != begin
         ):
@@ -103,12 +103,12 @@ class PollingReader(TableReader):
         return table
 
     def read(self, seconds: float) -> CapturedBatch | None:
-        """What the next poll finds, page by page."""
+        """The rows of the next poll, page by page."""
         until = time.monotonic() + seconds
         while True:
             if self._poll is None:
                 begin = min(table.due for table in self._tables)
-                # nothing tells that a time has come
+                # nothing to wait on but the time
                 time.sleep(max(0.0, min(begin, until) - time.monotonic()))
                 now = time.monotonic()
                 if now < begin:
@@ -120,10 +120,10 @@ class PollingReader(TableReader):
             self._poll = None
 
     def confirm(self, position: Position) -> None:
-        """The database forgets nothing."""
+        """Nothing to confirm to the database."""
 
     def close(self) -> None:
-        """End a poll that goes on, and leave."""
+        """End a poll in progress, and disconnect."""
         if self._poll is not None:
             self._poll.close()  # type: ignore[attr-defined]  # it is a generator
             self._poll = None
@@ -149,7 +149,7 @@ class PollingReader(TableReader):
             yield batch.taken(self._tables)
 
     def _may_differ(self, table: _Polled) -> bool:
-        """Of a table without a cursor, whether any row is another than at the last poll: only then are they taken."""
+        """Whether a table without a cursor has changed since the last poll: only then are its rows applied."""
         if table.source.cursor is not None or table.digest is None:
             return True
         found = sum(_digest(row) for page in self._database.pages(*self._question(table)) for row in page)
@@ -165,7 +165,7 @@ class PollingReader(TableReader):
             return
         place = table.selected.index(cursor)
         known = {digest for _, digest in table.window}
-        table.window.clear()  # a row may be again what it was before the last poll
+        table.window.clear()  # a row may have returned to its value before the last poll
         for page in self._database.pages(*self._question(table)):
             new: list[Row] = []
             for row in page:
@@ -185,13 +185,13 @@ class PollingReader(TableReader):
             return statement, []
         if table.first or table.last is None:
             return f"{statement} ORDER BY {quoted(cursor)}", []
-        # rows without a cursor would never be seen: they are asked for to be refused
+        # rows with a null cursor would never be read: they are selected, to be refused
         where = f"WHERE {quoted(cursor)} >= {self._database.mark} OR {quoted(cursor)} IS NULL"
         return f"{statement} {where} ORDER BY {quoted(cursor)}", [_back(table, table.last)]
 
 
 class _Batch:
-    """What is taken in one step."""
+    """The changes of one step."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -203,11 +203,11 @@ class _Batch:
 
     @property
     def says_something(self) -> bool:
-        """Whether anything was found."""
+        """Whether it has any change."""
         return bool(self.rows or self.ends)
 
     def begin(self, table: _Polled, all_rows: bool) -> None:
-        """A table is asked."""
+        """Start with a table."""
         if table.grown:
             self.shapes[table.name] = table.shape
             table.grown = False
@@ -215,7 +215,7 @@ class _Batch:
             self.begins.add(table.name)
 
     def add(self, table: _Polled, page: list[Row]) -> None:
-        """Rows that were found; those that are marked are deleted."""
+        """Add rows; those that are marked as deleted are deletes."""
         deleted = table.source.deleted
         if deleted is not None:
             place = table.selected.index(deleted)
@@ -230,7 +230,7 @@ class _Batch:
             self.rows += len(page)
 
     def taken(self, tables: list[_Polled]) -> CapturedBatch:
-        """All of it, with where every table is."""
+        """The changes, with the position of every table."""
         return CapturedBatch(
             position={table.name: table.position() for table in tables},
             changes=self._changes,
@@ -271,7 +271,7 @@ def _clock(value: timedelta) -> str:
 
 
 def _marks(value: Any) -> bool:
-    """Whether a value says that a row is deleted."""
+    """Whether a value marks a row as deleted."""
     if isinstance(value, bytes):  # bits of MySQL
         return any(value)
     return bool(value) if isinstance(value, int | float | Decimal | None) else True
@@ -282,13 +282,13 @@ def _digest(row: Row) -> int:
 
 
 def _back(table: _Polled, cursor: Any) -> Any:
-    """Where the next poll begins, when this is the greatest cursor."""
+    """Where the next poll begins, given the greatest cursor."""
     lookback = table.source.lookback
     if lookback is None:
         return cursor
     if isinstance(cursor, str):  # a time of SQLite
         begin = datetime.fromisoformat(cursor) - cast(timedelta, lookback)
-        # cut to the same length, it is never after the time that it stands for
+        # cut to the same length, it is never later than the exact time
         return begin.isoformat("T" if "T" in cursor else " ")[: len(cursor)]
     return cursor - lookback
 

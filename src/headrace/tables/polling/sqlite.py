@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.tables.polling import PollingTable
 
 _DECIMAL = re.compile(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
-# by what stands in the declared type, the first that fits, as SQLite itself looks at it
+# by a substring of the declared type; the first match wins, as in SQLite itself
 _KINDS: tuple[tuple[str, pa.DataType], ...] = (
     ("BOOL", pa.bool_()),
     ("TIMESTAMP", pa.timestamp("us")),
@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
             )
 
     def describe(self, table: PollingTable) -> list[tuple[str, pa.DataType | None]]:
-        """A table's types as it declares them; SQLite tells none of a query."""
+        """The declared types of a table; SQLite reports none for a query."""
         with self._explained():
             cursor = self._connection.execute(f"SELECT * FROM {self.relation(table)} LIMIT 0")
             names = [column[0] for column in cursor.description]
@@ -76,7 +76,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """A transaction; readers do not see what is committed while it goes on."""
+        """A transaction, which does not see later commits."""
         with self._explained():
             self._connection.execute("BEGIN")
         try:
@@ -92,7 +92,7 @@ class SqliteDatabase(Database):
                 yield page
 
     def value(self, kind: pa.DataType, said: Any) -> Any:
-        """Values are numbers and texts here as in JSON."""
+        """Values are numbers and texts, as in JSON."""
         return said
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class SqliteDatabase(Database):
             raise missing(self._label, str(error)) from error
         except sqlite3.Error as error:
             raise ProjectError(
-                "table-refused", f"{self._label}: {error}", hint="look at the file with sqlite3: PRAGMA integrity_check"
+                "table-refused", f"{self._label}: {error}", hint="check the file with sqlite3: PRAGMA integrity_check"
             ) from error
 
 

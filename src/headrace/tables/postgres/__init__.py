@@ -1,4 +1,4 @@
-"""`type: postgres`: a table of a PostgreSQL database, and every change of it."""
+"""`type: postgres`: a table of a PostgreSQL database and all its changes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _DATABASE_LETTERS = 40
 class PostgresTable(PostgresConnection, TableSource):
     """A table of a PostgreSQL database (12 or later) by logical replication: its rows once, then every change.
 
-    Delivery: exactly once. Rows are read under the snapshot that the replication slot begins with, so they and the
-    stream of changes meet exactly; a restart goes on where the log ends, without reading rows again. The slot moves on
-    only when changes are durable here. Order: as committed. Tables of one database and `slot` change together,
-    transaction by transaction; one of more than 10,000 changes comes in parts. Scale: one connection and one process
+    Delivery: exactly once. Rows are read under the snapshot at which the replication slot starts, so no change is lost
+    or repeated; after a restart the table resumes where its log ends, without reading rows again. The slot advances
+    only when changes are durable in the log. Order: as committed. Tables of one database and `slot` change together,
+    transaction by transaction; a transaction of more than 10,000 changes is split. Scale: one connection and process
     of the server per slot; some ten thousand changes and more than a hundred thousand rows of a snapshot per second.
-    Columns: an added one is taken over, with null in rows that do not change; a dropped one is null from then on; a
-    changed type is refused. Generated columns are left out. Types: `numeric` without precision is decimal(38,18), its
-    NaN is null; infinite dates are the last and first there are; types that Spark does not have are texts.
+    Columns: an added column is captured, with null in unchanged rows; a dropped column is null from then on; a changed
+    type is refused. Generated columns are left out. Types: `numeric` without precision is decimal(38,18), its NaN is
+    null; infinite dates become the last and first possible ones; types that Spark does not have are texts.
     """
 
     type: Literal["postgres"] = "postgres"
@@ -61,18 +61,18 @@ class PostgresTable(PostgresConnection, TableSource):
     slot: str | None = Field(
         None,
         pattern=f"^{_SLOT}$",
-        description="Replication slot, made when it is missing; one per project. Tables of one database with the same "
-        "slot are read together. Left out: headrace_ and the database.",
+        description="Replication slot, created when it is missing; one per project. Tables of one database with the "
+        "same slot are read together. Left out: headrace_ and the database.",
         examples=["headrace_shop"],
     )
     publication: str | None = Field(
         None,
-        description="A publication that has these tables; left out: one is made for them, named as the slot.",
+        description="A publication that has these tables; left out: one is created, named as the slot.",
         examples=["shop_changes"],
     )
     texts: list[str] = Field(
         default=[],
-        description="Columns to take as texts, as PostgreSQL writes them: numbers and dates that Spark cannot hold.",
+        description="Columns to read as texts, as PostgreSQL writes them: numbers and dates that Spark cannot hold.",
         examples=[["amount"]],
     )
     timeout: Duration = Field(timedelta(seconds=10), description="How long to wait for a connection.")
@@ -84,12 +84,12 @@ class PostgresTable(PostgresConnection, TableSource):
 
     @property
     def label(self) -> str:
-        """Table and server, without names and passwords."""
+        """Table and server, without user and password."""
         return f"postgres {self.table} at {self.address}"
 
     @property
     def slot_name(self) -> str:
-        """The slot as it is given, or one that any start finds again."""
+        """The given slot, or a stable default."""
         if self.slot is not None:
             return self.slot
         database = re.sub(r"[^a-z0-9_]", "_", urlsplit(self.url.get_secret_value()).path.strip("/").lower())[
@@ -101,7 +101,7 @@ class PostgresTable(PostgresConnection, TableSource):
         return pg_tables.TableServer(label or self.label, **self.server_parameters(context, self.timeout))
 
     def check(self, context: Context) -> None:
-        """The server tells changes, the role may read them, there is room for a slot, and the table can be followed."""
+        """The server supports replication, the role has the rights, a slot is free, and the table can be captured."""
         with pg_tables.explained(self.label), self.server(context).connect() as connection:
             catalog.require_server(connection, self.label, self.slot_name)
             table = catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts)
@@ -112,7 +112,7 @@ class PostgresTable(PostgresConnection, TableSource):
                 publication.require_publication(connection, self.publication, [table])
 
     def shape(self, context: Context) -> TableShape:
-        """What the catalogue says."""
+        """The shape in the catalogue."""
         with pg_tables.explained(self.label), self.server(context).connect() as connection:
             return catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts).shape
 
@@ -125,15 +125,15 @@ class PostgresTable(PostgresConnection, TableSource):
         context: Context,
     ) -> TableReader:
         """One slot for all of them."""
-        mine = cast(Mapping[str, PostgresTable], tables)
-        first = next(iter(mine.values()))
-        others = {str(one.publication) for one in mine.values()}
-        if len(others) > 1:
+        own = cast(Mapping[str, PostgresTable], tables)
+        first = next(iter(own.values()))
+        publications = {str(table.publication) for table in own.values()}
+        if len(publications) > 1:
             raise ProjectError(
                 "publication-unfit",
-                f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(others))}",
+                f"the tables of slot {first.slot_name} have several publications: {', '.join(sorted(publications))}",
                 hint="write one publication for all of them, or a `slot` for each",
             )
-        wanted = {name: reader.FollowedTable(one.table, tuple(one.texts)) for name, one in mine.items()}
+        followed = {name: reader.FollowedTable(table.table, tuple(table.texts)) for name, table in own.items()}
         server = first.server(context, label=first.group)
-        return reader.PostgresReader(server, wanted, shapes, first.slot_name, first.publication, after)
+        return reader.PostgresReader(server, followed, shapes, first.slot_name, first.publication, after)

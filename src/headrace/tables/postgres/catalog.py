@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says of its tables, slots and publications, and whether changes can be followed there."""
+"""Tables, slots and settings of a PostgreSQL server, and checks whether changes can be captured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p')
 """
-# what is computed from other columns is not sent
+# generated columns are not sent
 _COLUMNS = """
 SELECT attname, atttypid::int8, atttypmod, attndims FROM pg_attribute
 WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
@@ -58,7 +58,7 @@ class PgTable:
     """Its replica identity: d (primary key), i (an index), f (all columns), n (nothing)."""
     columns: Mapping[str, PgType]
     key: tuple[str, ...]
-    """What tells its rows apart and is in the log of every change; empty when nothing does."""
+    """The columns that identify its rows and are logged with every change; empty when there are none."""
 
     @property
     def shown(self) -> str:
@@ -66,7 +66,7 @@ class PgTable:
 
     @property
     def relation(self) -> sql.Composed:
-        """For statements: the table, with its partitions, but without what merely inherits from it."""
+        """The table in SQL: with its partitions, but without tables that inherit from it."""
         return sql.SQL("{}{}").format(
             sql.SQL("" if self.partitioned else "ONLY "), sql.Identifier(self.schema, self.name)
         )
@@ -85,7 +85,7 @@ def types_of(connection: Connection) -> PostgresTypes:
 
 
 def find_table(connection: Connection, types: PostgresTypes, table: str, texts: Sequence[str]) -> PgTable:
-    """A table that is there and whose changes can be followed; `texts` are columns to be taken as texts."""
+    """A table whose changes can be captured; `texts` are columns to read as texts."""
     schema, dot, name = table.rpartition(".")
     quoted = (sql.Identifier(schema, name) if dot else sql.Identifier(name)).as_string(connection)
     row = connection.execute(_TABLE, (quoted,)).fetchone()
@@ -107,7 +107,7 @@ def find_table(connection: Connection, types: PostgresTypes, table: str, texts: 
 
 
 def dimensions(connection: Connection, number: int) -> dict[str, int]:
-    """How many dimensions the columns of a table are said to have."""
+    """The declared number of dimensions of each column."""
     return {column[0]: column[3] for column in connection.execute(_COLUMNS, (number,)).fetchall()}
 
 
@@ -116,21 +116,21 @@ def _require_identity(table: PgTable) -> None:
     if table.identity == "n" or (table.identity == "d" and not table.key):
         quoted = f'"{table.schema}"."{table.name}"'
         why = "REPLICA IDENTITY NOTHING" if table.identity == "n" else "no primary key"
-        mend = "DEFAULT" if table.identity == "n" else "FULL"
+        identity = "DEFAULT" if table.identity == "n" else "FULL"
         raise ProjectError(
             "table-identity",
-            f"table {table.shown} has {why}: its log does not tell which row was changed",
-            hint=f"give it a primary key, or run: ALTER TABLE {quoted} REPLICA IDENTITY {mend} "
+            f"table {table.shown} has {why}: its log does not identify changed rows",
+            hint=f"give it a primary key, or run: ALTER TABLE {quoted} REPLICA IDENTITY {identity} "
             "(with FULL and no primary key, also write `key` under the table)",
         )
 
 
 def require_key(table: PgTable, key: Sequence[str]) -> None:
-    """Refuse a key whose values the server would not send with every delete."""
+    """Refuse a key whose values the server does not send with every delete."""
     if not key:
         raise ProjectError(
             "table-needs-key",
-            f"table {table.shown} has no primary key, so nothing tells its rows apart",
+            f"table {table.shown} has no primary key, so its rows cannot be identified",
             hint="write `key` under the table: the columns that identify a row",
         )
     unknown = [name for name in key if name not in table.columns]
@@ -140,7 +140,7 @@ def require_key(table: PgTable, key: Sequence[str]) -> None:
     if table.identity != "f" and set(key) != set(table.key):
         raise ProjectError(
             "table-identity",
-            f"table {table.shown} is keyed by {', '.join(key)} in the project, but its log tells only "
+            f"table {table.shown} is keyed by {', '.join(key)} in the project, but its log has only "
             f"{', '.join(table.key)} of a deleted row",
             hint=f'leave out `key`, or run: ALTER TABLE "{table.schema}"."{table.name}" REPLICA IDENTITY FULL',
         )
@@ -151,9 +151,9 @@ class Slot:
     """A replication slot as the server has it."""
 
     confirmed: str | None
-    """How far it has moved on; None of one that is not about changes of rows."""
+    """Its confirmed position; None for a physical slot."""
     lost: bool
-    """Whether the server has thrown away what it should have kept."""
+    """Whether the server has removed changes that were not confirmed."""
 
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
@@ -163,20 +163,20 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
 
 
 def are_there(connection: Connection, numbers: Sequence[int]) -> bool:
-    """Whether none of these tables was dropped."""
+    """Whether all of these tables exist."""
     row = connection.execute("SELECT count(*) FROM pg_class WHERE oid = ANY(%s::oid[])", (list(numbers),)).fetchone()
     return row is not None and row[0] == len(numbers)
 
 
 def system_of(connection: Connection) -> str:
-    """What tells one cluster of databases from another that was made anew."""
+    """The unique id of the database cluster."""
     row = connection.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
     assert row is not None
     return str(row[0])
 
 
 def require_server(connection: Connection, label: str, slot: str) -> None:
-    """Refuse a server that keeps no logical changes, a role that may not read them, and one slot too many."""
+    """Refuse a server without logical replication, a role without the right to it, or a server without a free slot."""
     row = connection.execute(
         "SELECT current_setting('wal_level'), current_user, "
         "(SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), "
@@ -189,7 +189,7 @@ def require_server(connection: Connection, label: str, slot: str) -> None:
     if level != "logical":
         raise ProjectError(
             "wal-level",
-            f"{label}: the server has wal_level = {level}, so its log does not tell changes of rows",
+            f"{label}: the server has wal_level = {level}, so its log has no changes of rows",
             hint="run: ALTER SYSTEM SET wal_level = 'logical', and restart the server",
         )
     if not replicates:
@@ -199,5 +199,5 @@ def require_server(connection: Connection, label: str, slot: str) -> None:
             "slots-used-up",
             f"{label}: {others} of max_replication_slots = {most} are taken, and two more are needed: one to stay, "
             "one while rows are read",
-            hint="drop one that nobody uses (pg_replication_slots), or raise max_replication_slots and restart",
+            hint="drop an unused one (pg_replication_slots), or raise max_replication_slots and restart",
         )

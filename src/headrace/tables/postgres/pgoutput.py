@@ -1,6 +1,6 @@
-"""What PostgreSQL's output plugin `pgoutput` tells (version 1 of its protocol, values as texts): changes of rows.
+"""Parses the messages of PostgreSQL's output plugin `pgoutput` (version 1 of its protocol, values as texts).
 
-A whole transaction is handed out together, unless it is larger than a batch may be.
+A transaction is returned as a whole, unless it is larger than a batch may be.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.core.tables import UNCHANGED, RowChange, TableShape
 from headrace.tables.postgres.types import PgType
 
 LIMIT = 10_000
-"""How many changes are handed out at once, as near as whole transactions allow."""
+"""The number of changes that are returned together, as near as whole transactions allow."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
@@ -35,28 +35,28 @@ class SentColumn:
     type: int
     modifier: int
     identifies: bool
-    """Whether it is told of every row that is changed or deleted."""
+    """Whether it is sent for every row that is changed or deleted."""
 
 
 Typed = Callable[[str, int, Sequence[SentColumn]], Sequence[PgType]]
-"""The types of the columns of a table, given its name here, its number and what the stream says."""
+"""The types of the columns of a table, given its name, its oid and the columns of the stream."""
 
 
 @dataclass
 class Followed:
-    """A table whose changes are told, as the stream describes it now."""
+    """A captured table, as the stream describes it now."""
 
     name: str
     shape: TableShape
     parsers: list[Callable[[str], Any]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     order: list[int | None] | None = None
-    """For each column of the shape its place in the stream; None in all when they are the same."""
+    """The place of each column of the shape in the stream; None when they are the same."""
     key: list[int] = field(default_factory=list)
     """The places of the key in the stream."""
 
     def describe(self, sent: Sequence[SentColumn], kinds: Sequence[PgType]) -> int:
-        """Take on what the stream says; how many columns are new."""
+        """Apply a description in the stream; the number of new columns."""
         known = {column.name: column.type for column in self.shape.columns}
         for column, kind in zip(sent, kinds, strict=True):
             if column.name in known and known[column.name] != kind.arrow:
@@ -76,25 +76,25 @@ class Followed:
 
 
 def changed_type(table: str, column: str, was: pa.DataType, now: pa.DataType) -> ProjectError:
-    """For a column whose earlier values cannot stand beside the new ones."""
+    """The error for a column whose type has changed."""
     return ProjectError(
         "table-type-changed",
         f"column '{column}' of table '{table}' was {was} and is {now} now",
-        hint="change it back; or give the table another name in the project: its rows are then read anew",
+        hint="change it back; or give the table another name in the project: its rows are then read again",
     )
 
 
 def key_gone(table: str, column: str) -> ProjectError:
-    """For a key that no longer tells rows apart."""
+    """The error for a key that no longer identifies rows."""
     return ProjectError(
         "table-identity",
-        f"column '{column}' of the key of table '{table}' is there no more, or not in its replica identity",
-        hint="put it back as it was, or give the table another name in the project: its rows are then read anew",
+        f"column '{column}' of the key of table '{table}' does not exist any more, or is not in its replica identity",
+        hint="restore it, or give the table another name in the project: its rows are then read again",
     )
 
 
 def bad_value(table: str, key: str, column: str, why: str) -> ProjectError:
-    """For a value that has no place in the type of its column."""
+    """The error for a value that the type of its column cannot hold."""
     return ProjectError(
         "table-value",
         f"table '{table}', row {key}, column '{column}': {why}",
@@ -104,32 +104,32 @@ def bad_value(table: str, key: str, column: str, why: str) -> ProjectError:
 
 @dataclass
 class Portion:
-    """Changes in the order they were made."""
+    """Changes in their order."""
 
     changes: list[RowChange] = field(default_factory=list)
     emptied: set[str] = field(default_factory=set)
-    """Tables that were emptied before these changes to them."""
+    """Tables that were truncated before these changes."""
     shapes: dict[str, TableShape] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
-    """How many columns the tables have more than before it."""
+    """The number of columns that were added."""
     at: datetime | None = None
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.emptied or self.shapes)
 
     def empty(self, table: str) -> None:
-        """What happened to a table before it was emptied left nothing."""
+        """Truncate a table: its earlier changes have no effect."""
         self.changes = [change for change in self.changes if change.table != table]
         self.emptied.add(table)
 
     def widen(self, table: str, columns: int) -> None:
-        """Rows from before a column was added have none there."""
+        """Add nulls to earlier rows for new columns."""
         for change in self.changes:
             if change.table == table and change.row is not None:
                 change.row.extend([None] * columns)  # type: ignore[attr-defined]
 
     def add(self, later: Portion) -> None:
-        """Go on with what happened next."""
+        """Append later changes."""
         for table in later.emptied:
             self.empty(table)
         for table, columns in later.added.items():
@@ -141,13 +141,13 @@ class Portion:
 
 
 class Transactions:
-    """Takes messages, and gives changes when their transaction has ended."""
+    """Parses messages, and returns changes when their transaction has ended."""
 
     def __init__(self, tables: Mapping[int, Followed], typed: Typed, skip: tuple[int, int] | None = None) -> None:
         self._tables = tables
         self._typed = typed
         self._resume = skip
-        """How many changes of which transaction were handed out before."""
+        """The transaction of which so many changes were returned before."""
         self._skip = 0
         self._read = {
             ord("B"): self._begin,
@@ -161,20 +161,20 @@ class Transactions:
         self.whole = Portion()
         self.open = Portion()
         self.final: int | None = None
-        """Where the transaction that is being told commits; None between two."""
+        """The commit position of the current transaction; None between two."""
         self.count = 0
-        """How many changes of it were told."""
+        """The number of its changes so far."""
         self.reached = 0
-        """Where the newest whole transaction ends."""
+        """The end of the newest complete transaction."""
 
     def feed(self, data: bytes) -> None:
-        """One message. What is about types, origins or made up messages tells nothing of rows."""
+        """Parse one message. Messages about types, origins and logical messages have no changes."""
         read = self._read.get(data[0])
         if read is not None:
             read(data)
 
     def take(self) -> Portion:
-        """All whole transactions since the last time."""
+        """All complete transactions since the last call."""
         taken, self.whole = self.whole, Portion()
         return taken
 
@@ -214,7 +214,7 @@ class Transactions:
             self.open.shapes[table.name] = table.shape
 
     def _changed(self, data: bytes) -> Followed | None:
-        """The table of a change, unless nobody wants it, or it was handed out before."""
+        """The table of a change, unless it is not captured, or the change was returned before."""
         self.count += 1
         return self._tables.get(int.from_bytes(data[1:5], "big")) if self.count > self._skip else None
 

@@ -1,4 +1,4 @@
-"""The publication that says which tables a slot tells of: made here, or one that is there already."""
+"""The publication of the tables of a slot: created here, or an existing one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPTIONS = """
 SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
 FROM pg_publication WHERE pubname = %s
 """
-# a table whose rows or columns are filtered has something here from version 15 on
+# not null for a table with filtered rows or columns, from version 15 on
 _MEMBERS = """
 SELECT prrelid::int8, to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL
 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s
@@ -26,7 +26,7 @@ FROM pg_publication_tables WHERE pubname = %s
 
 
 def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable], whole: Sequence[PgTable]) -> None:
-    """Our own publication, for exactly these tables. Those that are `whole` must have been in it all the time."""
+    """Create or update our own publication for exactly these tables. `whole` tables must have been in it before."""
     relations = sql.SQL(", ").join(table.relation for table in tables)
     members = {row[0] for row in connection.execute(_MEMBERS, (name,)).fetchall()}
     for table in whole:
@@ -34,7 +34,7 @@ def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable
             raise ProjectError(
                 "publication-missing",
                 f"publication {name} is gone or has lost table {table.shown}, so changes since are missing",
-                hint="write another `slot` under the tables: all their rows are then read anew",
+                hint="write another `slot` under the tables: all their rows are then read again",
             )
     if connection.execute(_OPTIONS, (name,)).fetchone() is None:
         made = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
@@ -44,13 +44,13 @@ def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable
 
 
 def require_publication(connection: Connection, name: str, tables: Sequence[PgTable]) -> None:
-    """Refuse a publication of somebody else's that does not tell all of every table."""
+    """Refuse an existing publication that does not publish all changes of every table."""
     found = connection.execute(_OPTIONS, (name,)).fetchone()
     if found is None:
         raise ProjectError(
             "publication-missing",
             f"there is no publication {name}",
-            hint="make it, mend its name, or leave out `publication`: then one is made",
+            hint="create it, fix its name, or leave out `publication`: then one is created",
         )
     every, all_kinds, via_root = found
     if not all_kinds:
@@ -68,16 +68,16 @@ def require_publication(connection: Connection, name: str, tables: Sequence[PgTa
             raise _unfit(name, f"leaves out rows or columns of table {table.shown}", f"SET TABLE {relation}")
 
 
-def _unfit(name: str, why: str, mend: str) -> ProjectError:
+def _unfit(name: str, why: str, change: str) -> ProjectError:
     return ProjectError(
         "publication-unfit",
         f"publication {name} {why}",
-        hint=f'run: ALTER PUBLICATION "{name}" {mend}; or leave out `publication`: then one is made',
+        hint=f'run: ALTER PUBLICATION "{name}" {change}; or leave out `publication`: then one is created',
     )
 
 
 def lacking_rights(connection: Connection, table: PgTable, publication: str | None) -> list[str]:
-    """What this role may not do and must: in words."""
+    """The privileges that this role lacks, as text."""
     row = connection.execute(
         "SELECT has_table_privilege(%s::oid, 'SELECT'), has_database_privilege(current_database(), 'CREATE'), "
         "(SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s::oid)",

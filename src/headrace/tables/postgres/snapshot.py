@@ -1,4 +1,4 @@
-"""All rows of tables as they were at one place in the stream: a slot exports a snapshot, and COPY reads under it."""
+"""All rows of tables as of one position in the stream: a slot exports a snapshot, and COPY reads under it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.tables.postgres.types import PgType
 _ROWS = 50_000
 _BYTES = 32 << 20
 _CANCEL_SECONDS = 5.0
-# a table that was rewritten since looks empty to the snapshot
+# a table that was rewritten since appears empty in the snapshot
 _AS_IT_WAS = """
 SELECT bool_and(c.relfilenode = pg_relation_filenode(c.oid)) FROM pg_class c
 WHERE c.oid IN (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid)) AND c.relkind = 'r'
@@ -29,9 +29,9 @@ WHERE c.oid IN (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid
 
 
 class Export:
-    """A slot in the making, and the snapshot of the place it begins at.
+    """A slot that is being created, and the snapshot of its start.
 
-    The server waits for all transactions that are running now, so that it takes as long as they do.
+    The server first waits for the end of all running transactions.
     """
 
     def __init__(self, connection: Connection, slot: str, temporary: bool) -> None:
@@ -42,7 +42,7 @@ class Export:
         connection.pgconn.send_query(statement.encode())
 
     def done(self, until: float) -> tuple[int, str] | None:
-        """Where it begins and the name of the snapshot; None when that is not known in time."""
+        """The start of the slot and the name of the snapshot; None when that takes longer than so many seconds."""
         result = answer(self._connection, until)
         if result is None:
             return None
@@ -52,31 +52,31 @@ class Export:
         return lsn_number(point.decode()), name.decode()
 
     def close(self) -> None:
-        """Let go of the connection; a slot that is temporary goes with it."""
-        # while it waits for others, the server would not notice that we are gone
+        """Close the connection, which drops a temporary slot."""
+        # while it waits for transactions, the server would not notice a closed connection
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
         self._connection.close()
 
 
 class TableSnapshot:
-    """Tables as they were at one place in the stream."""
+    """Tables as of one position in the stream."""
 
     def __init__(self, connection: Connection, lsn: int) -> None:
         self.connection = connection
         self.lsn = lsn
 
     def take_over(self, name: str) -> None:
-        """See what the slot sees, while it is still connected."""
+        """Import the snapshot of the slot, while its connection is open."""
         self.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self.connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
 
     def hold(self, label: str, table: PgTable) -> None:
-        """Keep a table from being changed in its columns until all is read."""
+        """Lock the definition of a table until all its rows are read."""
         self.connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.relation))
         row = self.connection.execute(_AS_IT_WAS, (table.number, table.number)).fetchone()
         if row is not None and row[0] is False:
-            raise service_unavailable(label, f"table {table.shown} was rewritten while it was to be read")
+            raise service_unavailable(label, f"table {table.shown} was rewritten before it was read")
 
     def chunks(self, name: str, table: PgTable, shape: TableShape) -> Iterator[pa.Table]:
         """The rows, some ten thousand at a time, at least once."""
@@ -92,16 +92,16 @@ class TableSnapshot:
                 yield _table(name, table, shape, b"".join(lines))
                 lines, size = [], 0
         while self.connection.pgconn.get_result() is not None:
-            pass  # the connection is free when all has been fetched
+            pass  # the connection is free when all rows have been fetched
         yield _table(name, table, shape, b"".join(lines))
 
     def close(self) -> None:
-        """Let go of the connection, and of the snapshot with it."""
+        """Close the connection, and the snapshot with it."""
         self.connection.close()
 
 
 def _table(name: str, table: PgTable, shape: TableShape, text: bytes) -> pa.Table:
-    """The rows in the columns of the shape; one that the table has lost is null."""
+    """The rows with the columns of the shape; dropped columns are null."""
     columns = _texts(list(table.columns), text)
     made = []
     for column in shape.columns:
@@ -120,7 +120,7 @@ def _texts(names: list[str], text: bytes) -> pa.Table:
         # one block, since a value may be longer than any block
         read_options=csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
         parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        # null is nothing at all, and an empty text is in quotes
+        # null is an empty field, and an empty text is quoted
         convert_options=csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()),
             null_values=[""],
@@ -140,7 +140,7 @@ def _column(name: str, kind: PgType, texts: pa.Table, column: str, key: Sequence
 
 
 def _refuse_value(name: str, kind: PgType, texts: pa.Table, column: str, key: Sequence[str]) -> None:
-    """Name the row whose value cannot be read."""
+    """Raise an error that names the row whose value cannot be parsed."""
     for place, text in enumerate(texts[column].to_pylist()):
         try:
             _ = None if text is None else kind.parse(text)
@@ -150,7 +150,7 @@ def _refuse_value(name: str, kind: PgType, texts: pa.Table, column: str, key: Se
 
 
 def snapshot_shape(name: str, table: PgTable, known: TableShape | None, key: tuple[str, ...]) -> TableShape:
-    """The columns that a table's rows have from here on: those it had in the log, and those that are new."""
+    """The columns of a table from now on: those in the log, then new ones."""
     if known is None:
         return TableShape(table.shape.columns, key)
     had = {column.name: column.type for column in known.columns}

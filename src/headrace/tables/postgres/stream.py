@@ -1,6 +1,6 @@
-"""The stream of a replication slot: messages in, and out again how far they are durable.
+"""The stream of a replication slot: receives messages, and confirms up to where they are durable.
 
-psycopg has no replication of its own, but lets at libpq's copy mode, which is all it takes.
+psycopg does not support replication, but gives access to libpq's copy mode, which is sufficient.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ALIVE = Struct(">xQq?")
 _STATUS = Struct(">cQQQq?")
 _EPOCH_SECONDS = 946_684_800
 _ASK_SECONDS = 10.0
-"""How often an idle server is asked how far it is, which also tells it that we are there."""
+"""How often an idle server is asked for its position, which also keeps the connection alive."""
 _SILENCE_SECONDS = 120.0
-"""After so long without an answer a server is taken for gone."""
+"""After so long without an answer the server counts as unavailable."""
 
 
 def lsn_text(lsn: int) -> str:
@@ -39,7 +39,7 @@ def lsn_number(text: str) -> int:
 
 
 class CopyMessages:
-    """What a connection in copy mode receives, message by message."""
+    """The messages that a connection in copy mode receives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class CopyMessages:
         raise StopIteration
 
     def wait(self, seconds: float) -> bool:
-        """Until something comes, or so long; whether it came."""
+        """Wait until data arrives, or so many seconds; whether it has arrived."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def all(self) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ class CopyMessages:
 
 
 def answer(connection: Connection, until: float) -> pq.abc.PGresult | None:
-    """What the server says to what was sent; None when it has not in time."""
+    """The server's answer; None when there is none in time."""
     messages, pgconn = CopyMessages(connection), connection.pgconn
     while True:
         pgconn.consume_input()
@@ -99,14 +99,14 @@ def answer(connection: Connection, until: float) -> pq.abc.PGresult | None:
 
 
 def execute(connection: Connection, statement: sql.Composable) -> None:
-    """A command that opens copy mode."""
+    """Run a command that starts copy mode."""
     connection.pgconn.send_query(statement.as_string(connection).encode())
     if answer(connection, time.monotonic() + _SILENCE_SECONDS) is None:
         raise psycopg.OperationalError(f"no answer within {_SILENCE_SECONDS:g} s")
 
 
 class ReplicationStream:
-    """Follows a slot. It moves on only as far as it is told."""
+    """Reads from a slot, which advances only as far as confirmed."""
 
     def __init__(self, connection: Connection, label: str, confirmed: int) -> None:
         self._connection = connection
@@ -117,11 +117,11 @@ class ReplicationStream:
         self.server_at = 0
         """All changes before it were sent."""
         self.is_asked = False
-        """Whether the server has asked how far we are since that was last told. One that is to stop waits until it is
-        told that all of its log is durable."""
+        """Whether the server has requested a confirmation since the last one. A server that shuts down waits until all
+        of its log is confirmed."""
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
-        """With the first transaction that commits at this place or later."""
+        """Start with the first transaction that commits at this position or later."""
         names = sql.Literal(sql.Identifier(publication).as_string(self._connection))
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})").format(
             sql.Identifier(slot), sql.SQL(lsn_text(lsn)), names
@@ -129,7 +129,7 @@ class ReplicationStream:
         execute(self._connection, command)
 
     def message(self) -> bytes | None:
-        """The next message of the plugin; None when there is none yet."""
+        """The next message of the output plugin; None when there is none yet."""
         while True:
             try:
                 data = self._messages.next()
@@ -147,16 +147,16 @@ class ReplicationStream:
                     self.is_asked = True
 
     def wait(self, seconds: float) -> None:
-        """Until something comes, or so long; a server that says nothing is asked."""
+        """Wait until data arrives, or so many seconds; ask an idle server for its position."""
         now = time.monotonic()
         if now - self._heard > _SILENCE_SECONDS:
-            raise service_unavailable(self._label, f"it has said nothing for {_SILENCE_SECONDS:g} s")
+            raise service_unavailable(self._label, f"it has sent nothing for {_SILENCE_SECONDS:g} s")
         if now - self._asked >= _ASK_SECONDS:
             self._tell(ask=True)
         self._messages.wait(min(seconds, _ASK_SECONDS))
 
     def confirm(self, lsn: int) -> None:
-        """All before it is durable: the server need not keep it for us."""
+        """Confirm that all before this position is durable, so that the server can discard it."""
         if lsn > self._confirmed:
             self._confirmed, self.is_asked = lsn, False
             self._tell(ask=False)
@@ -170,5 +170,5 @@ class ReplicationStream:
         self._messages.pgconn.flush()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()

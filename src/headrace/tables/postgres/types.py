@@ -1,7 +1,7 @@
-"""PostgreSQL's types as Arrow's, and how a value is read from the text that the server writes.
+"""PostgreSQL's types as Arrow types, and parsers of values from the text that the server writes.
 
-Rows of a snapshot and changes of the stream are read by the same functions, so they cannot differ. Arrow reads whole
-columns of the snapshot, where it reads the same; what it refuses is read one by one.
+Rows of a snapshot and changes of the stream are parsed by the same functions, so they cannot differ. Arrow parses
+whole columns of the snapshot where its result is the same; columns that it refuses are parsed value by value.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from headrace.core.schema import TIMESTAMP
 _DIGITS = 38
 _FRACTION = 18
 _HEADER = 4
-"""What PostgreSQL adds to the modifier of a numeric."""
+"""PostgreSQL adds it to the type modifier of a numeric."""
 _PIECE = re.compile(r'[{},]|"(?:[^"\\]|\\.)*"|[^{},"]+', re.DOTALL)
 _SINGLE = Struct("f")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-# their arrays are written with other separators, or they are no arrays at all
+# their arrays have other separators, or are not arrays
 _NOT_LISTS = frozenset({"int2vector", "oidvector", "_box"})
 
 
 @dataclass(frozen=True)
 class PgType:
-    """A type of PostgreSQL: what it is here, and how one value is read."""
+    """A type of PostgreSQL: its Arrow type, and the parser of a value."""
 
     arrow: pa.DataType
     parse: Callable[[str], Any]
-    """The value of a text; a ValueError or ArithmeticError says that Arrow's type has no such value."""
+    """The value of a text; raises ValueError or ArithmeticError when Arrow's type has no such value."""
     whole: Callable[[pa.Array], pa.Array] | None = None
     """The same for many at once. It may refuse (ArrowInvalid) what `parse` can read."""
 
@@ -52,35 +52,35 @@ class PgType:
 
 @dataclass(frozen=True)
 class TypeRow:
-    """What the catalogue says of a type."""
+    """A type in the catalogue."""
 
     name: str
     builtin: bool
     base: int
-    """Of a domain, the type that it is made of; else 0."""
+    """The base type of a domain; else 0."""
     base_modifier: int
     element: int
-    """Of an array, the type of its elements; else 0."""
+    """The element type of an array; else 0."""
 
 
 Lookup = Callable[[Sequence[int]], Mapping[int, TypeRow]]
 
 
 class PostgresTypes:
-    """The types of one database by their numbers, asked for when they are met."""
+    """The types of one database by oid, loaded when they are first used."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
         self._rows: dict[int, TypeRow] = {}
 
     def know(self, numbers: Sequence[int]) -> None:
-        """Ask for those that are not known yet, in one go."""
+        """Load unknown types in one query."""
         missing = [number for number in numbers if number not in self._rows]
         if missing:
             self._rows |= self._lookup(missing)
 
     def of(self, number: int, modifier: int, dimensions: int = 1) -> PgType:
-        """The type of a column. One that is gone is taken as text."""
+        """The type of a column. A type that does not exist any more is read as text."""
         self.know([number])
         row = self._rows.get(number)
         if row is None:
@@ -99,7 +99,7 @@ def _cast(arrow: pa.DataType, parse: Callable[[str], Any]) -> PgType:
 
 
 def _precision(modifier: int) -> tuple[int, int]:
-    """Precision and scale. Without any, the fraction gets as much as leaves room for twenty digits before it."""
+    """Precision and scale. Without any, 18 digits after the point leave room for 20 before it."""
     if modifier < _HEADER:
         return _DIGITS, _FRACTION
     precision = (modifier - _HEADER) >> 16
@@ -122,13 +122,13 @@ def _numeric(precision: int, scale: int) -> PgType:
 
 
 def _single(text: str) -> float:
-    """As near as four bytes come, so that it is the same number wherever it is read."""
+    """Rounded to four bytes, so that all readers get the same number."""
     rounded: float = _SINGLE.unpack(_SINGLE.pack(float(text)))[0]
     return rounded
 
 
 def _date(text: str) -> date:
-    """An infinite date is the last or first that there is: it still compares as it should."""
+    """An infinite date becomes the last or first possible one, which keeps the order."""
     if text.endswith("infinity"):
         return date.min if text[0] == "-" else date.max
     return date.fromisoformat(text)
@@ -166,7 +166,7 @@ def _array(element: PgType, dimensions: int) -> PgType:
 
     def read(text: str) -> list[Any]:
         levels: list[list[Any]] = [[]]
-        # "[0:1]={1,2}": where the numbering starts says nothing about the values
+        # "[0:1]={1,2}": the bounds do not matter
         for piece in _PIECE.findall(text.partition("=")[2] if text[0] == "[" else text):
             if piece == "{":
                 levels.append([])
@@ -191,7 +191,7 @@ _SIMPLE = {
     "oid": _cast(pa.int64(), int),
     "float4": _cast(pa.float32(), _single),
     "float8": _cast(pa.float64(), float),
-    # blanks at its end mean nothing to PostgreSQL either, and its own cast to text drops them
+    # trailing blanks are insignificant in PostgreSQL, and its cast to text drops them
     "bpchar": PgType(pa.string(), lambda text: text.rstrip(" "), lambda texts: pc.utf8_rtrim(texts, characters=" ")),
     "bytea": PgType(pa.binary(), _bytes),
     "date": _cast(pa.date32(), _date),

@@ -1,4 +1,4 @@
-"""Rows that programs send over REST and gRPC."""
+"""`type: push`: rows that programs send over REST and gRPC."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from headrace.tables.push.rows import PushRows
 
 _LOOK_SECONDS, _LOOK_AT_OBJECTS_SECONDS = 0.05, 1.0
 _CUT_SECONDS = 30.0
-"""Between two cuts of an inbox: each writes a file."""
+"""Between two cuts of an inbox, each of which writes a file."""
 _MOST_CHANGES = 20_000
 
 
 class PushTable(TableSource):
     """Rows that programs send to `POST /tables/NAME`, or by gRPC, where Headrace serves.
 
-    Delivery: a request is answered when it is durable, all of it or nothing, and is in the table once: one that comes
-    again with the same idempotency key within `max_age` gets the same answer and changes nothing. Order: as answered.
-    Inserts and updates are both upserts, a delete of a row that is not there does nothing: what is in the table is not
-    known yet when a request is answered. Scale: some thousand requests per second and node; each API process holds the
+    Delivery: exactly once. A request is atomic, and is answered when it is durable; a repeated one with the same
+    idempotency key within `max_age` gets the same answer and changes nothing. Order: as answered. Inserts and updates
+    are both upserts, and a delete of a missing row does nothing: the content of the table is not yet known when a
+    request is answered. Scale: some thousand requests per second and node; each API process holds the
     idempotency keys of `max_age` in memory, about 200 bytes each.
     """
 
@@ -52,14 +52,16 @@ class PushTable(TableSource):
             if name not in columns.names:
                 raise ValueError(f"'key' names '{name}'; {did_you_mean(name, columns.names, 'columns')}")
             if pa.types.is_nested(columns.field(name).type):
-                raise ValueError(f"'key' names '{name}', which is {columns.field(name).type}: no row is found by that")
+                raise ValueError(
+                    f"'key' names '{name}', which is {columns.field(name).type}: such a column cannot identify rows"
+                )
         if len(set(self.key)) < len(self.key):
             raise ValueError("'key' names a column twice")
         return self
 
     @property
     def group(self) -> str:
-        """All of them are read together."""
+        """All push tables are read together."""
         return "push"
 
     @property
@@ -68,11 +70,11 @@ class PushTable(TableSource):
 
     @property
     def declared(self) -> TableShape:
-        """As the options say."""
+        """The columns and key in the options."""
         return TableShape(from_ddl(self.columns), tuple(self.key))
 
     def shape(self, context: Context) -> TableShape:
-        """As the options say."""
+        """The columns and key in the options."""
         return self.declared
 
     @classmethod
@@ -89,7 +91,7 @@ class PushTable(TableSource):
 
 
 class PushReader(TableReader):
-    """Takes from inboxes what was pushed. A position is that of each inbox, by table."""
+    """Reads the inboxes of tables. A position has the position of each inbox, by table."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class PushReader(TableReader):
         self._rows = {name: PushRows(name, shape) for name, shape in own.items()}
         self._first = frozenset(name for name in own if name not in (after or {}))
         self._other = {name: shape for name, shape in own.items() if shape != shapes.get(name)}
-        # other tables of the position may come back
+        # other tables of the position may be added again
         self._position = {**(after or {}), **{name: self._inboxes[name].begin() for name in self._first}}
         self._look = _LOOK_AT_OBJECTS_SECONDS if isinstance(root, ObjectPath) else _LOOK_SECONDS
         self._cut_seconds = cut_seconds
@@ -146,7 +148,7 @@ class PushReader(TableReader):
         return None if newest is None else CapturedBatch(dict(self._position), changes, at=newest)
 
     def confirm(self, position: Position) -> None:
-        """Cut off now and then what is durable elsewhere."""
+        """Cut off from time to time what is durable in the log."""
         if time.monotonic() < self._cut_due:
             return
         self._cut_due = time.monotonic() + self._cut_seconds
@@ -155,7 +157,7 @@ class PushReader(TableReader):
                 inbox.cut(position[name])
 
     def lag(self) -> int:
-        """Segments that were not taken yet."""
+        """Segments that were not read yet."""
         return sum(max(0, inbox.end() - self._position[name]) for name, inbox in self._inboxes.items())
 
     def close(self) -> None:
@@ -166,7 +168,7 @@ def _gone(table: str) -> ProjectError:
     return ProjectError(
         "push-inbox-cut",
         f"what was pushed to '{table}' after the position of the table's log is gone from its inbox",
-        hint="the table's log is older than the inbox: bring back the log that belongs to it",
+        hint="the table's log is older than the inbox: restore the log that belongs to it",
         exit_code=Exit.CONFLICT,
     )
 
@@ -175,5 +177,5 @@ def _unreadable(table: str, error: Exception) -> ProjectError:
     return ProjectError(
         "push-inbox-damaged",
         f"what was pushed to '{table}' cannot be read: {error}",
-        hint="if the types of its columns were changed, change them back; otherwise look at the disk",
+        hint="if the types of its columns were changed, change them back; otherwise check the disk",
     )

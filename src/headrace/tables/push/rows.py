@@ -1,4 +1,4 @@
-"""Changes that are pushed: what a caller sends is checked, kept as JSON, and read back as a row."""
+"""Pushed changes: validated, stored as JSON, and read back as rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS = frozenset({"op", "row", "id"})
 _LONGEST_ID = 255
 
 decode = msgspec.json.Decoder(float_hook=Decimal).decode
-"""Reads JSON without making numbers less exact than they are written."""
+"""Parses JSON without loss of digits."""
 _encode = msgspec.json.Encoder(order="sorted", decimal_format="string").encode
 
 
@@ -33,7 +33,7 @@ class PushRows:
         self._convert: dict[str, Callable[[Any], Any]] = {field.name: converter(field.type) for field in shape.columns}
 
     def pushed(self, document: Any, key: str | None = None) -> Pushed:
-        """What a request adds: one change, or `changes`. A RequestError says where it is wrong."""
+        """The changes of a request: one, or `changes`. Raises RequestError."""
         if isinstance(document, Mapping) and "changes" in document:
             changes, places = self._several(document)
         else:
@@ -46,7 +46,7 @@ class PushRows:
         return Pushed(entries, id_of(_checked_id(key, "Idempotency-Key"), content, request=True))
 
     def change(self, op: Op, row: bytes) -> RowChange:
-        """What a change in the inbox says of the table."""
+        """The change of the table that an entry of the inbox describes."""
         values = decode(row)
         if op is Op.DELETE:
             return RowChange(self.table, None, tuple(self._convert[name](values[name]) for name in self._key))

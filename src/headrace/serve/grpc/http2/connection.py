@@ -70,7 +70,6 @@ class Http2Connection(asyncio.Protocol):
         self._loop.call_later(_PREFACE_SECONDS, self._check_settings)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all streams."""
         self._connections.discard(self)
         for stream in list(self._streams.values()):
             stream.close()
@@ -165,10 +164,10 @@ class Http2Connection(asyncio.Protocol):
             self._begin(stream, bytes(block), bool(begun & frames.END_STREAM))
 
     def _begin(self, number: int, block: bytes, ended: bool) -> None:
-        known = self._streams.get(number)
+        open_stream = self._streams.get(number)
         try:
-            if known is not None:
-                self._trailers(known, block, ended)
+            if open_stream is not None:
+                self._trailers(open_stream, block, ended)
                 return
             if number <= self._last:
                 raise PeerError(Code.STREAM_CLOSED, "HEADERS on a closed stream")

@@ -10,7 +10,7 @@ import hpack
 from headrace.serve.grpc.http2.frames import Code, PeerError
 
 _LARGEST_LIST = 32_768
-_REMEMBERED = 256
+_CACHED = 256
 _PSEUDO = (b":method", b":scheme", b":path", b":authority")
 _NEEDED = frozenset((":method", ":scheme", ":path"))
 # connection-specific headers, which HTTP/2 forbids
@@ -39,26 +39,26 @@ class HeaderReader:
 
     def __init__(self) -> None:
         self._decoder = hpack.Decoder(max_header_list_size=_LARGEST_LIST)
-        self._known: dict[bytes, RequestHeaders] = {}
+        self._cache: dict[bytes, RequestHeaders] = {}
 
     def read(self, block: bytes) -> RequestHeaders:
         """The headers in a block."""
-        known = self._known.get(block)
-        if known is not None:
-            return known
+        cached = self._cache.get(block)
+        if cached is not None:
+            return cached
         # A block that consists of indexed fields only has the same meaning until another block changes the table;
         # nearly all requests of a connection have the same block.
         indexed_only = min(block, default=0) >= _WITH_INDEX_ONLY and _LONG_INDEX not in block
-        if not indexed_only or len(self._known) >= _REMEMBERED:
-            self._known.clear()
+        if not indexed_only or len(self._cache) >= _CACHED:
+            self._cache.clear()
         headers = _checked(self._pairs(block))
         if indexed_only:
-            self._known[block] = headers
+            self._cache[block] = headers
         return headers
 
     def skip(self, block: bytes) -> None:
         """Read the trailers of a request: their content is not used, but later blocks may refer to it."""
-        self._known.clear()
+        self._cache.clear()
         if any(name.startswith(b":") for name, _ in self._pairs(block)):
             raise BadHeadersError("the trailers contain a pseudo header")
 
@@ -129,5 +129,4 @@ def _length(data: bytes) -> bytes:
 
 
 def response_headers(status: int, content_type: str) -> bytes:
-    """The header block of a response."""
     return literal(":status", str(status)) + literal("content-type", content_type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.capture.kit import TestTable
 
-from headrace.capture.follower import CaptureWorker
+from headrace.capture.worker import CaptureWorker
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.schema import from_ddl

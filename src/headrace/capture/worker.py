@@ -1,4 +1,4 @@
-"""Captures a group in a thread of its own, tries again when its source is away, and says how it is."""
+"""Captures a table group in a thread, retries while its source is unavailable, and reports its status."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _WRITE_SECONDS, _RATE_SECONDS = 1.0, 10.0
 
 @dataclass
 class CaptureWorker:
-    """Captures one group until it is told to stop."""
+    """Captures one table group until it is stopped."""
 
     group: str
     tables: Mapping[str, TableSpec]
     context: Context
     folder: Path
-    """Where copies are, and where it says how it is."""
+    """Of copies and status files."""
     restart: RestartSpec = field(default_factory=RestartSpec)
     redact: Callable[[str], str] = str
-    """Hides secrets in what other systems said."""
+    """Hides secrets in messages of other systems."""
     progress: Progress = field(default_factory=Progress, init=False)
     state: State = field(default="starting", init=False)
     reason: dict[str, Any] | None = field(default=None, init=False)
@@ -49,19 +49,19 @@ class CaptureWorker:
     _threads: tuple[Thread, ...] = field(default=(), init=False)
 
     def start(self) -> None:
-        """Begin: one thread captures, one tells."""
+        """Start two threads: one captures, one writes the status."""
         worker = Thread(target=self._work, name=f"capture {self.group}", daemon=True)
-        teller = Thread(target=self._tell, args=(worker,), name=f"status of {self.group}", daemon=True)
-        self._threads = (worker, teller)
+        reporter = Thread(target=self._report, args=(worker,), name=f"status of {self.group}", daemon=True)
+        self._threads = (worker, reporter)
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ask it to end once the commit in hand is done."""
+        """Request the end, after the commit in progress."""
         self._stopping.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Wait for the end of its threads; whether they have ended in time."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -75,35 +75,35 @@ class CaptureWorker:
             try:
                 Capture(self.group, self.tables, self.context, folder, self.progress).run(self._stopping, self._alive)
             except LogMovedError:
-                continue  # another had the log for a moment: go on from what it has written
+                continue  # another process wrote to the log: continue after its commits
             except Exception as error:
                 self._failed(error)
                 failures = 0 if self.progress.sequence > before else failures
                 self._stopping.wait(backoff.pause(failures))
                 failures += 1
-        self._be("stopped", self.reason)
+        self._set_state("stopped", self.reason)
 
     def _alive(self) -> None:
-        whole = self.progress.complete >= self.tables.keys()
-        self._be("running" if whole else "snapshot", None)
+        complete = self.progress.complete >= self.tables.keys()
+        self._set_state("running" if complete else "snapshot", None)
 
     def _failed(self, error: Exception) -> None:
-        """Say why it does not go on; in its log only when that is news."""
+        """Record why the capture failed; print it only when the reason is new."""
         known = error if isinstance(error, ProjectError) else _unexpected(error)
-        waits = known.exit_code is Exit.TRANSIENT
-        reason = {"code": known.code, "text": self.redact(known.message), "hint": known.hint, "transient": waits}
+        transient = known.exit_code is Exit.TRANSIENT
+        reason = {"code": known.code, "text": self.redact(known.message), "hint": known.hint, "transient": transient}
         self._restarts += 1
         if self.reason != reason:
-            said = str(known) if known is error else "".join(traceback.format_exception(error))
-            print(self.redact(f"{self.group}: {said}"), file=sys.stderr, flush=True)
-        self._be("degraded", reason)
+            text = str(known) if known is error else "".join(traceback.format_exception(error))
+            print(self.redact(f"{self.group}: {text}"), file=sys.stderr, flush=True)
+        self._set_state("degraded", reason)
 
-    def _be(self, state: State, reason: dict[str, Any] | None) -> None:
+    def _set_state(self, state: State, reason: dict[str, Any] | None) -> None:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason, self._since = state, reason, utc_now()
 
-    def _tell(self, worker: Thread) -> None:
-        """Write it down once a second, and at the end."""
+    def _report(self, worker: Thread) -> None:
+        """Write the status once a second, and at the end."""
         while worker.is_alive():
             self._write()
             worker.join(_WRITE_SECONDS)
@@ -137,7 +137,7 @@ class CaptureWorker:
         }
 
     def _rate(self) -> float | None:
-        """Weighted rows per second of the last ten."""
+        """Weighted rows per second in the last ten seconds."""
         now = time.monotonic()
         self._rates.append((now, self.progress.changes))
         while now - self._rates[0][0] > _RATE_SECONDS:
@@ -150,6 +150,6 @@ def _unexpected(error: Exception) -> ProjectError:
     return ProjectError(
         "table-capture-failed",
         f"{type(error).__name__}: {error}",
-        hint="it is tried again; logs/capture.log in the state folder says more",
+        hint="it is retried; logs/capture.log in the state folder has the details",
         exit_code=Exit.TRANSIENT,
     )
